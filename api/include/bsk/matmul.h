@@ -1,0 +1,287 @@
+/* Block-sparse matrix products. Part of bsk; include <bsk/bsk.h>.
+ *
+ * Rules of every op in bsk (this header, weights.h, ops.h, optim.h):
+ *  - bsk_<op>_plan takes shapes and choices and returns a plan; bsk_<op>_run takes memory and
+ *    scalars. A tensor that is absent in the params (dtype BSK_NONE) must be absent in the args.
+ *  - Memory must be aligned to its element; entries that need more refuse what they cannot use.
+ *  - dst = alpha * op + beta * dst wherever alpha and beta occur; with beta = 0 dst is not read.
+ *    Make such args with BSK_INIT_ALPHA.
+ *  - An output must not overlap an input or another output unless the op's "In place" line allows
+ *    it.
+ *  - Empty is defined: nnz = 0, N = 0 or an empty block row give zeros (plus the epilogue), never
+ *    stale memory.
+ *  - Results are deterministic, and do not depend on the number of threads.
+ *  - Errors: INVALID names the argument, its value and the legal range; nothing is written then.
+ */
+#ifndef BSK_MATMUL_H
+#define BSK_MATMUL_H
+
+#include <bsk/layout.h>
+#include <bsk/queue.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Activation in an epilogue. gelu is the tanh form, gelu_erf the exact one; silu(x) = x *
+ * sigmoid(x), quick_gelu(x) = x * sigmoid(1.702 x) (R1's "fast gelu"). */
+typedef enum bsk_act {
+    BSK_ACT_NONE = 0,
+    BSK_ACT_RELU = 1,
+    BSK_ACT_GELU = 2,
+    BSK_ACT_GELU_ERF = 3,
+    BSK_ACT_SILU = 4,
+    BSK_ACT_QUICK_GELU = 5,
+    BSK_ACT_COUNT = 6,
+    BSK_ACT_FORCE_INT = 0x7fffffff
+} bsk_act;
+
+/* ---------------------------------------------------------------------------------------------
+ * matmul: Y = X W, or Y = X W^T, with W block-sparse [K, M] on a layout of K = rows, M = cols.
+ *
+ * pre = alpha * (X W) * row_scale * col_scale + bias + beta * Y_old
+ * Y   = act(pre) + residual
+ *
+ * Shapes    (transpose_w = 0; with 1, K and M change places in everything but W)
+ *           NC: x [N, K], y and residual [N, M]; CN: x [K, N], y and residual [M, N].
+ *           w [nnz, r, c]; gate [nnz]; bias and col_scale [M]; row_scale [N].
+ * Dtypes    x and w: f64, f32, f16, bf16, equal; y and residual: any float type. gate, bias and
+ *           scales: f32, or f64 where x is f64.
+ * Layout    params.layout, one head.
+ * Strides   of x, y, residual: any with the feature or the N axis contiguous. w contiguous.
+ * In place  residual = y's memory is allowed when dtype and strides agree.
+ * Gate      scales block W[i]; a gate of exactly 0 skips the block, so that NaN and infinity in a
+ *           skipped block do not reach Y.
+ * Numerics  f32 accumulation (f64 for f64), rounded once to y's type.
+ * Source    openai/blocksparse fprop; pytorch_block_sparse reverse_matmul. */
+typedef struct bsk_matmul_params {
+    size_t struct_size;
+    const bsk_layout *layout;
+    bsk_axis axis;
+    int32_t transpose_w;
+    bsk_act act;
+    bsk_tensor x, w, y;
+    bsk_tensor gate, bias, residual, row_scale, col_scale; /* optional */
+} bsk_matmul_params;
+
+typedef struct bsk_matmul_args {
+    size_t struct_size;
+    double alpha, beta;
+    bsk_mem workspace;
+    bsk_mem x, w, y;
+    bsk_mem gate, bias, residual, row_scale, col_scale;
+} bsk_matmul_args;
+
+BSK_API bsk_status bsk_matmul_plan(const bsk_device *device, const bsk_matmul_params *params,
+                                   const bsk_plan_options *options, bsk_plan **plan);
+BSK_API bsk_status bsk_matmul_run(const bsk_plan *plan, bsk_queue *queue,
+                                  const bsk_matmul_args *args);
+
+/* ---------------------------------------------------------------------------------------------
+ * matmul_dgrad: dX = alpha * dY W^T + beta * dX (with transpose_w: dY W), gates as in matmul.
+ *
+ * Shapes    NC: dy [N, M], dx [N, K]; CN: dy [M, N], dx [K, N]. w and gate as in matmul.
+ * Dtypes    dy and w equal floats; dx any float. Numerics as matmul.
+ * Source    openai/blocksparse bprop. The same kernels as matmul, through the transposed lists. */
+typedef struct bsk_matmul_dgrad_params {
+    size_t struct_size;
+    const bsk_layout *layout;
+    bsk_axis axis;
+    int32_t transpose_w;
+    bsk_tensor dy, w, dx;
+    bsk_tensor gate; /* optional */
+} bsk_matmul_dgrad_params;
+
+typedef struct bsk_matmul_dgrad_args {
+    size_t struct_size;
+    double alpha, beta;
+    bsk_mem workspace;
+    bsk_mem dy, w, dx;
+    bsk_mem gate;
+} bsk_matmul_dgrad_args;
+
+BSK_API bsk_status bsk_matmul_dgrad_plan(const bsk_device *device,
+                                         const bsk_matmul_dgrad_params *params,
+                                         const bsk_plan_options *options, bsk_plan **plan);
+BSK_API bsk_status bsk_matmul_dgrad_run(const bsk_plan *plan, bsk_queue *queue,
+                                        const bsk_matmul_dgrad_args *args);
+
+/* What a gate does to a weight gradient. */
+typedef enum bsk_gate_mode {
+    BSK_GATE_IGNORE = 0, /* dW is the gradient of the gated weight, as if all gates were 1 */
+    BSK_GATE_SKIP = 1,  /* blocks with gate 0 are not computed: alpha * op counts as 0 (dw_gated) */
+    BSK_GATE_SCALE = 2, /* alpha * op is multiplied by the gate: the gradient of the stored W */
+    BSK_GATE_MODE_FORCE_INT = 0x7fffffff
+} bsk_gate_mode;
+
+/* ---------------------------------------------------------------------------------------------
+ * matmul_wgrad: dW = alpha * sum over p of X_p^T dY_p + beta * dW on the kept blocks.
+ *
+ * Also, where given: dgate[i] = alpha * sum over the block of (sum_p X_p^T dY_p) o W + beta * dgate
+ * (before any gate is applied; 0 for blocks that BSK_GATE_SKIP skips), and dbias = alpha * sum
+ * over p and n of dY_p + beta * dbias.
+ *
+ * Shapes    pairs >= 1 (0 means 1) tensors x and dy of the same description, as in matmul;
+ *           dw and w [nnz, r, c]; gate, dgate [nnz]; dbias [M].
+ * Dtypes    x, dy equal floats; dw any float; w as x; gate, dgate, dbias f32 (f64 with f64).
+ * Memory    args.x and args.dy point to arrays of `pairs` views, read during the call only.
+ * Source    openai/blocksparse updat (at most 8 pairs there), gate gradient. */
+typedef struct bsk_matmul_wgrad_params {
+    size_t struct_size;
+    const bsk_layout *layout;
+    bsk_axis axis;
+    int32_t transpose_w;
+    int32_t pairs;
+    bsk_gate_mode gate_mode;
+    bsk_tensor x, dy, dw;
+    bsk_tensor gate, w, dgate, dbias; /* optional; dgate needs w */
+} bsk_matmul_wgrad_params;
+
+typedef struct bsk_matmul_wgrad_args {
+    size_t struct_size;
+    double alpha, beta;
+    bsk_mem workspace;
+    const bsk_mem *x, *dy;
+    bsk_mem dw;
+    bsk_mem gate, w, dgate, dbias;
+} bsk_matmul_wgrad_args;
+
+BSK_API bsk_status bsk_matmul_wgrad_plan(const bsk_device *device,
+                                         const bsk_matmul_wgrad_params *params,
+                                         const bsk_plan_options *options, bsk_plan **plan);
+BSK_API bsk_status bsk_matmul_wgrad_run(const bsk_plan *plan, bsk_queue *queue,
+                                        const bsk_matmul_wgrad_args *args);
+
+/* ---------------------------------------------------------------------------------------------
+ * dsd: C = op(S) B with S block-sparse; the general form behind matmul and matmul_dgrad.
+ *
+ * pre = alpha * (op(S) B) * row_scale * col_scale + bias + beta * C_old
+ * C   = act(pre) + residual
+ *
+ * Shapes    op(S) [I, J]: the layout's rows x cols, or cols x rows with transpose_s.
+ *           b [J, n], c and residual [I, n]; transposes of the dense operands are strides.
+ *           Batched: b and c rank 3 [batch, ...]; s [nnz, r, c], or [groups, nnz, r, c] with groups
+ *           = batch / heads; batch member i uses head i mod heads and group i / heads; with one
+ *           group s is shared. heads must divide batch.
+ *           gate [nnz]; bias and row_scale [I]; col_scale [n].
+ * Dtypes    s and b equal floats; c and residual any float; the rest f32 (f64 with f64).
+ * Strides   one of the last two axes of b, c and residual contiguous. Blocks contiguous; the
+ *           group stride of s is free and may be 0.
+ * In place  residual = c's memory, as in matmul.
+ * Source    pytorch_block_sparse, STK. */
+typedef struct bsk_dsd_params {
+    size_t struct_size;
+    const bsk_layout *layout;
+    int32_t transpose_s;
+    bsk_act act;
+    bsk_tensor s, b, c;
+    bsk_tensor gate, bias, residual, row_scale, col_scale; /* optional */
+} bsk_dsd_params;
+
+typedef struct bsk_dsd_args {
+    size_t struct_size;
+    double alpha, beta;
+    bsk_mem workspace;
+    bsk_mem s, b, c;
+    bsk_mem gate, bias, residual, row_scale, col_scale;
+} bsk_dsd_args;
+
+BSK_API bsk_status bsk_dsd_plan(const bsk_device *device, const bsk_dsd_params *params,
+                                const bsk_plan_options *options, bsk_plan **plan);
+BSK_API bsk_status bsk_dsd_run(const bsk_plan *plan, bsk_queue *queue, const bsk_dsd_args *args);
+
+/* ---------------------------------------------------------------------------------------------
+ * dds: C = A op(S), the mirror image of dsd: a [n, I], c and residual [n, J], bias and col_scale
+ * [J], row_scale [n], where op(S) is [I, J]. Everything else as in dsd. */
+typedef struct bsk_dds_params {
+    size_t struct_size;
+    const bsk_layout *layout;
+    int32_t transpose_s;
+    bsk_act act;
+    bsk_tensor a, s, c;
+    bsk_tensor gate, bias, residual, row_scale, col_scale; /* optional */
+} bsk_dds_params;
+
+typedef struct bsk_dds_args {
+    size_t struct_size;
+    double alpha, beta;
+    bsk_mem workspace;
+    bsk_mem a, s, c;
+    bsk_mem gate, bias, residual, row_scale, col_scale;
+} bsk_dds_args;
+
+BSK_API bsk_status bsk_dds_plan(const bsk_device *device, const bsk_dds_params *params,
+                                const bsk_plan_options *options, bsk_plan **plan);
+BSK_API bsk_status bsk_dds_run(const bsk_plan *plan, bsk_queue *queue, const bsk_dds_args *args);
+
+/* ---------------------------------------------------------------------------------------------
+ * sdd: S = alpha * sum over p of A_p B_p + beta * S on the kept blocks; the general form behind
+ * matmul_wgrad.
+ *
+ * Shapes    a [rows, n], b [n, cols] of the layout, or rank 3 with a leading batch; s as in dsd
+ *           (with [nnz, r, c] and several groups, the groups' products are summed).
+ *           gate, dgate [nnz]; w as s but of a's type; bsum [cols]: alpha * sum over p, batch and
+ *           n of b, plus beta * bsum.
+ * Dtypes    a and b equal floats; s any float; gate, dgate, bsum f32 (f64 with f64).
+ * Strides   as dsd.
+ * Memory    args.a and args.b point to arrays of `pairs` views. */
+typedef struct bsk_sdd_params {
+    size_t struct_size;
+    const bsk_layout *layout;
+    int32_t pairs;
+    bsk_gate_mode gate_mode;
+    bsk_tensor a, b, s;
+    bsk_tensor gate, w, dgate, bsum; /* optional; dgate needs w */
+} bsk_sdd_params;
+
+typedef struct bsk_sdd_args {
+    size_t struct_size;
+    double alpha, beta;
+    bsk_mem workspace;
+    const bsk_mem *a, *b;
+    bsk_mem s;
+    bsk_mem gate, w, dgate, bsum;
+} bsk_sdd_args;
+
+BSK_API bsk_status bsk_sdd_plan(const bsk_device *device, const bsk_sdd_params *params,
+                                const bsk_plan_options *options, bsk_plan **plan);
+BSK_API bsk_status bsk_sdd_run(const bsk_plan *plan, bsk_queue *queue, const bsk_sdd_args *args);
+
+/* ---------------------------------------------------------------------------------------------
+ * reduced_wgrad: the dense block-level gradient G [grid_rows][grid_cols] for growing patterns.
+ *
+ * G = alpha * sum over p and n of rx_p[n, i] * ry_p[n, j] + beta * G, where rx and ry are the
+ * norms of each activation's block of features. Products that are not finite count as 0.
+ *
+ * Shapes    x, dy as in matmul_wgrad with block_rows and block_cols features a block (the last may
+ *           be cut short); g [ceil(K / block_rows), ceil(M / block_cols)].
+ * Dtypes    x, dy equal floats; g f32 (f64 with f64). The reduced values are kept in f32 (R1
+ *           rounds them to f16).
+ * Source    openai/blocksparse BlocksparseReducedDW. */
+typedef struct bsk_reduced_wgrad_params {
+    size_t struct_size;
+    bsk_axis axis;
+    int32_t pairs;
+    int32_t block_rows, block_cols;
+    bsk_norm norm;
+    bsk_tensor x, dy, g;
+} bsk_reduced_wgrad_params;
+
+typedef struct bsk_reduced_wgrad_args {
+    size_t struct_size;
+    double alpha, beta;
+    bsk_mem workspace;
+    const bsk_mem *x, *dy;
+    bsk_mem g;
+} bsk_reduced_wgrad_args;
+
+BSK_API bsk_status bsk_reduced_wgrad_plan(const bsk_device *device,
+                                          const bsk_reduced_wgrad_params *params,
+                                          const bsk_plan_options *options, bsk_plan **plan);
+BSK_API bsk_status bsk_reduced_wgrad_run(const bsk_plan *plan, bsk_queue *queue,
+                                         const bsk_reduced_wgrad_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,157 @@
+/* The choice of an entry: forced name, then priority, with every refusal explained. */
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/src/internal.h"
+
+static const char *const reasons[BSK_REASON_COUNT] = {
+    [BSK_ACCEPT] = "accepted",
+    [BSK_REFUSE_DTYPE] = "dtype",
+    [BSK_REFUSE_BLOCK] = "block size",
+    [BSK_REFUSE_ARCH] = "architecture",
+    [BSK_REFUSE_BANNED] = "banned or not among the forced entries",
+    [BSK_REFUSE_REFERENCE] = "reference entry under policy forbid",
+    [BSK_REFUSE_ALIGNMENT] = "alignment",
+    [BSK_REFUSE_STRIDE] = "stride",
+    [BSK_REFUSE_RANK] = "rank",
+    [BSK_REFUSE_SHAPE] = "shape",
+    [BSK_REFUSE_LAYOUT] = "layout",
+    [BSK_REFUSE_EPILOGUE] = "epilogue",
+    [BSK_REFUSE_OPTION] = "option",
+    [BSK_REFUSE_LIMIT] = "device limit",
+};
+
+const char *bski_reason_name(bsk_reason reason)
+{
+    return (unsigned)reason < BSK_REASON_COUNT ? reasons[reason] : "unknown reason";
+}
+
+/* One item of a list "+glob,-glob". */
+typedef struct item {
+    char sign;
+    char glob[128];
+} item;
+
+/* Reads the item at *list and moves past it. False at the end, or for an item too long to be an
+ * entry's name, which then matches nothing. */
+static bool next_item(const char **list, item *out)
+{
+    const char *p = *list;
+    if (!p || !*p)
+        return false;
+    size_t n = strcspn(p, ",");
+    out->sign = *p;
+    size_t length = n > 0 ? n - 1 : 0;
+    if (length >= sizeof(out->glob))
+        length = 0;
+    memcpy(out->glob, p + 1, length);
+    out->glob[length] = 0;
+    *list = p + n + (p[n] == ',');
+    return true;
+}
+
+static bool item_matches(const item *i, const char *name)
+{
+    return fnmatch(i->glob, name, 0) == 0;
+}
+
+/* Whether the lists force an entry, or force another one for this op, or ban it. */
+typedef enum verdict { NEUTRAL, FORCED, BANNED } verdict;
+
+static verdict judge_list(const char *list, const char *name, bool others_forced)
+{
+    verdict v = others_forced ? BANNED : NEUTRAL;
+    item i;
+    while (next_item(&list, &i))
+        if (item_matches(&i, name))
+            v = i.sign == '+' ? FORCED : BANNED;
+    return v;
+}
+
+/* Whether a list forces any entry of op. */
+static bool list_forces(const char *list, const bski_backend *backend, bsk_op op)
+{
+    item i;
+    while (next_item(&list, &i))
+        for (size_t e = 0; i.sign == '+' && e < backend->api->entry_count; e++)
+            if (backend->entries[e]->op == op && item_matches(&i, backend->entries[e]->name))
+                return true;
+    return false;
+}
+
+bsk_status bski_kernels_check(const bsk_context *context, const char *kernels, bsk_status error,
+                              const char *name)
+{
+    item i;
+    for (const char *list = kernels; next_item(&list, &i);) {
+        bool found = false;
+        for (size_t b = 0; b < context->backend_count; b++)
+            for (size_t e = 0; e < context->backends[b].api->entry_count; e++)
+                found |= item_matches(&i, context->backends[b].entries[e]->name);
+        if (!found || (i.sign != '+' && i.sign != '-'))
+            return bski_fail(error,
+                             "%s: \"%c%s\" matches no entry; legal are '+' or '-' and the name of "
+                             "an entry or a glob",
+                             name, i.sign ? i.sign : ' ', i.glob);
+    }
+    return BSK_OK;
+}
+
+/* The part of the decision that the entry's data makes. */
+static bsk_reason data_reason(const bsk_entry *e, const bsk_device *d, const bsk_problem *p)
+{
+    if (e->arch_min > d->props.arch || e->arch_min > d->backend->max_arch ||
+        (e->arch_max && e->arch_max < d->props.arch))
+        return BSK_REFUSE_ARCH;
+    if (e->dtypes && !(e->dtypes & BSK_DTYPE_BIT(p->dtype)))
+        return BSK_REFUSE_DTYPE;
+    if (e->blocks && p->layout) {
+        uint32_t bits = bsk_block_bit(p->layout->block_rows) | bsk_block_bit(p->layout->block_cols);
+        if (bits & ~e->blocks)
+            return BSK_REFUSE_BLOCK;
+    }
+    return BSK_ACCEPT;
+}
+
+bsk_status bski_dispatch(const bsk_device *device, const bsk_problem *problem,
+                         const char *extra_kernels, bsk_fallback fallback, const bsk_entry **entry)
+{
+    const bsk_context *c = device->context;
+    const bski_backend *b = device->backend;
+    const char *op = bski_kernel_op(problem->op)->name;
+    bool forced_here = list_forces(c->settings.kernels, b, problem->op);
+    bool forced_extra = list_forces(extra_kernels, b, problem->op);
+    char why[384] = "";
+
+    for (size_t i = 0; i < b->api->entry_count; i++) {
+        const bsk_entry *e = b->entries[i];
+        if (e->op != problem->op)
+            continue;
+        /* The plan's own list speaks last. */
+        verdict v = judge_list(extra_kernels, e->name, forced_extra);
+        if (v == NEUTRAL)
+            v = judge_list(c->settings.kernels, e->name, forced_here);
+        bsk_reason reason = data_reason(e, device, problem);
+        if (v == BANNED)
+            reason = BSK_REFUSE_BANNED;
+        else if (v == NEUTRAL && !reason && fallback == BSK_FALLBACK_FORBID &&
+                 (e->flags & BSK_ENTRY_REFERENCE))
+            reason = BSK_REFUSE_REFERENCE;
+        else if (!reason && e->accept)
+            reason = e->accept(problem, &device->props);
+        if (reason == BSK_ACCEPT) {
+            bski_log(c, BSK_LOG_DISPATCH, "%s %s on %s: %s", op, bsk_dtype_name(problem->dtype),
+                     device->id, e->name);
+            *entry = e;
+            return BSK_OK;
+        }
+        bski_log(c, BSK_LOG_DISPATCH, "%s %s on %s: %s refuses: %s", op,
+                 bsk_dtype_name(problem->dtype), device->id, e->name, bski_reason_name(reason));
+        size_t used = strlen(why);
+        snprintf(why + used, sizeof(why) - used, "%s%s: %s", used ? "; " : "", e->name,
+                 bski_reason_name(reason));
+    }
+    return bski_fail(BSK_E_UNSUPPORTED, "%s %s on %s: no entry accepts (%s)", op,
+                     bsk_dtype_name(problem->dtype), device->id, *why ? why : "none is there");
+}

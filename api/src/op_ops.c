@@ -1,0 +1,240 @@
+/* Descriptors of the dense companions: embedding, bias and activation, cross-entropy. */
+#include <math.h>
+
+#include "api/src/internal.h"
+#include "common/dtype.h"
+
+#define FLOATS  BSKI_FLOATS
+#define INDICES BSKI_INDICES
+
+/* --- embedding ------------------------------------------------------------------------------------ */
+
+static const bski_arg embedding_args[] = {
+    {BSKI_ARG(embedding, table), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_LAST,
+     .dtypes = FLOATS},
+    {BSKI_ARG(embedding, index), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = INDICES},
+    {BSKI_ARG(embedding, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
+     .strides = BSKI_UNIT_LAST, .dtypes = FLOATS},
+};
+
+static bsk_status embedding_check(const bski_op_info *op, const void *params,
+                                  const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_embedding_params *p = params;
+    BSKI_TRY(bski_expect_dim(op, "y", &p->y, 0, p->index.dims[0], "entries of index"));
+    return bski_expect_dim(op, "y", &p->y, 1, p->table.dims[1], "columns of table");
+}
+
+const bski_op_info bski_op_embedding = {
+    .name = "embedding",
+    .kernel_op = BSK_OP_EMBEDDING,
+    BSKI_STRUCTS(embedding),
+    .layout = -1,
+    .pairs = -1,
+    .args = embedding_args,
+    .arg_count = BSKI_COUNT(embedding_args),
+    .check = embedding_check,
+};
+BSKI_DEFINE_OP(embedding, embedding)
+
+static const bski_arg embedding_grad_args[] = {
+    {BSKI_ARG(embedding_grad, dy), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_LAST,
+     .dtypes = FLOATS},
+    {BSKI_ARG(embedding_grad, index), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = INDICES},
+    {BSKI_ARG(embedding_grad, dtable), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
+     .strides = BSKI_UNIT_LAST, .dtypes = FLOATS},
+};
+
+static const bski_field embedding_grad_scalars[] = {
+    BSKI_SCALAR(embedding_grad, alpha, F64, -INFINITY, INFINITY),
+    BSKI_SCALAR(embedding_grad, beta, F64, -INFINITY, INFINITY),
+};
+
+static bsk_status embedding_grad_check(const bski_op_info *op, const void *params,
+                                       const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_embedding_grad_params *p = params;
+    BSKI_TRY(bski_expect_dim(op, "dy", &p->dy, 0, p->index.dims[0], "entries of index"));
+    return bski_expect_dim(op, "dtable", &p->dtable, 1, p->dy.dims[1], "columns of dy");
+}
+
+const bski_op_info bski_op_embedding_grad = {
+    .name = "embedding_grad",
+    .kernel_op = BSK_OP_EMBEDDING_GRAD,
+    BSKI_STRUCTS(embedding_grad),
+    .layout = -1,
+    .pairs = -1,
+    .args = embedding_grad_args,
+    .arg_count = BSKI_COUNT(embedding_grad_args),
+    .scalars = embedding_grad_scalars,
+    .scalar_count = BSKI_COUNT(embedding_grad_scalars),
+    .check = embedding_grad_check,
+};
+BSKI_DEFINE_OP(embedding_grad, embedding_grad)
+
+/* --- bias_act ------------------------------------------------------------------------------------- */
+
+static const bski_arg bias_act_args[] = {
+    {BSKI_ARG(bias_act, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+     .dtypes = FLOATS},
+    {BSKI_ARG(bias_act, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
+     .strides = BSKI_UNIT_AXIS, .alias = 1 << 0, .dtypes = FLOATS},
+    {BSKI_ARG(bias_act, bias), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+};
+
+static const bski_field bias_act_attrs[] = {
+    BSKI_ATTR(bias_act, axis, I32, 0, 1),
+    BSKI_ATTR(bias_act, act, I32, 0, BSK_ACT_COUNT - 1),
+};
+
+static bsk_status expect_bias(const bski_op_info *op, const char *name, const bsk_tensor *t,
+                              bsk_axis axis, const bsk_tensor *x)
+{
+    return t->dtype == BSK_NONE
+               ? BSK_OK
+               : bski_expect_dim(op, name, t, 0, x->dims[axis == BSK_NC ? 1 : 0], "features");
+}
+
+static bsk_status bias_act_check(const bski_op_info *op, const void *params,
+                                 const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_bias_act_params *p = params;
+    BSKI_TRY(bski_expect_like(op, "y", &p->y, &p->x, "as x"));
+    return expect_bias(op, "bias", &p->bias, p->axis, &p->x);
+}
+
+const bski_op_info bski_op_bias_act = {
+    .name = "bias_act",
+    .kernel_op = BSK_OP_BIAS_ACT,
+    BSKI_STRUCTS(bias_act),
+    .layout = -1,
+    .pairs = -1,
+    .args = bias_act_args,
+    .arg_count = BSKI_COUNT(bias_act_args),
+    .attrs = bias_act_attrs,
+    .attr_count = BSKI_COUNT(bias_act_attrs),
+    .check = bias_act_check,
+};
+BSKI_DEFINE_OP(bias_act, bias_act)
+
+static const bski_arg bias_act_grad_args[] = {
+    {BSKI_ARG(bias_act_grad, dy), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+     .dtypes = FLOATS},
+    {BSKI_ARG(bias_act_grad, x), .optional = 1, .rank_min = 2, .rank_max = 2,
+     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
+    {BSKI_ARG(bias_act_grad, bias), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(bias_act_grad, dx), .role = BSKI_OUT, .optional = 1, .rank_min = 2, .rank_max = 2,
+     .strides = BSKI_UNIT_AXIS, .alias = 1 << 0, .dtypes = FLOATS},
+    {BSKI_ARG(bias_act_grad, dbias), .role = BSKI_OUT, .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+};
+
+static const bski_field bias_act_grad_attrs[] = {
+    BSKI_ATTR(bias_act_grad, axis, I32, 0, 1),
+    BSKI_ATTR(bias_act_grad, act, I32, 0, BSK_ACT_COUNT - 1),
+};
+
+static const bski_field bias_act_grad_scalars[] = {
+    BSKI_SCALAR(bias_act_grad, alpha, F64, -INFINITY, INFINITY),
+    BSKI_SCALAR(bias_act_grad, beta, F64, -INFINITY, INFINITY),
+};
+
+static bsk_status bias_act_grad_check(const bski_op_info *op, const void *params,
+                                      const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_bias_act_grad_params *p = params;
+    if (p->dx.dtype == BSK_NONE && p->dbias.dtype == BSK_NONE)
+        return bski_fail(BSK_E_INVALID, "%s: dx and dbias are absent; one is needed", op->name);
+    if (p->act != BSK_ACT_NONE && p->x.dtype == BSK_NONE)
+        return bski_fail(BSK_E_INVALID, "%s: x is absent; act %d needs it", op->name, (int)p->act);
+    BSKI_TRY(bski_expect_like(op, "x", &p->x, &p->dy, "as dy"));
+    BSKI_TRY(bski_expect_like(op, "dx", &p->dx, &p->dy, "as dy"));
+    BSKI_TRY(expect_bias(op, "bias", &p->bias, p->axis, &p->dy));
+    return expect_bias(op, "dbias", &p->dbias, p->axis, &p->dy);
+}
+
+const bski_op_info bski_op_bias_act_grad = {
+    .name = "bias_act_grad",
+    .kernel_op = BSK_OP_BIAS_ACT_GRAD,
+    BSKI_STRUCTS(bias_act_grad),
+    .layout = -1,
+    .pairs = -1,
+    .args = bias_act_grad_args,
+    .arg_count = BSKI_COUNT(bias_act_grad_args),
+    .attrs = bias_act_grad_attrs,
+    .attr_count = BSKI_COUNT(bias_act_grad_attrs),
+    .scalars = bias_act_grad_scalars,
+    .scalar_count = BSKI_COUNT(bias_act_grad_scalars),
+    .check = bias_act_grad_check,
+};
+BSKI_DEFINE_OP(bias_act_grad, bias_act_grad)
+
+/* --- cross_entropy -------------------------------------------------------------------------------- */
+
+static const bski_arg cross_entropy_args[] = {
+    {BSKI_ARG(cross_entropy, logits), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_LAST,
+     .dtypes = FLOATS},
+    {BSKI_ARG(cross_entropy, labels), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = INDICES},
+    {BSKI_ARG(cross_entropy, loss), .role = BSKI_OUT, .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(cross_entropy, dlogits), .role = BSKI_OUT, .optional = 1, .rank_min = 2,
+     .rank_max = 2, .strides = BSKI_UNIT_LAST, .alias = 1 << 0, .dtypes = FLOATS},
+    {BSKI_ARG(cross_entropy, dloss), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+};
+
+static const bski_field cross_entropy_attrs[] = {
+    {.name = "smoothing",
+     .offset = offsetof(bsk_cross_entropy_params, smoothing),
+     .kind = BSKI_F64,
+     .low = 0,
+     .high = 1,
+     .open = 1},
+    BSKI_ATTR(cross_entropy, use_ignore_index, I32, 0, 1),
+};
+
+static const bski_field cross_entropy_scalars[] = {
+    BSKI_SCALAR(cross_entropy, alpha, F64, -INFINITY, INFINITY),
+};
+
+static bsk_status cross_entropy_check(const bski_op_info *op, const void *params,
+                                      const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_cross_entropy_params *p = params;
+    if (p->loss.dtype == BSK_NONE && p->dlogits.dtype == BSK_NONE)
+        return bski_fail(BSK_E_INVALID, "%s: loss and dlogits are absent; one is needed", op->name);
+    if (p->dloss.dtype != BSK_NONE && p->dlogits.dtype == BSK_NONE)
+        return bski_fail(BSK_E_INVALID, "%s: dlogits is absent; dloss needs it", op->name);
+    BSKI_TRY(bski_expect_dim(op, "labels", &p->labels, 0, p->logits.dims[0], "rows of logits"));
+    if (p->loss.dtype != BSK_NONE)
+        BSKI_TRY(bski_expect_dim(op, "loss", &p->loss, 0, p->logits.dims[0], "rows of logits"));
+    if (p->dloss.dtype != BSK_NONE)
+        BSKI_TRY(bski_expect_dim(op, "dloss", &p->dloss, 0, p->logits.dims[0], "rows of logits"));
+    return bski_expect_like(op, "dlogits", &p->dlogits, &p->logits, "as logits");
+}
+
+const bski_op_info bski_op_cross_entropy = {
+    .name = "cross_entropy",
+    .kernel_op = BSK_OP_CROSS_ENTROPY,
+    BSKI_STRUCTS(cross_entropy),
+    .layout = -1,
+    .pairs = -1,
+    .args = cross_entropy_args,
+    .arg_count = BSKI_COUNT(cross_entropy_args),
+    .attrs = cross_entropy_attrs,
+    .attr_count = BSKI_COUNT(cross_entropy_attrs),
+    .scalars = cross_entropy_scalars,
+    .scalar_count = BSKI_COUNT(cross_entropy_scalars),
+    .check = cross_entropy_check,
+};
+BSKI_DEFINE_OP(cross_entropy, cross_entropy)

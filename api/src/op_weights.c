@@ -1,0 +1,749 @@
+/* Descriptors of the weight ops: initialisers, norms, gates, pruning, projections. */
+#include <math.h>
+
+#include "api/src/internal.h"
+#include "common/dtype.h"
+
+#define FLOATS BSKI_FLOATS
+
+/* --- shared checks ---------------------------------------------------------------------------- */
+
+static bsk_status expect_blocks(const bski_op_info *op, const char *name, const bsk_tensor *t,
+                                const bsk_layout_tables *l)
+{
+    int64_t dims[3] = {l->nnz, l->block_rows, l->block_cols};
+    return bski_expect_shape(op, name, t, 3, dims, "nnz, block rows, block columns of the layout");
+}
+
+/* --- initialisers --------------------------------------------------------------------------------- */
+
+static const bski_arg weight_init_args[] = {
+    {BSKI_ARG(weight_init, w), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3,
+     .strides = BSKI_CONTIGUOUS, .dtypes = FLOATS},
+};
+
+static const bski_arg weight_checker_args[] = {
+    {BSKI_ARG(weight_init, w), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSK_DTYPE_BIT(BSK_F32)},
+};
+
+static const bski_field weight_init_scalars[] = {
+    BSKI_SCALAR(weight_init, alpha, F64, -INFINITY, INFINITY),
+};
+
+static bsk_status weight_init_check(const bski_op_info *op, const void *params,
+                                    const bsk_layout_tables *l)
+{
+    const bsk_weight_init_params *p = params;
+    return expect_blocks(op, "w", &p->w, l);
+}
+
+static bsk_status weight_checker_check(const bski_op_info *op, const void *params,
+                                       const bsk_layout_tables *l)
+{
+    const bsk_weight_init_params *p = params;
+    return bski_expect_vector(op, "w", &p->w, l->nnz, "kept blocks of the layout");
+}
+
+const bski_op_info bski_op_weight_identity = {
+    .name = "weight_identity",
+    .kernel_op = BSK_OP_WEIGHT_IDENTITY,
+    BSKI_STRUCTS(weight_init),
+    .layout = offsetof(bsk_weight_init_params, layout),
+    .heads = 1,
+    .pairs = -1,
+    .args = weight_init_args,
+    .arg_count = BSKI_COUNT(weight_init_args),
+    .scalars = weight_init_scalars,
+    .scalar_count = BSKI_COUNT(weight_init_scalars),
+    .check = weight_init_check,
+};
+BSKI_DEFINE_OP(weight_identity, weight_init)
+
+const bski_op_info bski_op_weight_orthogonal = {
+    .name = "weight_orthogonal",
+    .kernel_op = BSK_OP_WEIGHT_ORTHOGONAL,
+    BSKI_STRUCTS(weight_init),
+    .layout = offsetof(bsk_weight_init_params, layout),
+    .heads = 1,
+    .pairs = -1,
+    .args = weight_init_args,
+    .arg_count = BSKI_COUNT(weight_init_args),
+    .scalars = weight_init_scalars,
+    .scalar_count = BSKI_COUNT(weight_init_scalars),
+    .check = weight_init_check,
+};
+BSKI_DEFINE_OP(weight_orthogonal, weight_init)
+
+const bski_op_info bski_op_weight_normal = {
+    .name = "weight_normal",
+    .kernel_op = BSK_OP_WEIGHT_NORMAL,
+    BSKI_STRUCTS(weight_init),
+    .layout = offsetof(bsk_weight_init_params, layout),
+    .heads = 1,
+    .pairs = -1,
+    .args = weight_init_args,
+    .arg_count = BSKI_COUNT(weight_init_args),
+    .scalars = weight_init_scalars,
+    .scalar_count = BSKI_COUNT(weight_init_scalars),
+    .check = weight_init_check,
+};
+BSKI_DEFINE_OP(weight_normal, weight_init)
+
+const bski_op_info bski_op_weight_checker = {
+    .name = "weight_checker",
+    .kernel_op = BSK_OP_WEIGHT_CHECKER,
+    BSKI_STRUCTS(weight_init),
+    .layout = offsetof(bsk_weight_init_params, layout),
+    .heads = 1,
+    .pairs = -1,
+    .args = weight_checker_args,
+    .arg_count = BSKI_COUNT(weight_checker_args),
+    .scalars = weight_init_scalars,
+    .scalar_count = BSKI_COUNT(weight_init_scalars),
+    .check = weight_checker_check,
+};
+BSKI_DEFINE_OP(weight_checker, weight_init)
+
+/* --- l2_normalize --------------------------------------------------------------------------------- */
+
+static const bski_arg l2_normalize_args[] = {
+    {BSKI_ARG(l2_normalize, w), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
+     .dtypes = FLOATS},
+    {BSKI_ARG(l2_normalize, y), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3,
+     .strides = BSKI_CONTIGUOUS, .alias = 1 << 0, .dtypes = FLOATS},
+    {BSKI_ARG(l2_normalize, gain), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(l2_normalize, saved), .role = BSKI_OUT, .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+};
+
+static const bski_field l2_normalize_attrs[] = {
+    {.name = "eps",
+     .offset = offsetof(bsk_l2_normalize_params, eps),
+     .kind = BSKI_F64,
+     .low = 0,
+     .high = INFINITY,
+     .zero_means = 1e-12,
+     .open = 1},
+};
+
+static bsk_status l2_normalize_check(const bski_op_info *op, const void *params,
+                                     const bsk_layout_tables *l)
+{
+    const bsk_l2_normalize_params *p = params;
+    BSKI_TRY(expect_blocks(op, "w", &p->w, l));
+    BSKI_TRY(expect_blocks(op, "y", &p->y, l));
+    BSKI_TRY(bski_expect_vector(op, "gain", &p->gain, l->cols, "columns of the layout"));
+    return bski_expect_vector(op, "saved", &p->saved, l->cols, "columns of the layout");
+}
+
+const bski_op_info bski_op_l2_normalize = {
+    .name = "l2_normalize",
+    .kernel_op = BSK_OP_L2_NORMALIZE,
+    BSKI_STRUCTS(l2_normalize),
+    .layout = offsetof(bsk_l2_normalize_params, layout),
+    .pairs = -1,
+    .args = l2_normalize_args,
+    .arg_count = BSKI_COUNT(l2_normalize_args),
+    .attrs = l2_normalize_attrs,
+    .attr_count = BSKI_COUNT(l2_normalize_attrs),
+    .check = l2_normalize_check,
+};
+BSKI_DEFINE_OP(l2_normalize, l2_normalize)
+
+static const bski_arg l2_normalize_grad_args[] = {
+    {BSKI_ARG(l2_normalize_grad, dy), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
+     .dtypes = FLOATS},
+    {BSKI_ARG(l2_normalize_grad, w), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
+     .dtypes = FLOATS},
+    {BSKI_ARG(l2_normalize_grad, saved), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSKI_SIDE},
+    {BSKI_ARG(l2_normalize_grad, dw), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3,
+     .strides = BSKI_CONTIGUOUS, .alias = 1 << 0, .dtypes = FLOATS},
+    {BSKI_ARG(l2_normalize_grad, gain), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(l2_normalize_grad, dgain), .role = BSKI_OUT, .optional = 1, .rank_min = 1,
+     .rank_max = 1, .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+};
+
+static const bski_field l2_normalize_grad_attrs[] = {
+    {.name = "eps",
+     .offset = offsetof(bsk_l2_normalize_grad_params, eps),
+     .kind = BSKI_F64,
+     .low = 0,
+     .high = INFINITY,
+     .zero_means = 1e-12,
+     .open = 1},
+};
+
+static const bski_field l2_normalize_grad_scalars[] = {
+    BSKI_SCALAR(l2_normalize_grad, alpha, F64, -INFINITY, INFINITY),
+    BSKI_SCALAR(l2_normalize_grad, beta, F64, -INFINITY, INFINITY),
+};
+
+static bsk_status l2_normalize_grad_check(const bski_op_info *op, const void *params,
+                                          const bsk_layout_tables *l)
+{
+    const bsk_l2_normalize_grad_params *p = params;
+    if (p->dgain.dtype != BSK_NONE && p->gain.dtype == BSK_NONE)
+        return bski_fail(BSK_E_INVALID, "%s: gain is absent; dgain needs it", op->name);
+    BSKI_TRY(expect_blocks(op, "dy", &p->dy, l));
+    BSKI_TRY(expect_blocks(op, "w", &p->w, l));
+    BSKI_TRY(expect_blocks(op, "dw", &p->dw, l));
+    BSKI_TRY(bski_expect_vector(op, "saved", &p->saved, l->cols, "columns of the layout"));
+    BSKI_TRY(bski_expect_vector(op, "gain", &p->gain, l->cols, "columns of the layout"));
+    return bski_expect_vector(op, "dgain", &p->dgain, l->cols, "columns of the layout");
+}
+
+const bski_op_info bski_op_l2_normalize_grad = {
+    .name = "l2_normalize_grad",
+    .kernel_op = BSK_OP_L2_NORMALIZE_GRAD,
+    BSKI_STRUCTS(l2_normalize_grad),
+    .layout = offsetof(bsk_l2_normalize_grad_params, layout),
+    .pairs = -1,
+    .main = 1,
+    .args = l2_normalize_grad_args,
+    .arg_count = BSKI_COUNT(l2_normalize_grad_args),
+    .attrs = l2_normalize_grad_attrs,
+    .attr_count = BSKI_COUNT(l2_normalize_grad_attrs),
+    .scalars = l2_normalize_grad_scalars,
+    .scalar_count = BSKI_COUNT(l2_normalize_grad_scalars),
+    .check = l2_normalize_grad_check,
+};
+BSKI_DEFINE_OP(l2_normalize_grad, l2_normalize_grad)
+
+/* --- norms, pruning and decay --------------------------------------------------------------------- */
+
+static const bski_arg block_norm_args[] = {
+    {BSKI_ARG(block_norm, w), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
+     .dtypes = FLOATS},
+    {BSKI_ARG(block_norm, norm), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+};
+
+static const bski_field block_norm_attrs[] = {
+    BSKI_ATTR(block_norm, type, I32, 0, BSK_NORM_L2),
+};
+
+static bsk_status block_norm_check(const bski_op_info *op, const void *params,
+                                   const bsk_layout_tables *l)
+{
+    const bsk_block_norm_params *p = params;
+    BSKI_TRY(expect_blocks(op, "w", &p->w, l));
+    return bski_expect_vector(op, "norm", &p->norm, l->nnz, "kept blocks of the layout");
+}
+
+const bski_op_info bski_op_block_norm = {
+    .name = "block_norm",
+    .kernel_op = BSK_OP_BLOCK_NORM,
+    BSKI_STRUCTS(block_norm),
+    .layout = offsetof(bsk_block_norm_params, layout),
+    .heads = 1,
+    .pairs = -1,
+    .args = block_norm_args,
+    .arg_count = BSKI_COUNT(block_norm_args),
+    .attrs = block_norm_attrs,
+    .attr_count = BSKI_COUNT(block_norm_attrs),
+    .check = block_norm_check,
+};
+BSKI_DEFINE_OP(block_norm, block_norm)
+
+static const bski_arg prune_args[] = {
+    {BSKI_ARG(prune, norm), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSK_DTYPE_BIT(BSK_F32) | BSK_DTYPE_BIT(BSK_F64)},
+    {BSKI_ARG(prune, gate), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSK_DTYPE_BIT(BSK_F32)},
+};
+
+static const bski_field prune_sparsity_scalars[] = {
+    BSKI_SCALAR(prune, value, F64, 0, 1),
+};
+
+static const bski_field prune_threshold_scalars[] = {
+    BSKI_SCALAR(prune, value, F64, 0, INFINITY),
+};
+
+static bsk_status prune_check(const bski_op_info *op, const void *params,
+                              const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_prune_params *p = params;
+    return bski_expect_like(op, "gate", &p->gate, &p->norm, "as norm");
+}
+
+const bski_op_info bski_op_prune_sparsity = {
+    .name = "prune_sparsity",
+    .kernel_op = BSK_OP_PRUNE_SPARSITY,
+    BSKI_STRUCTS(prune),
+    .layout = -1,
+    .pairs = -1,
+    .args = prune_args,
+    .arg_count = BSKI_COUNT(prune_args),
+    .scalars = prune_sparsity_scalars,
+    .scalar_count = BSKI_COUNT(prune_sparsity_scalars),
+    .check = prune_check,
+};
+BSKI_DEFINE_OP(prune_sparsity, prune)
+
+const bski_op_info bski_op_prune_threshold = {
+    .name = "prune_threshold",
+    .kernel_op = BSK_OP_PRUNE_THRESHOLD,
+    BSKI_STRUCTS(prune),
+    .layout = -1,
+    .pairs = -1,
+    .args = prune_args,
+    .arg_count = BSKI_COUNT(prune_args),
+    .scalars = prune_threshold_scalars,
+    .scalar_count = BSKI_COUNT(prune_threshold_scalars),
+    .check = prune_check,
+};
+BSKI_DEFINE_OP(prune_threshold, prune)
+
+static const bski_arg block_l2_decay_args[] = {
+    {BSKI_ARG(block_l2_decay, w), .role = BSKI_INOUT, .rank_min = 3, .rank_max = 3,
+     .strides = BSKI_CONTIGUOUS, .dtypes = FLOATS},
+    {BSKI_ARG(block_l2_decay, gate), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSK_DTYPE_BIT(BSK_F32)},
+};
+
+static const bski_field block_l2_decay_attrs[] = {
+    {.name = "eps",
+     .offset = offsetof(bsk_block_l2_decay_params, eps),
+     .kind = BSKI_F64,
+     .low = 0,
+     .high = INFINITY,
+     .zero_means = 1e-12,
+     .open = 1},
+};
+
+static const bski_field block_l2_decay_scalars[] = {
+    BSKI_SCALAR(block_l2_decay, rate, F64, 0, INFINITY),
+};
+
+static bsk_status block_l2_decay_check(const bski_op_info *op, const void *params,
+                                       const bsk_layout_tables *l)
+{
+    const bsk_block_l2_decay_params *p = params;
+    BSKI_TRY(expect_blocks(op, "w", &p->w, l));
+    return bski_expect_vector(op, "gate", &p->gate, l->nnz, "kept blocks of the layout");
+}
+
+const bski_op_info bski_op_block_l2_decay = {
+    .name = "block_l2_decay",
+    .kernel_op = BSK_OP_BLOCK_L2_DECAY,
+    BSKI_STRUCTS(block_l2_decay),
+    .layout = offsetof(bsk_block_l2_decay_params, layout),
+    .heads = 1,
+    .pairs = -1,
+    .args = block_l2_decay_args,
+    .arg_count = BSKI_COUNT(block_l2_decay_args),
+    .attrs = block_l2_decay_attrs,
+    .attr_count = BSKI_COUNT(block_l2_decay_attrs),
+    .scalars = block_l2_decay_scalars,
+    .scalar_count = BSKI_COUNT(block_l2_decay_scalars),
+    .check = block_l2_decay_check,
+};
+BSKI_DEFINE_OP(block_l2_decay, block_l2_decay)
+
+/* --- concrete gate -------------------------------------------------------------------------------- */
+
+static const bski_arg concrete_gate_args[] = {
+    {BSKI_ARG(concrete_gate, loga), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSK_DTYPE_BIT(BSK_F32) | BSK_DTYPE_BIT(BSK_F64)},
+    {BSKI_ARG(concrete_gate, gate), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SAME},
+    {BSKI_ARG(concrete_gate, concrete), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SAME},
+};
+
+static const bski_field concrete_gate_attrs[] = {
+    {.name = "limit_a",
+     .offset = offsetof(bsk_concrete_gate_params, limit_a),
+     .kind = BSKI_F64,
+     .low = -INFINITY,
+     .high = 0,
+     .zero_means = -0.1},
+    {.name = "limit_b",
+     .offset = offsetof(bsk_concrete_gate_params, limit_b),
+     .kind = BSKI_F64,
+     .low = 0,
+     .high = INFINITY,
+     .zero_means = 1.1},
+    {.name = "eps",
+     .offset = offsetof(bsk_concrete_gate_params, eps),
+     .kind = BSKI_F64,
+     .low = 0,
+     .high = 0.5,
+     .zero_means = 1e-6,
+     .open = 1},
+};
+
+static const bski_field concrete_gate_scalars[] = {
+    BSKI_SCALAR(concrete_gate, temperature, F64, 0, INFINITY),
+};
+
+static bsk_status concrete_gate_check(const bski_op_info *op, const void *params,
+                                      const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_concrete_gate_params *p = params;
+    BSKI_TRY(bski_expect_like(op, "gate", &p->gate, &p->loga, "as loga"));
+    return bski_expect_like(op, "concrete", &p->concrete, &p->loga, "as loga");
+}
+
+const bski_op_info bski_op_concrete_gate = {
+    .name = "concrete_gate",
+    .kernel_op = BSK_OP_CONCRETE_GATE,
+    BSKI_STRUCTS(concrete_gate),
+    .layout = -1,
+    .pairs = -1,
+    .args = concrete_gate_args,
+    .arg_count = BSKI_COUNT(concrete_gate_args),
+    .attrs = concrete_gate_attrs,
+    .attr_count = BSKI_COUNT(concrete_gate_attrs),
+    .scalars = concrete_gate_scalars,
+    .scalar_count = BSKI_COUNT(concrete_gate_scalars),
+    .check = concrete_gate_check,
+};
+BSKI_DEFINE_OP(concrete_gate, concrete_gate)
+
+static const bski_arg concrete_gate_grad_args[] = {
+    {BSKI_ARG(concrete_gate_grad, dgate), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSK_DTYPE_BIT(BSK_F32) | BSK_DTYPE_BIT(BSK_F64)},
+    {BSKI_ARG(concrete_gate_grad, concrete), .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SAME},
+    {BSKI_ARG(concrete_gate_grad, dloga), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SAME},
+};
+
+static const bski_field concrete_gate_grad_attrs[] = {
+    {.name = "limit_a",
+     .offset = offsetof(bsk_concrete_gate_grad_params, limit_a),
+     .kind = BSKI_F64,
+     .low = -INFINITY,
+     .high = 0,
+     .zero_means = -0.1},
+    {.name = "limit_b",
+     .offset = offsetof(bsk_concrete_gate_grad_params, limit_b),
+     .kind = BSKI_F64,
+     .low = 0,
+     .high = INFINITY,
+     .zero_means = 1.1},
+};
+
+static const bski_field concrete_gate_grad_scalars[] = {
+    BSKI_SCALAR(concrete_gate_grad, alpha, F64, -INFINITY, INFINITY),
+    BSKI_SCALAR(concrete_gate_grad, beta, F64, -INFINITY, INFINITY),
+    BSKI_SCALAR(concrete_gate_grad, temperature, F64, 0, INFINITY),
+};
+
+static bsk_status concrete_gate_grad_check(const bski_op_info *op, const void *params,
+                                           const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_concrete_gate_grad_params *p = params;
+    BSKI_TRY(bski_expect_like(op, "concrete", &p->concrete, &p->dgate, "as dgate"));
+    return bski_expect_like(op, "dloga", &p->dloga, &p->dgate, "as dgate");
+}
+
+const bski_op_info bski_op_concrete_gate_grad = {
+    .name = "concrete_gate_grad",
+    .kernel_op = BSK_OP_CONCRETE_GATE_GRAD,
+    BSKI_STRUCTS(concrete_gate_grad),
+    .layout = -1,
+    .pairs = -1,
+    .args = concrete_gate_grad_args,
+    .arg_count = BSKI_COUNT(concrete_gate_grad_args),
+    .attrs = concrete_gate_grad_attrs,
+    .attr_count = BSKI_COUNT(concrete_gate_grad_attrs),
+    .scalars = concrete_gate_grad_scalars,
+    .scalar_count = BSKI_COUNT(concrete_gate_grad_scalars),
+    .check = concrete_gate_grad_check,
+};
+BSKI_DEFINE_OP(concrete_gate_grad, concrete_gate_grad)
+
+static const bski_arg concrete_gate_infer_args[] = {
+    {BSKI_ARG(concrete_gate_infer, loga), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSK_DTYPE_BIT(BSK_F32) | BSK_DTYPE_BIT(BSK_F64)},
+    {BSKI_ARG(concrete_gate_infer, gate), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SAME},
+};
+
+static const bski_field concrete_gate_infer_attrs[] = {
+    {.name = "limit_a",
+     .offset = offsetof(bsk_concrete_gate_infer_params, limit_a),
+     .kind = BSKI_F64,
+     .low = -INFINITY,
+     .high = 0,
+     .zero_means = -0.1},
+    {.name = "limit_b",
+     .offset = offsetof(bsk_concrete_gate_infer_params, limit_b),
+     .kind = BSKI_F64,
+     .low = 0,
+     .high = INFINITY,
+     .zero_means = 1.1},
+};
+
+static bsk_status concrete_gate_infer_check(const bski_op_info *op, const void *params,
+                                            const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_concrete_gate_infer_params *p = params;
+    return bski_expect_like(op, "gate", &p->gate, &p->loga, "as loga");
+}
+
+const bski_op_info bski_op_concrete_gate_infer = {
+    .name = "concrete_gate_infer",
+    .kernel_op = BSK_OP_CONCRETE_GATE_INFER,
+    BSKI_STRUCTS(concrete_gate_infer),
+    .layout = -1,
+    .pairs = -1,
+    .args = concrete_gate_infer_args,
+    .arg_count = BSKI_COUNT(concrete_gate_infer_args),
+    .attrs = concrete_gate_infer_attrs,
+    .attr_count = BSKI_COUNT(concrete_gate_infer_attrs),
+    .check = concrete_gate_infer_check,
+};
+BSKI_DEFINE_OP(concrete_gate_infer, concrete_gate_infer)
+
+/* --- moving blocks -------------------------------------------------------------------------------- */
+
+static const bski_arg block_renew_args[] = {
+    {BSKI_ARG(block_renew, w), .role = BSKI_INOUT, .rank_min = 3, .rank_max = 3,
+     .strides = BSKI_CONTIGUOUS, .dtypes = FLOATS},
+    {BSKI_ARG(block_renew, keep), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSK_DTYPE_BIT(BSK_U8)},
+};
+
+static const bski_field block_renew_attrs[] = {
+    BSKI_ATTR(block_renew, renew, I32, 0, BSK_RENEW_UNIFORM),
+};
+
+static const bski_field block_renew_scalars[] = {
+    BSKI_SCALAR(block_renew, alpha, F64, -INFINITY, INFINITY),
+};
+
+static bsk_status block_renew_check(const bski_op_info *op, const void *params,
+                                    const bsk_layout_tables *l)
+{
+    const bsk_block_renew_params *p = params;
+    BSKI_TRY(expect_blocks(op, "w", &p->w, l));
+    return bski_expect_vector(op, "keep", &p->keep, l->nnz, "kept blocks of the layout");
+}
+
+const bski_op_info bski_op_block_renew = {
+    .name = "block_renew",
+    .kernel_op = BSK_OP_BLOCK_RENEW,
+    BSKI_STRUCTS(block_renew),
+    .layout = offsetof(bsk_block_renew_params, layout),
+    .heads = 1,
+    .pairs = -1,
+    .args = block_renew_args,
+    .arg_count = BSKI_COUNT(block_renew_args),
+    .attrs = block_renew_attrs,
+    .attr_count = BSKI_COUNT(block_renew_attrs),
+    .scalars = block_renew_scalars,
+    .scalar_count = BSKI_COUNT(block_renew_scalars),
+    .check = block_renew_check,
+};
+BSKI_DEFINE_OP(block_renew, block_renew)
+
+static const bski_arg block_gather_args[] = {
+    {BSKI_ARG(block_gather, x), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
+     .dtypes = FLOATS},
+    {BSKI_ARG(block_gather, index), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSK_DTYPE_BIT(BSK_I32)},
+    {BSKI_ARG(block_gather, y), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SAME},
+};
+
+static bsk_status block_gather_check(const bski_op_info *op, const void *params,
+                                     const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_block_gather_params *p = params;
+    BSKI_TRY(bski_expect_dim(op, "y", &p->y, 0, p->index.dims[0], "as index"));
+    BSKI_TRY(bski_expect_dim(op, "y", &p->y, 1, p->x.dims[1], "as x"));
+    return bski_expect_dim(op, "y", &p->y, 2, p->x.dims[2], "as x");
+}
+
+const bski_op_info bski_op_block_gather = {
+    .name = "block_gather",
+    .kernel_op = BSK_OP_BLOCK_GATHER,
+    BSKI_STRUCTS(block_gather),
+    .layout = -1,
+    .pairs = -1,
+    .args = block_gather_args,
+    .arg_count = BSKI_COUNT(block_gather_args),
+    .check = block_gather_check,
+};
+BSKI_DEFINE_OP(block_gather, block_gather)
+
+/* --- projections ---------------------------------------------------------------------------------- */
+
+/* An activation with the features of one side, and N as another activation has it. */
+static bsk_status expect_side(const bski_op_info *op, const char *name, const bsk_tensor *t,
+                              bsk_axis axis, int64_t n, int64_t features, const char *what)
+{
+    BSKI_TRY(bski_expect_dim(op, name, t, axis == BSK_NC ? 0 : 1, n, "N of x"));
+    return features < 0 ? BSK_OK
+                        : bski_expect_dim(op, name, t, axis == BSK_NC ? 1 : 0, features, what);
+}
+
+static const bski_arg proj_args[] = {
+    {BSKI_ARG(proj, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
+    {BSKI_ARG(proj, index), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSK_DTYPE_BIT(BSK_I32)},
+    {BSKI_ARG(proj, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+     .dtypes = BSKI_SAME},
+};
+
+static const bski_field proj_attrs[] = {
+    BSKI_ATTR(proj, axis, I32, 0, 1),
+};
+
+static bsk_status proj_gather_check(const bski_op_info *op, const void *params,
+                                    const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_proj_params *p = params;
+    int64_t n = p->x.dims[p->axis == BSK_NC ? 0 : 1];
+    return expect_side(op, "y", &p->y, p->axis, n, p->index.dims[0], "entries of index");
+}
+
+static bsk_status proj_scatter_check(const bski_op_info *op, const void *params,
+                                     const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_proj_params *p = params;
+    int64_t n = p->x.dims[p->axis == BSK_NC ? 0 : 1];
+    BSKI_TRY(expect_side(op, "x", &p->x, p->axis, n, p->index.dims[0], "entries of index"));
+    return expect_side(op, "y", &p->y, p->axis, n, -1, "");
+}
+
+const bski_op_info bski_op_proj_gather = {
+    .name = "proj_gather",
+    .kernel_op = BSK_OP_PROJ_GATHER,
+    BSKI_STRUCTS(proj),
+    .layout = -1,
+    .pairs = -1,
+    .args = proj_args,
+    .arg_count = BSKI_COUNT(proj_args),
+    .attrs = proj_attrs,
+    .attr_count = BSKI_COUNT(proj_attrs),
+    .check = proj_gather_check,
+};
+BSKI_DEFINE_OP(proj_gather, proj)
+
+const bski_op_info bski_op_proj_scatter = {
+    .name = "proj_scatter",
+    .kernel_op = BSK_OP_PROJ_SCATTER,
+    BSKI_STRUCTS(proj),
+    .layout = -1,
+    .pairs = -1,
+    .args = proj_args,
+    .arg_count = BSKI_COUNT(proj_args),
+    .attrs = proj_attrs,
+    .attr_count = BSKI_COUNT(proj_attrs),
+    .check = proj_scatter_check,
+};
+BSKI_DEFINE_OP(proj_scatter, proj)
+
+static const bski_arg proj_scatter_op_args[] = {
+    {BSKI_ARG(proj_scatter_op, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+     .dtypes = FLOATS},
+    {BSKI_ARG(proj_scatter_op, v), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+     .dtypes = BSKI_SAME},
+    {BSKI_ARG(proj_scatter_op, index), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSK_DTYPE_BIT(BSK_I32)},
+    {BSKI_ARG(proj_scatter_op, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
+     .strides = BSKI_UNIT_AXIS, .alias = 1 << 0, .dtypes = BSKI_SAME},
+};
+
+static const bski_field proj_scatter_op_attrs[] = {
+    BSKI_ATTR(proj_scatter_op, axis, I32, 0, 1),
+};
+
+static bsk_status proj_scatter_op_check(const bski_op_info *op, const void *params,
+                                        const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_proj_scatter_op_params *p = params;
+    int64_t n = p->x.dims[p->axis == BSK_NC ? 0 : 1];
+    BSKI_TRY(expect_side(op, "v", &p->v, p->axis, n, p->index.dims[0], "entries of index"));
+    return bski_expect_like(op, "y", &p->y, &p->x, "as x");
+}
+
+const bski_op_info bski_op_proj_scatter_add = {
+    .name = "proj_scatter_add",
+    .kernel_op = BSK_OP_PROJ_SCATTER_ADD,
+    BSKI_STRUCTS(proj_scatter_op),
+    .layout = -1,
+    .pairs = -1,
+    .args = proj_scatter_op_args,
+    .arg_count = BSKI_COUNT(proj_scatter_op_args),
+    .attrs = proj_scatter_op_attrs,
+    .attr_count = BSKI_COUNT(proj_scatter_op_attrs),
+    .check = proj_scatter_op_check,
+};
+BSKI_DEFINE_OP(proj_scatter_add, proj_scatter_op)
+
+const bski_op_info bski_op_proj_scatter_mul = {
+    .name = "proj_scatter_mul",
+    .kernel_op = BSK_OP_PROJ_SCATTER_MUL,
+    BSKI_STRUCTS(proj_scatter_op),
+    .layout = -1,
+    .pairs = -1,
+    .args = proj_scatter_op_args,
+    .arg_count = BSKI_COUNT(proj_scatter_op_args),
+    .attrs = proj_scatter_op_attrs,
+    .attr_count = BSKI_COUNT(proj_scatter_op_attrs),
+    .check = proj_scatter_op_check,
+};
+BSKI_DEFINE_OP(proj_scatter_mul, proj_scatter_op)
+
+static const bski_arg proj_scatter_mul_grad_args[] = {
+    {BSKI_ARG(proj_scatter_mul_grad, dy), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+     .dtypes = FLOATS},
+    {BSKI_ARG(proj_scatter_mul_grad, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+     .dtypes = BSKI_SAME},
+    {BSKI_ARG(proj_scatter_mul_grad, v), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+     .dtypes = BSKI_SAME},
+    {BSKI_ARG(proj_scatter_mul_grad, index), .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSK_DTYPE_BIT(BSK_I32)},
+    {BSKI_ARG(proj_scatter_mul_grad, dx), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
+     .strides = BSKI_UNIT_AXIS, .alias = 1 << 0, .dtypes = BSKI_SAME},
+    {BSKI_ARG(proj_scatter_mul_grad, dv), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
+     .strides = BSKI_UNIT_AXIS, .dtypes = BSKI_SAME},
+};
+
+static const bski_field proj_scatter_mul_grad_attrs[] = {
+    BSKI_ATTR(proj_scatter_mul_grad, axis, I32, 0, 1),
+};
+
+static bsk_status proj_scatter_mul_grad_check(const bski_op_info *op, const void *params,
+                                              const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_proj_scatter_mul_grad_params *p = params;
+    int64_t n = p->dy.dims[p->axis == BSK_NC ? 0 : 1];
+    BSKI_TRY(bski_expect_like(op, "x", &p->x, &p->dy, "as dy"));
+    BSKI_TRY(bski_expect_like(op, "dx", &p->dx, &p->dy, "as dy"));
+    BSKI_TRY(expect_side(op, "v", &p->v, p->axis, n, p->index.dims[0], "entries of index"));
+    return bski_expect_like(op, "dv", &p->dv, &p->v, "as v");
+}
+
+const bski_op_info bski_op_proj_scatter_mul_grad = {
+    .name = "proj_scatter_mul_grad",
+    .kernel_op = BSK_OP_PROJ_SCATTER_MUL_GRAD,
+    BSKI_STRUCTS(proj_scatter_mul_grad),
+    .layout = -1,
+    .pairs = -1,
+    .args = proj_scatter_mul_grad_args,
+    .arg_count = BSKI_COUNT(proj_scatter_mul_grad_args),
+    .attrs = proj_scatter_mul_grad_attrs,
+    .attr_count = BSKI_COUNT(proj_scatter_mul_grad_attrs),
+    .check = proj_scatter_mul_grad_check,
+};
+BSKI_DEFINE_OP(proj_scatter_mul_grad, proj_scatter_mul_grad)

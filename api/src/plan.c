@@ -1,0 +1,592 @@
+/* Plans and runs, once for all ops: every check follows the op's descriptor. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/src/internal.h"
+#include "common/layout.h"
+
+bsk_status bski_struct_read(const char *name, const void *source, size_t full_size, void *full)
+{
+    size_t size;
+    memcpy(&size, source, sizeof(size));
+    if (size < sizeof(size_t) || size > 65536)
+        return bski_fail(BSK_E_INVALID, "%s.struct_size is %zu; legal are %zu to 65536", name, size,
+                         sizeof(size_t));
+    for (size_t i = full_size; i < size; i++)
+        if (((const char *)source)[i])
+            return bski_fail(BSK_E_VERSION,
+                             "%s sets a field at byte %zu that this library (%zu bytes) does not "
+                             "know",
+                             name, i, full_size);
+    memset(full, 0, full_size);
+    memcpy(full, source, size < full_size ? size : full_size);
+    memcpy(full, &full_size, sizeof(full_size));
+    return BSK_OK;
+}
+
+/* --- checks at plan time ---------------------------------------------------------------------- */
+
+static double field_value(const bski_field *f, const void *base)
+{
+    const char *p = (const char *)base + f->offset;
+    switch (f->kind) {
+    case BSKI_I32: {
+        int32_t v;
+        memcpy(&v, p, sizeof(v));
+        return v;
+    }
+    case BSKI_I64: {
+        int64_t v;
+        memcpy(&v, p, sizeof(v));
+        return (double)v;
+    }
+    case BSKI_U64: {
+        uint64_t v;
+        memcpy(&v, p, sizeof(v));
+        return (double)v;
+    }
+    default: {
+        double v;
+        memcpy(&v, p, sizeof(v));
+        return v;
+    }
+    }
+}
+
+static bsk_status check_field(const char *op, const bski_field *f, const void *base)
+{
+    double v = field_value(f, base);
+    if (v >= f->low && (f->open ? v < f->high : v <= f->high))
+        return BSK_OK;
+    return bski_fail(BSK_E_INVALID, "%s: %s is %.17g; legal are %.10g to %.10g%s", op, f->name, v,
+                     f->low, f->high, f->open ? " (excluded)" : "");
+}
+
+static void fill_default(const bski_field *f, void *base)
+{
+    char *p = (char *)base + f->offset;
+    if (f->zero_means == 0 || field_value(f, base) != 0)
+        return;
+    if (f->kind == BSKI_F64) {
+        memcpy(p, &f->zero_means, sizeof(double));
+    } else if (f->kind == BSKI_I32) {
+        int32_t v = (int32_t)f->zero_means;
+        memcpy(p, &v, sizeof(v));
+    } else {
+        int64_t v = (int64_t)f->zero_means;
+        memcpy(p, &v, sizeof(v));
+    }
+}
+
+/* The types that an argument may have, as a mask, given the main argument's type. */
+static uint32_t legal_dtypes(const bski_arg *a, bsk_dtype main)
+{
+    uint32_t mask = a->dtypes & ~(BSKI_SAME | BSKI_SIDE);
+    if (a->dtypes & BSKI_SAME)
+        mask |= BSK_DTYPE_BIT(main);
+    if (a->dtypes & BSKI_SIDE)
+        mask |= BSK_DTYPE_BIT(main == BSK_F64 ? BSK_F64 : BSK_F32);
+    return mask;
+}
+
+static bsk_status check_dtype(const bski_op_info *op, const bski_arg *a, const bsk_tensor *t,
+                              bsk_dtype main)
+{
+    uint32_t mask = legal_dtypes(a, main);
+    if ((unsigned)t->dtype < BSK_DTYPE_COUNT && mask & BSK_DTYPE_BIT(t->dtype))
+        return BSK_OK;
+    char legal[80] = "";
+    for (int i = 1; i < BSK_DTYPE_COUNT; i++)
+        if (mask & BSK_DTYPE_BIT(i)) {
+            size_t used = strlen(legal);
+            snprintf(legal + used, sizeof(legal) - used, " %s", bsk_dtype_name((bsk_dtype)i));
+        }
+    return bski_fail(BSK_E_INVALID, "%s: %s.dtype is %s (%d); legal are%s", op->name, a->name,
+                     bsk_dtype_name(t->dtype), (int)t->dtype, legal);
+}
+
+/* Whether axes first .. rank - 1 lie in row-major order without gaps. */
+static bool is_contiguous(const bsk_tensor *t, int first)
+{
+    int64_t stride = 1;
+    for (int i = t->rank - 1; i >= first; i--) {
+        if (t->dims[i] > 1 && t->strides[i] != stride)
+            return false;
+        stride *= t->dims[i] > 0 ? t->dims[i] : 1;
+    }
+    return true;
+}
+
+static bool is_unit_axis(const bsk_tensor *t, int axis)
+{
+    return axis < 0 || t->dims[axis] <= 1 || t->strides[axis] == 1;
+}
+
+static const char *const stride_rules[] = {
+    [BSKI_ANY_STRIDE] = "",
+    [BSKI_CONTIGUOUS] = "the tensor must be contiguous",
+    [BSKI_UNIT_AXIS] = "one of the last two axes must have stride 1",
+    [BSKI_DENSE_BLOCKS] = "the blocks must be contiguous",
+    [BSKI_UNIT_LAST] = "the last axis must have stride 1",
+};
+
+static bool strides_ok(const bski_arg *a, const bsk_tensor *t)
+{
+    switch (a->strides) {
+    case BSKI_CONTIGUOUS:
+        return is_contiguous(t, 0);
+    case BSKI_UNIT_AXIS:
+        return is_unit_axis(t, t->rank - 1) || is_unit_axis(t, t->rank - 2);
+    case BSKI_DENSE_BLOCKS:
+        return is_contiguous(t, t->rank > 3 ? t->rank - 3 : 0);
+    case BSKI_UNIT_LAST:
+        return is_unit_axis(t, t->rank - 1);
+    default:
+        return true;
+    }
+}
+
+/* Whether two different indices of a tensor may reach the same element. Sorting the axes by stride,
+ * each must step over everything below it. */
+static bool overlaps_itself(const bsk_tensor *t)
+{
+    int64_t reach = 1;
+    bool used[BSK_MAX_RANK] = {false};
+    for (int n = 0; n < t->rank; n++) {
+        int best = -1;
+        for (int i = 0; i < t->rank; i++)
+            if (!used[i] && (best < 0 || t->strides[i] < t->strides[best]))
+                best = i;
+        used[best] = true;
+        if (t->dims[best] <= 1)
+            continue;
+        if (t->strides[best] < reach)
+            return true;
+        reach = t->strides[best] * (t->dims[best] - 1) + reach;
+    }
+    return false;
+}
+
+static bsk_status check_arg(const bski_op_info *op, int i, bsk_plan *plan)
+{
+    const bski_arg *a = &op->args[i];
+    bsk_tensor *t = (bsk_tensor *)((char *)plan->params + a->desc);
+    if (t->dtype == BSK_NONE) {
+        memset(t, 0, sizeof(*t));
+        return a->optional
+                   ? BSK_OK
+                   : bski_fail(BSK_E_INVALID, "%s: %s is absent but required", op->name, a->name);
+    }
+    bsk_dtype main = bski_arg_tensor(op, plan->params, op->main)->dtype;
+    BSKI_TRY(check_dtype(op, a, t, main));
+    if (t->rank < a->rank_min || t->rank > a->rank_max)
+        return bski_fail(BSK_E_INVALID, "%s: %s.rank is %d; legal are %d to %d", op->name, a->name,
+                         (int)t->rank, a->rank_min, a->rank_max);
+    int64_t elements;
+    BSKI_TRY(bski_tensor_check(op->name, a->name, t, &elements, &plan->extents[i]));
+    bski_tensor_normalise(t);
+    if (elements && !strides_ok(a, t))
+        return bski_fail(BSK_E_INVALID, "%s: %s.strides are %lld, %lld, %lld ...: %s", op->name,
+                         a->name, (long long)t->strides[0], (long long)t->strides[1],
+                         (long long)t->strides[2], stride_rules[a->strides]);
+    if (elements && a->role != BSKI_IN && overlaps_itself(t))
+        return bski_fail(BSK_E_INVALID,
+                         "%s: %s.strides are %lld, %lld, %lld ...: an output must not overlap "
+                         "itself",
+                         op->name, a->name, (long long)t->strides[0], (long long)t->strides[1],
+                         (long long)t->strides[2]);
+    plan->bytes +=
+        (double)elements * (double)bsk_dtype_size(t->dtype) * (a->list ? plan->pairs : 1);
+    return BSK_OK;
+}
+
+/* --- making a plan ---------------------------------------------------------------------------- */
+
+static bsk_status take_layout(bsk_plan *plan)
+{
+    const bski_op_info *op = plan->op;
+    if (op->layout < 0)
+        return BSK_OK;
+    bsk_layout *layout;
+    memcpy(&layout, (char *)plan->params + op->layout, sizeof(layout));
+    if (!layout)
+        return bski_fail(BSK_E_INVALID, "%s: params.layout is NULL", op->name);
+    if (layout->tables.heads > 1 && !op->heads)
+        return bski_fail(BSK_E_INVALID, "%s: the layout has %d heads; legal is 1", op->name,
+                         (int)layout->tables.heads);
+    plan->layout = bsk_layout_retain(layout);
+    return BSK_OK;
+}
+
+static bsk_status check_problem(bsk_plan *plan)
+{
+    const bski_op_info *op = plan->op;
+    for (int i = 0; i < op->attr_count; i++) {
+        BSKI_TRY(check_field(op->name, &op->attrs[i], plan->params));
+        fill_default(&op->attrs[i], plan->params);
+    }
+    plan->pairs = 1;
+    if (op->pairs >= 0)
+        memcpy(&plan->pairs, (char *)plan->params + op->pairs, sizeof(plan->pairs));
+    BSKI_TRY(take_layout(plan));
+    /* The main argument first: the types of others follow its. */
+    BSKI_TRY(check_arg(op, op->main, plan));
+    for (int i = 0; i < op->arg_count; i++)
+        if (i != op->main)
+            BSKI_TRY(check_arg(op, i, plan));
+    return op->check(op, plan->params, plan->layout ? &plan->layout->tables : NULL);
+}
+
+static bsk_status fill_problem(bsk_plan *plan)
+{
+    const bski_op_info *op = plan->op, *kernel = bski_kernel_op(op->kernel_op);
+    plan->kernel_params = plan->params;
+    if (op->lower_params) {
+        plan->kernel_params = bski_calloc(&plan->device->context->allocator, kernel->params_size);
+        if (!plan->kernel_params)
+            return bski_fail(BSK_E_NOMEM, "%s: no memory for a plan", op->name);
+        size_t size = kernel->params_size;
+        memcpy(plan->kernel_params, &size, sizeof(size));
+        op->lower_params(plan->params, plan->kernel_params);
+    }
+    plan->problem = (bsk_problem){
+        .struct_size = sizeof(bsk_problem),
+        .op = op->kernel_op,
+        .dtype = bski_arg_tensor(op, plan->params, op->main)->dtype,
+        .params = plan->kernel_params,
+        .layout = plan->layout ? &plan->layout->tables : NULL,
+    };
+    if (op->flops)
+        plan->flops = op->flops(plan->params, plan->problem.layout);
+    return BSK_OK;
+}
+
+/* Warns once for each op and device. Later plans of the same kind stay silent. */
+static void warn_fallback(const bsk_plan *plan)
+{
+    bsk_context *c = plan->device->context;
+    size_t index = 0;
+    while (index < c->device_count && c->devices[index] != plan->device)
+        index++;
+    uint64_t bit = (uint64_t)1 << (index < 63 ? index : 63);
+    uint64_t before = __atomic_fetch_or(&c->warned[plan->problem.op], bit, __ATOMIC_RELAXED);
+    if (!(before & bit))
+        bski_log(c, BSK_LOG_WARN, "%s: %s has no entry; runs on the CPU with staged copies (%s)",
+                 plan->op->name, plan->device->id, bsk_last_error());
+}
+
+static bsk_status choose_entry(bsk_plan *plan, const bsk_plan_options *options)
+{
+    const bsk_device *d = plan->device;
+    bsk_context *c = d->context;
+    bsk_fallback fallback = options->fallback ? options->fallback : c->settings.fallback;
+    plan->executor = d;
+    bsk_status status = bski_dispatch(d, &plan->problem, options->kernels, fallback, &plan->entry);
+    if (status == BSK_E_UNSUPPORTED && fallback == BSK_FALLBACK_ALLOW && d != c->cpu && c->cpu) {
+        warn_fallback(plan);
+        plan->executor = c->cpu;
+        status = bski_dispatch(c->cpu, &plan->problem, NULL, fallback, &plan->entry);
+    }
+    return status;
+}
+
+static bsk_status prepare_entry(bsk_plan *plan)
+{
+    plan->prepared.problem = &plan->problem;
+    if (plan->entry->prepare) {
+        bsk_status status = plan->entry->prepare(plan->executor->handle, &plan->prepared);
+        if (status) {
+            plan->entry = NULL; /* nothing to release */
+            return status;
+        }
+    }
+    if (!plan->prepared.workspace_alignment)
+        plan->prepared.workspace_alignment = 64;
+    return BSK_OK;
+}
+
+static bsk_status plan_fill(bsk_plan *plan, const void *params, const bsk_plan_options *options)
+{
+    BSKI_TRY(bski_struct_read(plan->op->name, params, plan->op->params_size, plan->params));
+    BSKI_TRY(check_problem(plan));
+    BSKI_TRY(fill_problem(plan));
+    BSKI_TRY(choose_entry(plan, options));
+    return prepare_entry(plan);
+}
+
+static bsk_status read_options(const bski_op_info *op, const bsk_device *device,
+                               const bsk_plan_options *from, bsk_plan_options *options)
+{
+    memset(options, 0, sizeof(*options));
+    if (!from)
+        return BSK_OK;
+    BSKI_TRY(bski_struct_read("options", from, sizeof(*options), options));
+    if (options->fallback < BSK_FALLBACK_DEFAULT || options->fallback > BSK_FALLBACK_FORBID)
+        return bski_fail(BSK_E_INVALID, "%s: options.fallback is %d; legal are 0 to %d", op->name,
+                         (int)options->fallback, (int)BSK_FALLBACK_FORBID);
+    return options->kernels ? bski_kernels_check(device->context, options->kernels, BSK_E_INVALID,
+                                                 "options.kernels")
+                            : BSK_OK;
+}
+
+bsk_status bski_plan_create(const bski_op_info *op, const bsk_device *device, const void *params,
+                            const bsk_plan_options *options, bsk_plan **plan)
+{
+    if (!plan)
+        return bski_fail(BSK_E_INVALID, "%s: plan is NULL", op->name);
+    *plan = NULL;
+    if (!device || !params)
+        return bski_fail(BSK_E_INVALID, "%s: %s is NULL", op->name, device ? "params" : "device");
+    bsk_plan_options chosen;
+    BSKI_TRY(read_options(op, device, options, &chosen));
+
+    const bsk_allocator *allocator = &device->context->allocator;
+    bsk_plan *p = bski_calloc(allocator, sizeof(*p));
+    if (p)
+        p->params = bski_calloc(allocator, op->params_size);
+    if (!p || !p->params) {
+        bski_free(allocator, p);
+        return bski_fail(BSK_E_NOMEM, "%s: no memory for a plan", op->name);
+    }
+    p->op = op;
+    p->device = device;
+    bsk_status status = plan_fill(p, params, &chosen);
+    if (status) {
+        bsk_plan_destroy(&p);
+        return status;
+    }
+    *plan = p;
+    return BSK_OK;
+}
+
+void bsk_plan_destroy(bsk_plan **plan)
+{
+    if (!plan || !*plan)
+        return;
+    bsk_plan *p = *plan;
+    const bsk_allocator *allocator = &p->device->context->allocator;
+    if (p->entry && p->entry->release)
+        p->entry->release(p->executor->handle, &p->prepared);
+    bsk_layout_release(&p->layout);
+    if (p->kernel_params != p->params)
+        bski_free(allocator, p->kernel_params);
+    bski_free(allocator, p->params);
+    bski_free(allocator, p);
+    *plan = NULL;
+}
+
+bsk_status bsk_plan_query(const bsk_plan *plan, bsk_plan_info *info)
+{
+    if (!plan || !info)
+        return bski_fail(BSK_E_INVALID, "bsk_plan_query: %s is NULL", plan ? "info" : "plan");
+    bool staged = plan->executor != plan->device;
+    bsk_plan_info full = {
+        .struct_size = info->struct_size,
+        .op = plan->op->name,
+        .entry = plan->entry->name,
+        .backend = plan->executor->backend->api->name,
+        .workspace_bytes = staged ? 0 : plan->prepared.workspace_bytes,
+        .workspace_alignment = staged ? 1 : plan->prepared.workspace_alignment,
+        .deterministic = !(plan->entry->flags & BSK_ENTRY_NONDETERMINISTIC),
+        .capture_safe = !staged && !(plan->entry->flags & BSK_ENTRY_NOT_CAPTURABLE),
+        .synchronous = staged || plan->device->props.host_memory,
+        .staged = staged,
+        .flops = plan->flops,
+        .bytes = plan->bytes,
+    };
+    size_t size = info->struct_size;
+    if (size < sizeof(size_t) || size > 65536)
+        return bski_fail(BSK_E_INVALID,
+                         "bsk_plan_query: info.struct_size is %zu; legal are %zu to "
+                         "65536",
+                         size, sizeof(size_t));
+    memset((char *)info + sizeof(size_t), 0, size - sizeof(size_t));
+    memcpy(info, &full, size < sizeof(full) ? size : sizeof(full));
+    return BSK_OK;
+}
+
+/* --- running a plan --------------------------------------------------------------------------- */
+
+/* The views of argument i: one, or pairs of them. */
+static const bsk_mem *arg_views(const bski_arg *a, const void *args)
+{
+    const char *field = (const char *)args + a->mem;
+    if (!a->list)
+        return (const bsk_mem *)(const void *)field;
+    const bsk_mem *views;
+    memcpy(&views, field, sizeof(views));
+    return views;
+}
+
+static bsk_status check_view(const bsk_plan *plan, int i, const bsk_mem *m)
+{
+    const bski_arg *a = &plan->op->args[i];
+    const bsk_tensor *t = bski_arg_tensor(plan->op, plan->params, i);
+    size_t need = plan->extents[i];
+    if (m->kind == BSK_MEM_NULL || !m->handle) {
+        if (!need)
+            return BSK_OK;
+        return bski_fail(BSK_E_INVALID, "%s: args.%s is NULL; %zu bytes are needed", plan->op->name,
+                         a->name, need);
+    }
+    if (t->dtype == BSK_NONE)
+        return bski_fail(BSK_E_INVALID, "%s: args.%s is given, but the plan was made without it",
+                         plan->op->name, a->name);
+    if ((unsigned)m->kind > 31 || !(plan->device->props.mem_kinds & 1u << m->kind))
+        return bski_fail(BSK_E_INVALID,
+                         "%s: args.%s has memory of kind %d, which %s does not "
+                         "accept",
+                         plan->op->name, a->name, (int)m->kind, plan->device->id);
+    size_t align = bsk_dtype_size(t->dtype);
+    uintptr_t address = (m->kind == BSK_MEM_CL ? 0 : (uintptr_t)m->handle) + m->offset;
+    if (address % align)
+        return bski_fail(BSK_E_INVALID, "%s: args.%s is not aligned to its element of %zu bytes",
+                         plan->op->name, a->name, align);
+    if (m->size && m->size < need)
+        return bski_fail(BSK_E_INVALID, "%s: args.%s.size is %zu bytes; at least %zu are needed",
+                         plan->op->name, a->name, m->size, need);
+    return BSK_OK;
+}
+
+/* Whether two strided views of one memory reach a common element, as far as can be told cheaply:
+ * views with one common row pitch that occupy different column ranges do not. */
+static bool views_meet(const bsk_tensor *x, size_t x_bytes, const bsk_mem *mx, const bsk_tensor *y,
+                       size_t y_bytes, const bsk_mem *my)
+{
+    if (mx->handle != my->handle && (mx->kind == BSK_MEM_CL || my->kind == BSK_MEM_CL))
+        return false;
+    uintptr_t a = (mx->kind == BSK_MEM_CL ? 0 : (uintptr_t)mx->handle) + mx->offset;
+    uintptr_t b = (my->kind == BSK_MEM_CL ? 0 : (uintptr_t)my->handle) + my->offset;
+    if (!x_bytes || !y_bytes || a + x_bytes <= b || b + y_bytes <= a)
+        return false;
+    size_t ex = bsk_dtype_size(x->dtype), ey = bsk_dtype_size(y->dtype);
+    if (x->rank != 2 || y->rank != 2 || x->strides[1] != 1 || y->strides[1] != 1)
+        return true;
+    size_t pitch = (size_t)x->strides[0] * ex, wx = (size_t)x->dims[1] * ex,
+           wy = (size_t)y->dims[1] * ey;
+    if (pitch != (size_t)y->strides[0] * ey || wx > pitch || wy > pitch)
+        return true;
+    size_t shift = b >= a ? (b - a) % pitch : (pitch - (a - b) % pitch) % pitch;
+    return shift < wx || shift + wy > pitch;
+}
+
+static bool same_view(const bsk_tensor *x, const bsk_mem *mx, const bsk_tensor *y,
+                      const bsk_mem *my)
+{
+    return mx->kind == my->kind &&
+           (uintptr_t)mx->handle + mx->offset == (uintptr_t)my->handle + my->offset &&
+           x->dtype == y->dtype && !memcmp(x->dims, y->dims, sizeof(x->dims)) &&
+           !memcmp(x->strides, y->strides, sizeof(x->strides));
+}
+
+/* Compares each output with every other argument. */
+static bsk_status check_overlap(const bsk_plan *plan, const void *args)
+{
+    const bski_op_info *op = plan->op;
+    for (int o = 0; o < op->arg_count; o++) {
+        if (op->args[o].role == BSKI_IN || !plan->extents[o])
+            continue;
+        const bsk_tensor *out = bski_arg_tensor(op, plan->params, o);
+        const bsk_mem *mo = arg_views(&op->args[o], args);
+        for (int i = 0; i < op->arg_count; i++) {
+            if (i == o || !plan->extents[i] || (op->args[i].role != BSKI_IN && i < o))
+                continue;
+            const bsk_tensor *in = bski_arg_tensor(op, plan->params, i);
+            const bsk_mem *mi = arg_views(&op->args[i], args);
+            for (int p = 0; p < (op->args[i].list ? plan->pairs : 1); p++) {
+                if (!views_meet(out, plan->extents[o], mo, in, plan->extents[i], &mi[p]))
+                    continue;
+                if (op->args[o].alias & 1u << i && same_view(out, mo, in, &mi[p]))
+                    continue;
+                return bski_fail(BSK_E_INVALID, "%s: args.%s overlaps args.%s", op->name,
+                                 op->args[o].name, op->args[i].name);
+            }
+        }
+    }
+    return BSK_OK;
+}
+
+static bsk_status check_workspace(const bsk_plan *plan, const bsk_mem *w)
+{
+    size_t need = plan->executor == plan->device ? plan->prepared.workspace_bytes : 0;
+    if (!need)
+        return BSK_OK;
+    size_t align = plan->prepared.workspace_alignment;
+    uintptr_t address = (w->kind == BSK_MEM_CL ? 0 : (uintptr_t)w->handle) + w->offset;
+    if (w->kind == BSK_MEM_NULL || !w->handle || w->size < need)
+        return bski_fail(BSK_E_INVALID, "%s: args.workspace has %zu bytes; at least %zu are needed",
+                         plan->op->name, w->kind == BSK_MEM_NULL ? 0 : w->size, need);
+    if ((unsigned)w->kind > 31 || !(plan->device->props.mem_kinds & 1u << w->kind))
+        return bski_fail(BSK_E_INVALID,
+                         "%s: args.workspace has memory of kind %d, which %s does "
+                         "not accept",
+                         plan->op->name, (int)w->kind, plan->device->id);
+    if (address % align)
+        return bski_fail(BSK_E_INVALID, "%s: args.workspace is not aligned to %zu bytes",
+                         plan->op->name, align);
+    return BSK_OK;
+}
+
+static bsk_status check_args(const bsk_plan *plan, const void *args)
+{
+    const bski_op_info *op = plan->op;
+    for (int i = 0; i < op->scalar_count; i++)
+        BSKI_TRY(check_field(op->name, &op->scalars[i], args));
+    for (int i = 0; i < op->arg_count; i++) {
+        const bski_arg *a = &op->args[i];
+        const bsk_mem *views = arg_views(a, args);
+        if (!views) {
+            if (plan->extents[i])
+                return bski_fail(BSK_E_INVALID, "%s: args.%s is NULL", op->name, a->name);
+            continue;
+        }
+        for (int p = 0; p < (a->list ? plan->pairs : 1); p++)
+            BSKI_TRY(check_view(plan, i, &views[p]));
+    }
+    BSKI_TRY(
+        check_workspace(plan, (const bsk_mem *)(const void *)((const char *)args + op->workspace)));
+    return check_overlap(plan, args);
+}
+
+/* Room for one args struct of any op, aligned for its fields. */
+typedef union args_buffer {
+    max_align_t align;
+    char bytes[BSKI_MAX_STRUCT];
+} args_buffer;
+
+bsk_status bski_plan_run(const bski_op_info *op, const bsk_plan *plan, bsk_queue *queue,
+                         const void *args)
+{
+    if (!plan || !queue || !args)
+        return bski_fail(BSK_E_INVALID, "%s: %s is NULL", op->name,
+                         !plan    ? "plan"
+                         : !queue ? "queue"
+                                  : "args");
+    if (plan->op != op)
+        return bski_fail(BSK_E_INVALID, "%s: the plan was made for %s", op->name, plan->op->name);
+    if (queue->device != plan->device)
+        return bski_fail(BSK_E_INVALID, "%s: the plan is for %s, the queue is of %s", op->name,
+                         plan->device->id, queue->device->id);
+    args_buffer full, lowered;
+    size_t size;
+    memcpy(&size, args, sizeof(size));
+    if (size != op->args_size) {
+        BSKI_TRY(bski_struct_read("args", args, op->args_size, full.bytes));
+        args = full.bytes;
+    }
+    BSKI_TRY(check_args(plan, args));
+    if (op->lower_args) {
+        size = bski_kernel_op(op->kernel_op)->args_size;
+        memset(lowered.bytes, 0, size);
+        memcpy(lowered.bytes, &size, sizeof(size));
+        op->lower_args(plan->params, args, lowered.bytes);
+        args = lowered.bytes;
+    }
+    if (bski_log_enabled(plan->device->context, BSK_LOG_LAUNCH))
+        bski_log(plan->device->context, BSK_LOG_LAUNCH, "%s on %s by %s", op->name,
+                 plan->device->id, plan->entry->name);
+    if (plan->executor != plan->device)
+        return bski_staged_run(plan, queue, args);
+    return plan->entry->launch(&plan->prepared, queue->handle, args);
+}

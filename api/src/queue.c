@@ -1,0 +1,177 @@
+/* Queues, memory and events: argument checks in front of the backend's functions. */
+#include <string.h>
+
+#include "api/src/internal.h"
+
+static bsk_status null_argument(const char *function, const char *name)
+{
+    return bski_fail(BSK_E_INVALID, "%s: %s is NULL", function, name);
+}
+
+static bsk_status queue_make(const char *function, const bsk_device *device, bool wrap,
+                             void *native, bsk_queue **queue)
+{
+    if (!queue)
+        return null_argument(function, "queue");
+    *queue = NULL;
+    if (!device)
+        return null_argument(function, "device");
+    const bsk_backend *api = device->backend->api;
+    if (wrap && !api->queue_wrap)
+        return bski_fail(BSK_E_UNSUPPORTED, "%s: %s has no native streams", function, device->id);
+    const bsk_allocator *allocator = &device->context->allocator;
+    bsk_queue *q = bski_calloc(allocator, sizeof(*q));
+    if (!q)
+        return bski_fail(BSK_E_NOMEM, "%s: no memory for a queue", function);
+    q->device = device;
+    bsk_status status = wrap ? api->queue_wrap(device->handle, native, &q->handle)
+                             : api->queue_create(device->handle, &q->handle);
+    if (status) {
+        bski_free(allocator, q);
+        return status;
+    }
+    *queue = q;
+    return BSK_OK;
+}
+
+bsk_status bsk_queue_create(const bsk_device *device, bsk_queue **queue)
+{
+    return queue_make("bsk_queue_create", device, false, NULL, queue);
+}
+
+bsk_status bsk_queue_wrap(const bsk_device *device, void *native, bsk_queue **queue)
+{
+    return queue_make("bsk_queue_wrap", device, true, native, queue);
+}
+
+void bsk_queue_destroy(bsk_queue **queue)
+{
+    if (!queue || !*queue)
+        return;
+    bsk_queue *q = *queue;
+    q->device->backend->api->queue_destroy(q->handle);
+    bski_free(&q->device->context->allocator, q);
+    *queue = NULL;
+}
+
+bsk_status bsk_queue_sync(bsk_queue *queue)
+{
+    if (!queue)
+        return null_argument("bsk_queue_sync", "queue");
+    return queue->device->backend->api->queue_sync(queue->handle);
+}
+
+bsk_status bsk_mem_alloc(const bsk_device *device, size_t bytes, bsk_mem *mem)
+{
+    if (!mem)
+        return null_argument("bsk_mem_alloc", "mem");
+    memset(mem, 0, sizeof(*mem));
+    if (!device)
+        return null_argument("bsk_mem_alloc", "device");
+    return device->backend->api->mem_alloc(device->handle, bytes, mem);
+}
+
+void bsk_mem_free(const bsk_device *device, bsk_mem *mem)
+{
+    if (!device || !mem || mem->kind == BSK_MEM_NULL)
+        return;
+    device->backend->api->mem_free(device->handle, *mem);
+    memset(mem, 0, sizeof(*mem));
+}
+
+/* What uploads, downloads and fills have in common. */
+static bsk_status check_transfer(const char *function, const bsk_queue *queue, bsk_mem mem,
+                                 const void *host, size_t bytes)
+{
+    if (!queue)
+        return null_argument(function, "queue");
+    if (!bytes)
+        return BSK_OK;
+    if (!host)
+        return null_argument(function, "host memory");
+    const bsk_device *d = queue->device;
+    if (mem.kind == BSK_MEM_NULL || (unsigned)mem.kind > 31 ||
+        !(d->props.mem_kinds & 1u << mem.kind))
+        return bski_fail(BSK_E_INVALID, "%s: the view has kind %d, which %s does not accept",
+                         function, (int)mem.kind, d->id);
+    if (mem.size && bytes > mem.size)
+        return bski_fail(BSK_E_INVALID, "%s: bytes is %zu; legal are 0 to %zu", function, bytes,
+                         mem.size);
+    return BSK_OK;
+}
+
+bsk_status bsk_mem_upload(bsk_queue *queue, bsk_mem dst, const void *src, size_t bytes)
+{
+    BSKI_TRY(check_transfer("bsk_mem_upload", queue, dst, src, bytes));
+    return bytes ? queue->device->backend->api->mem_upload(queue->handle, dst, src, bytes) : BSK_OK;
+}
+
+bsk_status bsk_mem_download(bsk_queue *queue, void *dst, bsk_mem src, size_t bytes)
+{
+    BSKI_TRY(check_transfer("bsk_mem_download", queue, src, dst, bytes));
+    return bytes ? queue->device->backend->api->mem_download(queue->handle, dst, src, bytes)
+                 : BSK_OK;
+}
+
+bsk_status bsk_mem_fill(bsk_queue *queue, bsk_mem dst, uint8_t byte, size_t bytes)
+{
+    BSKI_TRY(check_transfer("bsk_mem_fill", queue, dst, &byte, bytes));
+    return bytes ? queue->device->backend->api->mem_fill(queue->handle, dst, byte, bytes) : BSK_OK;
+}
+
+bsk_status bsk_event_create(const bsk_device *device, bsk_event **event)
+{
+    if (!event)
+        return null_argument("bsk_event_create", "event");
+    *event = NULL;
+    if (!device)
+        return null_argument("bsk_event_create", "device");
+    const bsk_backend *api = device->backend->api;
+    if (!api->event_create)
+        return bski_fail(BSK_E_UNSUPPORTED, "bsk_event_create: %s has no events", device->id);
+    bsk_event *e = bski_calloc(&device->context->allocator, sizeof(*e));
+    if (!e)
+        return bski_fail(BSK_E_NOMEM, "bsk_event_create: no memory for an event");
+    e->device = device;
+    bsk_status status = api->event_create(device->handle, &e->handle);
+    if (status) {
+        bski_free(&device->context->allocator, e);
+        return status;
+    }
+    *event = e;
+    return BSK_OK;
+}
+
+void bsk_event_destroy(bsk_event **event)
+{
+    if (!event || !*event)
+        return;
+    bsk_event *e = *event;
+    e->device->backend->api->event_destroy(e->handle);
+    bski_free(&e->device->context->allocator, e);
+    *event = NULL;
+}
+
+bsk_status bsk_event_record(bsk_event *event, bsk_queue *queue)
+{
+    if (!event || !queue)
+        return null_argument("bsk_event_record", event ? "queue" : "event");
+    if (event->device != queue->device)
+        return bski_fail(BSK_E_INVALID, "bsk_event_record: the event is of %s, the queue of %s",
+                         event->device->id, queue->device->id);
+    BSKI_TRY(event->device->backend->api->event_record(event->handle, queue->handle));
+    event->recorded = true;
+    return BSK_OK;
+}
+
+bsk_status bsk_event_elapsed(bsk_event *start, bsk_event *stop, double *milliseconds)
+{
+    if (!start || !stop || !milliseconds)
+        return null_argument("bsk_event_elapsed", !start  ? "start"
+                                                  : !stop ? "stop"
+                                                          : "milliseconds");
+    if (start->device != stop->device || !start->recorded || !stop->recorded)
+        return bski_fail(BSK_E_INVALID,
+                         "bsk_event_elapsed: both events must be recorded on one device");
+    return start->device->backend->api->event_elapsed(start->handle, stop->handle, milliseconds);
+}

@@ -1,0 +1,160 @@
+/* Backend modules: the builtin ones, the install directory, and BSK_PLUGIN_PATH.
+ *
+ * A module stays open until the process ends, since its kernels and static data may be in use by
+ * objects that outlive a context. The dynamic loader counts references itself, so that nothing of
+ * this needs to be kept here, and there is no mutable global. */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/src/internal.h"
+#include "backends/cpu/cpu.h"
+
+/* Modules of the install directory; anything else there is ignored. */
+static const char *const installed[] = {"bsk_cuda.so", "bsk_hip.so", "bsk_opencl.so"};
+
+bsk_status bski_note(const bsk_allocator *allocator, char **notes, const char *format, ...)
+{
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    size_t old = *notes ? strlen(*notes) : 0;
+    char *text = bski_alloc(allocator, old + strlen(line) + 2);
+    if (!text)
+        return bski_fail(BSK_E_NOMEM, "no memory for notes");
+    if (old) {
+        memcpy(text, *notes, old);
+        text[old++] = '\n';
+    }
+    strcpy(text + old, line);
+    bski_free(allocator, *notes);
+    *notes = text;
+    return BSK_OK;
+}
+
+typedef struct list {
+    const bsk_allocator *allocator;
+    bski_module *modules;
+    size_t count, capacity;
+    char **notes;
+} list;
+
+static bsk_status list_add(list *l, bsk_backend_query_fn query, const char *path)
+{
+    if (l->count == l->capacity) {
+        size_t capacity = l->capacity ? 2 * l->capacity : 8;
+        bski_module *grown = bski_calloc(l->allocator, capacity * sizeof(*grown));
+        if (!grown)
+            return bski_fail(BSK_E_NOMEM, "no memory for the list of modules");
+        if (l->count)
+            memcpy(grown, l->modules, l->count * sizeof(*grown));
+        bski_free(l->allocator, l->modules);
+        l->modules = grown;
+        l->capacity = capacity;
+    }
+    char *copy = path ? bski_strdup(l->allocator, path) : NULL;
+    if (path && !copy)
+        return bski_fail(BSK_E_NOMEM, "no memory for the list of modules");
+    l->modules[l->count++] = (bski_module){query, copy};
+    return BSK_OK;
+}
+
+static bsk_status open_module(list *l, const char *path)
+{
+    for (size_t i = 0; i < l->count; i++)
+        if (l->modules[i].path && !strcmp(l->modules[i].path, path))
+            return BSK_OK;
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!module)
+        return bski_note(l->allocator, l->notes, "%s: %s", path, dlerror());
+    /* The way POSIX shows to turn an object pointer into a function pointer. */
+    bsk_backend_query_fn query = NULL;
+    *(void **)&query = dlsym(module, BSK_BACKEND_SYMBOL);
+    if (!query) {
+        dlclose(module);
+        return bski_note(l->allocator, l->notes, "%s: no symbol %s", path, BSK_BACKEND_SYMBOL);
+    }
+    return list_add(l, query, path);
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static bool is_module_name(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 7 && !strncmp(name, "bsk_", 4) && !strcmp(name + n - 3, ".so");
+}
+
+/* Opens the modules of a directory in the order of their names. */
+static bsk_status open_directory(list *l, const char *path)
+{
+    enum { MAX_MODULES = 64 };
+    char *names[MAX_MODULES];
+    size_t count = 0;
+    DIR *directory = opendir(path);
+    if (!directory)
+        return bski_note(l->allocator, l->notes, "%s: cannot be read", path);
+    for (struct dirent *e; (e = readdir(directory)) && count < MAX_MODULES;)
+        if (is_module_name(e->d_name) && (names[count] = bski_strdup(l->allocator, e->d_name)))
+            count++;
+    closedir(directory);
+    qsort(names, count, sizeof(names[0]), compare_names);
+    bsk_status status = BSK_OK;
+    for (size_t i = 0; i < count; i++) {
+        char file[4096];
+        if (snprintf(file, sizeof(file), "%s/%s", path, names[i]) < (int)sizeof(file) && !status)
+            status = open_module(l, file);
+        bski_free(l->allocator, names[i]);
+    }
+    return status;
+}
+
+static bsk_status open_all(list *l, const char *plugin_path)
+{
+    BSKI_TRY(list_add(l, bski_cpu_backend_query, NULL));
+    for (size_t i = 0; i < BSKI_COUNT(installed); i++) {
+        char file[4096];
+        snprintf(file, sizeof(file), "%s/%s", BSK_PLUGIN_DIR, installed[i]);
+        FILE *there = fopen(file, "rb"); /* an absent backend is not worth a note */
+        if (there) {
+            fclose(there);
+            BSKI_TRY(open_module(l, file));
+        }
+    }
+    for (const char *p = plugin_path; p && *p;) {
+        size_t n = strcspn(p, ":");
+        char directory[4096];
+        if (n && n < sizeof(directory)) {
+            memcpy(directory, p, n);
+            directory[n] = 0;
+            BSKI_TRY(open_directory(l, directory));
+        }
+        p += n + (p[n] == ':');
+    }
+    return BSK_OK;
+}
+
+bsk_status bski_registry_list(const bsk_allocator *allocator, const char *plugin_path,
+                              bski_module **modules, size_t *count, char **notes)
+{
+    list l = {.allocator = allocator, .notes = notes};
+    bsk_status status = open_all(&l, plugin_path);
+    *modules = l.modules;
+    *count = l.count;
+    return status;
+}
+
+void bski_registry_free(const bsk_allocator *allocator, bski_module *modules, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        bski_free(allocator, modules[i].path);
+    bski_free(allocator, modules);
+}

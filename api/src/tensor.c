@@ -1,0 +1,93 @@
+/* Types, tensor descriptions and their measures. */
+#include <string.h>
+
+#include "api/src/internal.h"
+#include "common/checked.h"
+
+static const struct {
+    const char *name;
+    size_t size;
+} dtypes[BSK_DTYPE_COUNT] = {
+    [BSK_NONE] = {"none", 0}, [BSK_F64] = {"f64", 8},   [BSK_F32] = {"f32", 4},
+    [BSK_F16] = {"f16", 2},   [BSK_BF16] = {"bf16", 2}, [BSK_I64] = {"i64", 8},
+    [BSK_I32] = {"i32", 4},   [BSK_U16] = {"u16", 2},   [BSK_U8] = {"u8", 1},
+};
+
+size_t bsk_dtype_size(bsk_dtype dtype)
+{
+    return (unsigned)dtype < BSK_DTYPE_COUNT ? dtypes[dtype].size : 0;
+}
+
+const char *bsk_dtype_name(bsk_dtype dtype)
+{
+    return (unsigned)dtype < BSK_DTYPE_COUNT ? dtypes[dtype].name : "?";
+}
+
+bsk_dtype bsk_dtype_parse(const char *name)
+{
+    for (int i = 1; name && i < BSK_DTYPE_COUNT; i++)
+        if (!strcmp(name, dtypes[i].name))
+            return (bsk_dtype)i;
+    return BSK_NONE;
+}
+
+void bski_tensor_normalise(bsk_tensor *tensor)
+{
+    for (int i = 0; i < tensor->rank; i++)
+        if (tensor->strides[i])
+            return;
+    int64_t stride = 1;
+    for (int i = tensor->rank - 1; i >= 0; i--) {
+        tensor->strides[i] = stride;
+        stride *= tensor->dims[i] > 0 ? tensor->dims[i] : 1;
+    }
+}
+
+bsk_status bski_tensor_check(const char *op, const char *name, const bsk_tensor *tensor,
+                             int64_t *elements, size_t *bytes)
+{
+    size_t size = bsk_dtype_size(tensor->dtype);
+    if (!size)
+        return bski_fail(BSK_E_INVALID, "%s: %s.dtype is %d; legal are 1 to %d", op, name,
+                         (int)tensor->dtype, BSK_DTYPE_COUNT - 1);
+    if (tensor->rank < 0 || tensor->rank > BSK_MAX_RANK)
+        return bski_fail(BSK_E_INVALID, "%s: %s.rank is %d; legal are 0 to %d", op, name,
+                         (int)tensor->rank, BSK_MAX_RANK);
+    bool contiguous = true;
+    for (int i = 0; i < tensor->rank; i++)
+        contiguous &= tensor->strides[i] == 0;
+
+    int64_t count = 1, last = 0, stride = 1;
+    bool fits = true;
+    for (int i = tensor->rank - 1; i >= 0; i--) {
+        int64_t dim = tensor->dims[i], step = contiguous ? stride : tensor->strides[i];
+        if (dim < 0)
+            return bski_fail(BSK_E_INVALID, "%s: %s.dims[%d] is %lld; must not be negative", op,
+                             name, i, (long long)dim);
+        if (step < 0)
+            return bski_fail(BSK_E_INVALID, "%s: %s.strides[%d] is %lld; must not be negative", op,
+                             name, i, (long long)step);
+        int64_t reach = 0;
+        fits &= bski_mul_i64(count, dim, &count);
+        fits &= bski_mul_i64(stride, dim > 0 ? dim : 1, &stride);
+        fits &= bski_mul_i64(dim > 0 ? dim - 1 : 0, step, &reach);
+        fits &= bski_add_i64(last, reach, &last);
+    }
+    int64_t total = 0;
+    fits &= bski_add_i64(last, 1, &total);
+    fits &= bski_mul_i64(total, (int64_t)size, &total);
+    if (!fits || (uint64_t)total > SIZE_MAX / 2)
+        return bski_fail(BSK_E_INVALID, "%s: the size of %s overflows", op, name);
+    if (elements)
+        *elements = count;
+    *bytes = count ? (size_t)total : 0;
+    return BSK_OK;
+}
+
+bsk_status bsk_tensor_bytes(const bsk_tensor *tensor, size_t *bytes)
+{
+    if (!tensor || !bytes)
+        return bski_fail(BSK_E_INVALID, "bsk_tensor_bytes: %s is NULL",
+                         tensor ? "bytes" : "tensor");
+    return bski_tensor_check("bsk_tensor_bytes", "tensor", tensor, NULL, bytes);
+}

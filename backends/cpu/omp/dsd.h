@@ -1,0 +1,397 @@
+/* C = op(S) B with S block-sparse. Included by products.c once for each arithmetic type.
+ *
+ * B is packed into panels [J][NR] of T. A tile of MR features and NR columns stays in registers
+ * while the list of its block row is walked; so each output is one sum in the order of the list,
+ * whoever computes it. */
+
+enum {
+    FN(NR) = DSD_NV * FN(VL),
+    FN(STRIP) = 32,  /* features that the epilogue takes at once */
+    FN(PANELS) = 4,  /* panels of a group: they share each fetch of S */
+    FN(ENTRIES) = 128, /* blocks of a run */
+    FN(EXPANDED) = 4096 /* elements of S that a run may expand */
+};
+
+/* A piece of a block: MR features by depth, against rows of the packed B from `first` on. */
+typedef struct FN(piece) {
+    const T *s;
+    int64_t first;
+    int64_t depth;
+} FN(piece);
+
+typedef struct FN(dsd) {
+    const bsk_dsd_params *p;
+    const bsk_layout_tables *t;
+    const int64_t *start; /* the lists of op(S)'s block rows */
+    const int32_t *other, *slot;
+    int64_t I, J, n;                   /* op(S) is [I, J] */
+    int64_t block_i, block_j, grid_i;
+    int64_t stride_i, stride_j;        /* of an element within a block */
+    int64_t batch, panels, groups;     /* panels and groups of panels of one batch member */
+    int64_t group_panels, chunk;       /* panels of a group, groups packed at a time */
+    int64_t ranges;                    /* of block rows: the second factor of the tasks */
+    bool expand;                       /* S cannot be used as it lies */
+    T alpha, beta;
+    const char *s;
+    const T *gate, *bias, *row_scale, *col_scale;
+    FN(matrix) b, c, residual;
+    int64_t b_member, c_member, residual_member; /* strides of the batch */
+    T *packed;
+} FN(dsd);
+
+/* acc[MR][NV] += s b over the pieces. step_i, step_j: strides of s. */
+#define DSD_TILE(name, NV, step_i, step_j)                                                        \
+    static void FN(name)(T *restrict buffer, const FN(piece) *piece, int64_t count,               \
+                         const T *restrict b, int64_t stride, bool resume)                        \
+    {                                                                                             \
+        V acc[DSD_MR][NV];                                                                        \
+        (void)stride;                                                                             \
+        _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                                  \
+            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                                  \
+                acc[i][v] = resume ? FN(vload)(buffer + i * FN(NR) + v * FN(VL)) : (V){0};        \
+        for (int64_t e = 0; e < count; e++) {                                                     \
+            const T *restrict s = piece[e].s;                                                     \
+            const T *restrict x = b + piece[e].first * FN(NR);                                    \
+            _Pragma("GCC unroll 8") for (int64_t k = piece[e].depth; k > 0; k--)                  \
+            {                                                                                     \
+                V xv[NV];                                                                         \
+                _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                              \
+                    xv[v] = FN(vload)(x + v * FN(VL));                                            \
+                _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                          \
+                {                                                                                 \
+                    V w = FN(vsplat)(s[i * (step_i)]);                                            \
+                    _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[i][v] += w * xv[v];  \
+                }                                                                                 \
+                s += (step_j);                                                                    \
+                x += FN(NR);                                                                      \
+            }                                                                                     \
+        }                                                                                         \
+        _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                                  \
+            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                                  \
+                FN(vstore)(buffer + i * FN(NR) + v * FN(VL), acc[i][v]);                          \
+    }
+
+/* By rows of the stored block, by its columns, and from an expanded copy; full panels, and panels
+ * with one vector's worth of columns. */
+DSD_TILE(tile_rows, DSD_NV, stride, 1)
+DSD_TILE(tile_cols, DSD_NV, 1, stride)
+DSD_TILE(tile_copy, DSD_NV, 1, DSD_MR)
+DSD_TILE(tile_rows_narrow, 1, stride, 1)
+DSD_TILE(tile_cols_narrow, 1, 1, stride)
+DSD_TILE(tile_copy_narrow, 1, 1, DSD_MR)
+#undef DSD_TILE
+
+typedef void (*FN(tile_fn))(T *restrict, const FN(piece) *, int64_t, const T *restrict, int64_t,
+                            bool);
+
+static FN(tile_fn) FN(tile_choose)(const FN(dsd) *d, bool copy, bool narrow)
+{
+    if (copy)
+        return narrow ? FN(tile_copy_narrow) : FN(tile_copy);
+    if (d->stride_j == 1)
+        return narrow ? FN(tile_rows_narrow) : FN(tile_rows);
+    return narrow ? FN(tile_cols_narrow) : FN(tile_cols);
+}
+
+/* One row group of op(S): MR features from `row` on within block row `block`. */
+typedef struct FN(band) {
+    const char *s; /* of the group that the batch member uses */
+    int64_t list, end;
+    int64_t row, rows; /* within the block; rows <= MR are stored and inside the matrix */
+} FN(band);
+
+/* dst[k][MR] = the elements of a block, times its gate; what lies outside is zero. */
+static void FN(expand_block)(const FN(dsd) *d, const FN(band) *band, int64_t slot, int64_t k0,
+                             int64_t depth, T *restrict dst)
+{
+    const int64_t origin = slot * d->block_i * d->block_j;
+    const FN(matrix) m = {d->p->s.dtype, d->stride_j, d->stride_i, (char *)(uintptr_t)band->s};
+    FN(matrix) block = m;
+    block.data += (size_t)origin * type_size(m.type);
+
+    if (band->rows < DSD_MR)
+        memset(dst, 0, (size_t)(depth * DSD_MR) * sizeof(T));
+    FN(tile_load)(dst, DSD_MR, &block, k0, band->row, depth, band->rows);
+    if (d->gate) {
+        const T gate = d->gate[slot * d->p->gate.strides[0]];
+        for (int64_t i = 0; i < depth * DSD_MR; i++)
+            dst[i] *= gate;
+    }
+}
+
+/* The next run of pieces of a band, at most ENTRIES; moves band->list and *offset (the depth
+ * already taken of the block at band->list) on. */
+static int64_t FN(run_fill)(const FN(dsd) *d, FN(band) *band, int64_t *offset, bool copy,
+                            FN(piece) *piece, T *expanded)
+{
+    const int64_t block = d->block_i * d->block_j;
+    int64_t count = 0, room = FN(EXPANDED) / DSD_MR;
+
+    for (; band->list < band->end && count < FN(ENTRIES); band->list++) {
+        const int64_t slot = d->slot[band->list], first = d->other[band->list] * d->block_j;
+        const int64_t depth = min_i64(d->block_j, d->J - first);
+        if (d->gate && d->gate[slot * d->p->gate.strides[0]] == 0)
+            continue;
+        if (!copy) {
+            const T *s = (const T *)(const void *)band->s + slot * block + band->row * d->stride_i;
+            piece[count++] = (FN(piece)){s, first, depth};
+            continue;
+        }
+        if (!room || (*offset == 0 && count && depth > room && depth <= FN(EXPANDED) / DSD_MR))
+            return count;
+        const int64_t part = min_i64(depth - *offset, room);
+        FN(expand_block)(d, band, slot, *offset, part, expanded);
+        piece[count++] = (FN(piece)){expanded, first + *offset, part};
+        expanded += part * DSD_MR;
+        room -= part;
+        *offset += part;
+        if (*offset < depth)
+            return count;
+        *offset = 0;
+    }
+    return count;
+}
+
+/* The epilogue and the store of features row .. row + rows - 1 of one panel. */
+static void FN(strip_finish)(const FN(dsd) *d, int64_t member, T *restrict x, int64_t row,
+                             int64_t rows, int64_t col, int64_t cols)
+{
+    const bsk_dsd_params *p = d->p;
+    const int64_t row_step = p->row_scale.strides[0], col_step = p->col_scale.strides[0];
+    T other[FN(STRIP) + DSD_MR][FN(NR)];
+    FN(matrix) c = d->c, residual = d->residual;
+
+    c.data += (size_t)(member * d->c_member) * type_size(c.type);
+    if (d->alpha != 1 || d->row_scale)
+        for (int64_t r = 0; r < rows; r++) {
+            const T scale = d->row_scale ? d->row_scale[(row + r) * row_step] : 1;
+            for (int64_t j = 0; j < FN(NR); j++)
+                x[r * FN(NR) + j] = d->alpha * x[r * FN(NR) + j] * scale;
+        }
+    if (d->col_scale)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t j = 0; j < cols; j++)
+                x[r * FN(NR) + j] *= d->col_scale[(col + j) * col_step];
+    if (d->bias)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t j = 0; j < FN(NR); j++)
+                x[r * FN(NR) + j] += d->bias[(row + r) * p->bias.strides[0]];
+    if (d->beta != 0) {
+        FN(tile_load)(other[0], FN(NR), &c, row, col, rows, cols);
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t j = 0; j < cols; j++)
+                x[r * FN(NR) + j] += d->beta * other[r][j];
+    }
+    if (p->act != BSK_ACT_NONE)
+        for (int64_t r = 0; r < rows; r++)
+            FN(act_row)(p->act, x + r * FN(NR), cols);
+    if (residual.type != BSK_NONE) {
+        residual.data += (size_t)(member * d->residual_member) * type_size(residual.type);
+        FN(tile_load)(other[0], FN(NR), &residual, row, col, rows, cols);
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t j = 0; j < cols; j++)
+                x[r * FN(NR) + j] += other[r][j];
+    }
+    FN(tile_store)(x, FN(NR), &c, row, col, rows, cols);
+}
+
+/* Fetches ahead of the kernel: the weights of a run come from main memory. */
+static void FN(run_prefetch)(const FN(dsd) *d, const FN(band) *band, const FN(piece) *piece,
+                             int64_t count)
+{
+    const int64_t lines = d->stride_j == 1 ? DSD_MR : d->block_j;
+    const int64_t step = d->stride_j == 1 ? d->stride_i : d->stride_j;
+    if (band->row)
+        return;
+    for (int64_t e = 0; e < count; e++)
+        for (int64_t i = 0; i < lines; i++)
+            __builtin_prefetch(piece[e].s + i * step, 0, 2);
+}
+
+/* Block rows first .. last - 1 of one group of panels. */
+static void FN(rows_compute)(const FN(dsd) *d, int64_t member, int64_t group, const T *packed,
+                             int64_t first, int64_t last)
+{
+    const int64_t head = member % d->t->heads, panel0 = group * d->group_panels;
+    const int64_t panels = min_i64(d->group_panels, d->panels - panel0);
+    const int64_t *start = d->start + head * (d->grid_i + 1);
+    const char *s = d->s;
+    FN(piece) piece[FN(ENTRIES)];
+    T expanded[FN(EXPANDED)] __attribute__((aligned(64)));
+    T strip[FN(PANELS)][(FN(STRIP) + DSD_MR) * FN(NR)] __attribute__((aligned(64)));
+    int64_t filled = 0, top = first * d->block_i;
+
+    if (d->p->s.rank == 4 && d->p->s.dims[0] > 1)
+        s += (size_t)(member / d->t->heads * d->p->s.strides[0]) * type_size(d->p->s.dtype);
+    for (int64_t block = first; block < last; block++) {
+        const int64_t height = min_i64(d->block_i, d->I - block * d->block_i);
+        for (int64_t row = 0; row < height; row += DSD_MR) {
+            FN(band) band = {s, start[block], start[block + 1], row, min_i64(DSD_MR, height - row)};
+            const bool copy = d->expand || band.rows < DSD_MR;
+            int64_t offset = 0;
+            for (bool resume = false; !resume || band.list < band.end; resume = true) {
+                const int64_t count = FN(run_fill)(d, &band, &offset, copy, piece, expanded);
+                if (!copy)
+                    FN(run_prefetch)(d, &band, piece, count);
+                for (int64_t q = 0; q < panels; q++) {
+                    const int64_t cols = d->n - (panel0 + q) * FN(NR);
+                    FN(tile_choose)(d, copy, cols <= FN(VL))
+                    (strip[q] + filled * FN(NR), piece, count, packed + q * d->J * FN(NR),
+                     d->stride_j == 1 ? d->stride_i : d->stride_j, resume);
+                }
+            }
+            filled += band.rows;
+            if (filled < FN(STRIP) && (block + 1 < last || row + DSD_MR < height))
+                continue;
+            for (int64_t q = 0; q < panels; q++) {
+                const int64_t col = (panel0 + q) * FN(NR);
+                FN(strip_finish)
+                (d, member, strip[q], top, filled, col, min_i64(FN(NR), d->n - col));
+            }
+            top += filled;
+            filled = 0;
+        }
+    }
+}
+
+/* The first block row of a range: ranges have about equal numbers of blocks, and each row counts
+ * as one more block, so that empty rows are shared out as well. */
+static int64_t FN(range_start)(const FN(dsd) *d, int64_t head, int64_t range)
+{
+    const int64_t *start = d->start + head * (d->grid_i + 1);
+    const int64_t total = start[d->grid_i] - start[0] + d->grid_i;
+    const int64_t target = (int64_t)((double)total * (double)range / (double)d->ranges);
+    int64_t low = 0, high = d->grid_i;
+
+    if (range >= d->ranges)
+        return d->grid_i;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (start[middle] - start[0] + middle < target)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+enum { FN(PACK_ROWS) = 256 };
+
+/* Packs rows of B for one panel; columns beyond n are zero. */
+static void FN(panel_pack)(const FN(dsd) *d, int64_t member, int64_t panel, int64_t row, T *dst)
+{
+    const int64_t col = panel * FN(NR), cols = min_i64(FN(NR), d->n - col);
+    const int64_t rows = min_i64(FN(PACK_ROWS), d->J - row);
+    FN(matrix) b = d->b;
+
+    b.data += (size_t)(member * d->b_member) * type_size(b.type);
+    dst += row * FN(NR);
+    if (cols < FN(NR))
+        memset(dst, 0, (size_t)(rows * FN(NR)) * sizeof(T));
+    FN(tile_load)(dst, FN(NR), &b, row, col, rows, cols);
+}
+
+/* Sizes that depend on shapes only. False if they overflow. */
+static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) *d, size_t *bytes)
+{
+    const bsk_dsd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    const bool swap = p->transpose_s != 0;
+    const int32_t axis = p->b.rank - 2;
+    size_t panel, group;
+
+    memset(d, 0, sizeof *d);
+    d->p = p;
+    d->t = t;
+    d->start = swap ? t->col_start : t->row_start;
+    d->other = swap ? t->col_row : t->row_col;
+    d->slot = swap ? t->col_slot : t->row_slot;
+    d->I = swap ? t->cols : t->rows;
+    d->J = swap ? t->rows : t->cols;
+    d->n = p->b.dims[axis + 1];
+    d->block_i = swap ? t->block_cols : t->block_rows;
+    d->block_j = swap ? t->block_rows : t->block_cols;
+    d->grid_i = swap ? t->grid_cols : t->grid_rows;
+    d->stride_i = swap ? 1 : t->block_cols;
+    d->stride_j = swap ? t->block_cols : 1;
+    d->batch = axis ? p->b.dims[0] : 1;
+    d->panels = bski_ceil_div(d->n, FN(NR));
+    if (!bski_mul_size((size_t)d->J, FN(NR) * sizeof(T), &panel))
+        return false;
+    d->group_panels = max_i64(1, min_i64(FN(PANELS), (int64_t)(DSD_GROUP / panel)));
+    d->groups = bski_ceil_div(d->panels, d->group_panels);
+    d->chunk = d->batch * d->groups;
+    if (!bski_mul_size(panel, (size_t)d->group_panels, &group))
+        return false;
+    d->chunk = max_i64(1, min_i64(d->chunk, (int64_t)(DSD_PACKED / group)));
+    d->expand = p->s.dtype != OWN || p->gate.dtype != BSK_NONE;
+    return bski_mul_size(group, (size_t)d->chunk, bytes);
+}
+
+static bsk_reason FN(dsd_accept)(const bsk_problem *problem)
+{
+    FN(dsd) d;
+    size_t bytes;
+    return FN(dsd_shape)(problem, &d, &bytes) ? BSK_ACCEPT : BSK_REFUSE_LIMIT;
+}
+
+static FN(matrix) FN(matrix_of)(const bsk_tensor *t, bsk_mem mem, int64_t *member)
+{
+    const int32_t axis = t->rank - 2;
+    FN(matrix) m = {BSK_NONE, 0, 0, NULL};
+    if (t->dtype == BSK_NONE)
+        return m;
+    *member = axis ? t->strides[0] : 0;
+    return (FN(matrix)){t->dtype, t->strides[axis], t->strides[axis + 1], bsk_mem_address(mem)};
+}
+
+static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd_args *a)
+{
+    FN(dsd) d;
+    size_t bytes;
+    FN(dsd_shape)(prepared->problem, &d, &bytes);
+    d.alpha = (T)a->alpha;
+    d.beta = (T)a->beta;
+    d.s = bsk_mem_address(a->s);
+    d.gate = bsk_mem_address(a->gate);
+    d.bias = bsk_mem_address(a->bias);
+    d.row_scale = bsk_mem_address(a->row_scale);
+    d.col_scale = bsk_mem_address(a->col_scale);
+    d.b = FN(matrix_of)(&d.p->b, a->b, &d.b_member);
+    d.c = FN(matrix_of)(&d.p->c, a->c, &d.c_member);
+    d.residual = FN(matrix_of)(&d.p->residual, a->residual, &d.residual_member);
+    d.packed = bsk_mem_address(a->workspace);
+
+    /* Tasks of about DSD_TASK bytes of weights, and some for each thread. */
+    const int64_t groups = d.batch * d.groups;
+    const double weights = (double)(d.t->nnz / d.t->heads) * (double)(d.block_i * d.block_j);
+    d.ranges = (int64_t)(weights * (double)sizeof(T) / DSD_TASK) + 1;
+    d.ranges = max_i64(d.ranges, bski_ceil_div(4 * threads, max_i64(groups, 1)));
+    d.ranges = min_i64(d.ranges, d.grid_i);
+
+    const int64_t parts = bski_ceil_div(d.J, FN(PACK_ROWS));
+    const int64_t panel_size = d.J * FN(NR), group_size = panel_size * d.group_panels;
+    for (int64_t g0 = 0; g0 < groups; g0 += d.chunk) {
+        const int64_t count = min_i64(d.chunk, groups - g0);
+#pragma omp parallel num_threads(threads)
+        {
+#pragma omp for schedule(static)
+            for (int64_t i = 0; i < count * d.group_panels * parts; i++) {
+                const int64_t part = i % parts, q = i / parts % d.group_panels;
+                const int64_t slot = i / parts / d.group_panels, g = g0 + slot;
+                const int64_t panel = g % d.groups * d.group_panels + q;
+                if (panel < d.panels)
+                    FN(panel_pack)(&d, g / d.groups, panel, part * FN(PACK_ROWS),
+                                   d.packed + slot * group_size + q * panel_size);
+            }
+#pragma omp for schedule(dynamic)
+            for (int64_t i = 0; i < count * d.ranges; i++) {
+                const int64_t slot = i / d.ranges, range = i % d.ranges, g = g0 + slot;
+                const int64_t member = g / d.groups, head = member % d.t->heads;
+                FN(rows_compute)(&d, member, g % d.groups, d.packed + slot * group_size,
+                                 FN(range_start)(&d, head, range),
+                                 FN(range_start)(&d, head, range + 1));
+            }
+        }
+    }
+}

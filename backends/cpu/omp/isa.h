@@ -1,0 +1,64 @@
+/* What the sources of this folder know about the instruction set that they are compiled for. Each
+ * is compiled once per instruction set; BSK_ISA names it, and ends up in every external symbol. */
+#ifndef BSKI_OMP_ISA_H
+#define BSKI_OMP_ISA_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include <backends/cpu/cpu.h>
+#include <common/checked.h>
+#include <common/dtype.h>
+
+#if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2)
+#include <immintrin.h>
+#endif
+
+#define OMP_JOIN_(a, b) a##_##b
+#define OMP_JOIN(a, b)  OMP_JOIN_(a, b)
+#define OMP_NAME(stem)  OMP_JOIN(stem, BSK_ISA)
+
+/* The three functions of an entry, and their prototypes. */
+#define OMP_ACCEPT_(name)  BSKI_CPU_ACCEPT(name)
+#define OMP_PREPARE_(name) BSKI_CPU_PREPARE(name)
+#define OMP_LAUNCH_(name)  BSKI_CPU_LAUNCH(name)
+#define OMP_ACCEPT(stem)   OMP_ACCEPT_(OMP_NAME(stem))
+#define OMP_PREPARE(stem)  OMP_PREPARE_(OMP_NAME(stem))
+#define OMP_LAUNCH(stem)   OMP_LAUNCH_(OMP_NAME(stem))
+#define OMP_DECLARE(stem)                                                                         \
+    OMP_ACCEPT(stem);                                                                             \
+    OMP_PREPARE(stem);                                                                            \
+    OMP_LAUNCH(stem)
+
+/* Registers decide the tiles. A tile of the dsd kernel has DSD_MR features of S and DSD_NV vectors
+ * along n; one of the sdd kernel SDD_MR rows and two vectors of columns. DSD_GROUP is the packed
+ * data, in bytes, that should stay in the second-level cache while S streams past. */
+#if defined(BSK_ISA_AVX512)
+enum { VEC_BYTES = 64, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, DSD_GROUP = 1 << 20 };
+#elif defined(BSK_ISA_AVX2)
+enum { VEC_BYTES = 32, DSD_MR = 4, DSD_NV = 3, SDD_MR = 4, DSD_GROUP = 1 << 19 };
+#else
+enum { VEC_BYTES = 16, DSD_MR = 4, DSD_NV = 2, SDD_MR = 4, DSD_GROUP = 1 << 18 };
+#endif
+
+typedef float vec_f32 __attribute__((vector_size(VEC_BYTES)));
+typedef double vec_f64 __attribute__((vector_size(VEC_BYTES)));
+typedef int32_t vec_i32 __attribute__((vector_size(VEC_BYTES)));
+
+/* The same in memory, where only the element's alignment holds. */
+typedef float vec_mem_f32 __attribute__((vector_size(VEC_BYTES), aligned(4), may_alias));
+typedef double vec_mem_f64 __attribute__((vector_size(VEC_BYTES), aligned(8), may_alias));
+
+#define OMP_INLINE static inline __attribute__((always_inline))
+
+static inline int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t max_i64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+#endif

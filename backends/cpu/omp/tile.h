@@ -1,0 +1,116 @@
+/* Tiles between memory of any type and strides and buffers of T, and the epilogue that works on
+ * them. Included once for each arithmetic type, after T (its name), V (its vector) and FN (the
+ * name of an instance) are defined. */
+
+enum { FN(VL) = VEC_BYTES / (int)sizeof(T), FN(RUN) = 64 };
+
+OMP_INLINE V FN(vload)(const T *p)
+{
+    return *(const FN(vec_mem) *)p;
+}
+
+OMP_INLINE void FN(vstore)(T *p, V v)
+{
+    *(FN(vec_mem) *)p = v;
+}
+
+OMP_INLINE V FN(vsplat)(T x)
+{
+    return x - (V){0}; /* exact, -0 included */
+}
+
+/* dst[r * dst_ld + c] = src[c * src_ld + r] */
+static void FN(transpose)(T *restrict dst, int64_t dst_ld, const T *restrict src, int64_t src_ld,
+                          int64_t rows, int64_t cols)
+{
+    typedef T quad __attribute__((vector_size(4 * sizeof(T))));
+    typedef T quad_mem __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+    int64_t c = 0;
+
+    for (; c + 4 <= cols; c += 4) {
+        const T *s = src + c * src_ld;
+        T *d = dst + c;
+        int64_t r = 0;
+        for (; r + 4 <= rows; r += 4) {
+            quad s0 = *(const quad_mem *)(s + r), s1 = *(const quad_mem *)(s + src_ld + r);
+            quad s2 = *(const quad_mem *)(s + 2 * src_ld + r);
+            quad s3 = *(const quad_mem *)(s + 3 * src_ld + r);
+            quad lo01 = __builtin_shufflevector(s0, s1, 0, 4, 1, 5);
+            quad hi01 = __builtin_shufflevector(s0, s1, 2, 6, 3, 7);
+            quad lo23 = __builtin_shufflevector(s2, s3, 0, 4, 1, 5);
+            quad hi23 = __builtin_shufflevector(s2, s3, 2, 6, 3, 7);
+            *(quad_mem *)(d + r * dst_ld) = __builtin_shufflevector(lo01, lo23, 0, 1, 4, 5);
+            *(quad_mem *)(d + (r + 1) * dst_ld) = __builtin_shufflevector(lo01, lo23, 2, 3, 6, 7);
+            *(quad_mem *)(d + (r + 2) * dst_ld) = __builtin_shufflevector(hi01, hi23, 0, 1, 4, 5);
+            *(quad_mem *)(d + (r + 3) * dst_ld) = __builtin_shufflevector(hi01, hi23, 2, 3, 6, 7);
+        }
+        for (; r < rows; r++)
+            for (int64_t k = 0; k < 4; k++)
+                d[r * dst_ld + k] = s[k * src_ld + r];
+    }
+    for (; c < cols; c++)
+        for (int64_t r = 0; r < rows; r++)
+            dst[r * dst_ld + c] = src[c * src_ld + r];
+}
+
+/* A matrix in memory: element (r, c) at index r * row_stride + c * col_stride. */
+typedef struct FN(matrix) {
+    bsk_dtype type;
+    int64_t row_stride, col_stride;
+    char *data;
+} FN(matrix);
+
+static void FN(tile_load)(T *restrict dst, int64_t ld, const FN(matrix) *m, int64_t row,
+                          int64_t col, int64_t rows, int64_t cols)
+{
+    const int64_t rs = m->row_stride, cs = m->col_stride, origin = row * rs + col * cs;
+    const bool own = m->type == OWN;
+
+    if (cs == 1 || cols == 1) {
+        for (int64_t r = 0; r < rows; r++)
+            FN(row_load)(dst + r * ld, m->type, m->data, origin + r * rs, cols);
+    } else if (rs == 1 && own) {
+        FN(transpose)(dst, ld, (const T *)(const void *)m->data + origin, cs, rows, cols);
+    } else if (rs == 1 || rows == 1) {
+        T run[4 * FN(RUN)];
+        for (int64_t c = 0; c < cols; c += 4)
+            for (int64_t r = 0; r < rows; r += FN(RUN)) {
+                const int64_t n = min_i64(FN(RUN), rows - r), w = min_i64(4, cols - c);
+                for (int64_t k = 0; k < w; k++)
+                    FN(row_load)(run + k * FN(RUN), m->type, m->data, origin + r + (c + k) * cs, n);
+                FN(transpose)(dst + r * ld + c, ld, run, FN(RUN), n, w);
+            }
+    } else {
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < cols; c++)
+                FN(row_load)(dst + r * ld + c, m->type, m->data, origin + r * rs + c * cs, 1);
+    }
+}
+
+static void FN(tile_store)(const T *restrict src, int64_t ld, const FN(matrix) *m, int64_t row,
+                           int64_t col, int64_t rows, int64_t cols)
+{
+    const int64_t rs = m->row_stride, cs = m->col_stride, origin = row * rs + col * cs;
+    const bool own = m->type == OWN;
+
+    if (cs == 1 || cols == 1) {
+        for (int64_t r = 0; r < rows; r++)
+            FN(row_store)(src + r * ld, m->type, m->data, origin + r * rs, cols);
+    } else if (rs == 1 && own) {
+        FN(transpose)((T *)(void *)m->data + origin, cs, src, ld, cols, rows);
+    } else if (rs == 1 || rows == 1) {
+        T run[4 * FN(RUN)];
+        for (int64_t c = 0; c < cols; c += 4)
+            for (int64_t r = 0; r < rows; r += FN(RUN)) {
+                const int64_t n = min_i64(FN(RUN), rows - r), w = min_i64(4, cols - c);
+                FN(transpose)(run, FN(RUN), src + r * ld + c, ld, w, n);
+                for (int64_t k = 0; k < w; k++)
+                    FN(row_store)(run + k * FN(RUN), m->type, m->data, origin + r + (c + k) * cs,
+                                  n);
+            }
+    } else {
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < cols; c++)
+                FN(row_store)(src + r * ld + c, m->type, m->data, origin + r * rs + c * cs, 1);
+    }
+}
