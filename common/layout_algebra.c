@@ -426,7 +426,7 @@ void bski_layout_describe(const bsk_layout_tables *tables, bsk_layout_info *info
         .grid_cols = t->grid_cols,
         .heads = t->heads,
         .nnz = t->nnz,
-        .density = (double)t->nnz / t->heads / t->grid_rows / t->grid_cols,
+        .density = (double)t->nnz / ((double)t->heads * t->grid_rows * t->grid_cols),
         .ordered = t->ordered,
     };
     lines_measure(t, false, &info->max_row_blocks, &info->empty_rows);

@@ -229,6 +229,14 @@ static bsk_status open_devices(bsk_context *c, const bski_backend *b)
     return BSK_OK;
 }
 
+static bool backend_opened(const bsk_context *c, const bski_backend *b)
+{
+    for (size_t i = 0; i < c->device_count; i++)
+        if (c->devices[i]->backend == b)
+            return true;
+    return false;
+}
+
 static bsk_status open_named(bsk_context *c, const char *names)
 {
     for (const char *p = names; *p;) {
@@ -240,12 +248,14 @@ static bsk_status open_named(bsk_context *c, const char *names)
         if (!found)
             return bski_fail(BSK_E_PLUGIN, "backend \"%.*s\" is not there%s%s", (int)n, p,
                              c->notes ? ": " : "", c->notes ? c->notes : "");
+        p += n + (p[n] == ',');
+        if (backend_opened(c, found)) /* named twice */
+            continue;
         size_t before = c->device_count;
         BSKI_TRY(open_devices(c, found));
         if (c->device_count == before)
-            return bski_fail(BSK_E_PLUGIN, "backend \"%.*s\" has no device%s%s", (int)n, p,
+            return bski_fail(BSK_E_PLUGIN, "backend \"%s\" has no device%s%s", found->api->name,
                              c->notes ? ": " : "", c->notes ? c->notes : "");
-        p += n + (p[n] == ',');
     }
     return BSK_OK;
 }
@@ -298,8 +308,15 @@ static bsk_status choose_default(bsk_context *c)
         return bski_fail(BSK_E_PLUGIN, "no device%s%s", c->notes ? ": " : "",
                          c->notes ? c->notes : "");
     c->default_device = c->devices[0];
-    return c->settings.device ? bsk_context_find_device(c, c->settings.device, &c->default_device)
-                              : BSK_OK;
+    if (!c->settings.device)
+        return BSK_OK;
+    bsk_status status = bsk_context_find_device(c, c->settings.device, &c->default_device);
+    if (!status)
+        return BSK_OK;
+    bski_error why = bski_error_save();
+    return bski_fail(c->settings.device_error, "%s: %s",
+                     c->settings.device_error == BSK_E_ENVIRONMENT ? "BSK_DEVICE" : "params.device",
+                     why.text);
 }
 
 static bsk_status context_fill(bsk_context *c, const bsk_context_params *params)
@@ -342,6 +359,7 @@ bsk_status bsk_context_create(const bsk_context_params *params, bsk_context **co
     bsk_context *c = bski_calloc(&allocator, sizeof(*c));
     if (!c)
         return bski_fail(BSK_E_NOMEM, "no memory for a context");
+    bski_error before = bski_error_save();
     c->allocator = allocator;
     c->log = p.log;
     c->log_user = p.log_user;
@@ -350,6 +368,7 @@ bsk_status bsk_context_create(const bsk_context_params *params, bsk_context **co
         bsk_context_destroy(&c);
         return status;
     }
+    bski_error_restore(&before); /* devices that failed to open are notes */
     *context = c;
     return BSK_OK;
 }
@@ -477,7 +496,7 @@ bsk_status bsk_context_entry(const bsk_context *context, size_t index, bsk_entry
         return info_write("bsk_context_entry: info", info, &full, sizeof(full));
     }
     return bski_fail(BSK_E_INVALID, "bsk_context_entry: index is %zu; legal are 0 to %zu", index,
-                     index - left);
+                     index - left - 1);
 }
 
 const char *bsk_context_backend_notes(const bsk_context *context)

@@ -103,6 +103,7 @@ static bsk_status parse_device(const source *from, const char *text, const bsk_a
         return bski_fail(from->status,
                          "%s is \"%s\"; legal is a backend, ':' and an index, as in \"cpu:0\"",
                          from->name, text);
+    s->device_error = from->status; /* whether it exists is known after the devices opened */
     return keep_text(text, allocator, &s->device);
 }
 

@@ -14,6 +14,14 @@
 bsk_status bski_fail(bsk_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* The thread's last error, to be put back by a call that fails inside but succeeds in the end. */
+typedef struct bski_error {
+    char text[512];
+} bski_error;
+
+bski_error bski_error_save(void);
+void bski_error_restore(const bski_error *error);
+
 /* --- memory ----------------------------------------------------------------------------------- */
 
 const bsk_allocator *bski_context_allocator(const bsk_context *context);
@@ -31,7 +39,8 @@ typedef struct bski_settings {
     bsk_log_level log_level;
     bool log_stderr; /* BSK_VERBOSE without a log callback */
     char *backends, *device, *max_arch, *kernels, *plugin_path, *cache_dir;
-    bsk_status kernels_error, max_arch_error; /* the status of a bad value, by where it came from */
+    /* The status of a bad value, by where it came from. */
+    bsk_status device_error, kernels_error, max_arch_error;
     bsk_fallback fallback;
     int32_t num_threads;
 } bski_settings;

@@ -7,7 +7,7 @@
 #define FLOATS  BSKI_FLOATS
 #define INDICES BSKI_INDICES
 
-/* --- embedding ------------------------------------------------------------------------------------ */
+/* --- embedding ---------------------------------------------------------------------------- */
 
 static const bski_arg embedding_args[] = {
     {BSKI_ARG(embedding, table), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_LAST,
@@ -76,7 +76,7 @@ const bski_op_info bski_op_embedding_grad = {
 };
 BSKI_DEFINE_OP(embedding_grad, embedding_grad)
 
-/* --- bias_act ------------------------------------------------------------------------------------- */
+/* --- bias_act ----------------------------------------------------------------------------- */
 
 static const bski_arg bias_act_args[] = {
     {BSKI_ARG(bias_act, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
@@ -177,7 +177,7 @@ const bski_op_info bski_op_bias_act_grad = {
 };
 BSKI_DEFINE_OP(bias_act_grad, bias_act_grad)
 
-/* --- cross_entropy -------------------------------------------------------------------------------- */
+/* --- cross_entropy ------------------------------------------------------------------------ */
 
 static const bski_arg cross_entropy_args[] = {
     {BSKI_ARG(cross_entropy, logits), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_LAST,

@@ -6,7 +6,7 @@
 
 #define FLOATS BSKI_FLOATS
 
-/* --- shared checks ---------------------------------------------------------------------------- */
+/* --- shared checks -------------------------------------------------------------------- */
 
 static bsk_status expect_blocks(const bski_op_info *op, const char *name, const bsk_tensor *t,
                                 const bsk_layout_tables *l)
@@ -15,7 +15,7 @@ static bsk_status expect_blocks(const bski_op_info *op, const char *name, const 
     return bski_expect_shape(op, name, t, 3, dims, "nnz, block rows, block columns of the layout");
 }
 
-/* --- initialisers --------------------------------------------------------------------------------- */
+/* --- initialisers ------------------------------------------------------------------------- */
 
 static const bski_arg weight_init_args[] = {
     {BSKI_ARG(weight_init, w), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3,
@@ -105,7 +105,7 @@ const bski_op_info bski_op_weight_checker = {
 };
 BSKI_DEFINE_OP(weight_checker, weight_init)
 
-/* --- l2_normalize --------------------------------------------------------------------------------- */
+/* --- l2_normalize ------------------------------------------------------------------------- */
 
 static const bski_arg l2_normalize_args[] = {
     {BSKI_ARG(l2_normalize, w), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
@@ -213,7 +213,7 @@ const bski_op_info bski_op_l2_normalize_grad = {
 };
 BSKI_DEFINE_OP(l2_normalize_grad, l2_normalize_grad)
 
-/* --- norms, pruning and decay --------------------------------------------------------------------- */
+/* --- norms, pruning and decay ------------------------------------------------------------- */
 
 static const bski_arg block_norm_args[] = {
     {BSKI_ARG(block_norm, w), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
@@ -346,7 +346,7 @@ const bski_op_info bski_op_block_l2_decay = {
 };
 BSKI_DEFINE_OP(block_l2_decay, block_l2_decay)
 
-/* --- concrete gate -------------------------------------------------------------------------------- */
+/* --- concrete gate ------------------------------------------------------------------------ */
 
 static const bski_arg concrete_gate_args[] = {
     {BSKI_ARG(concrete_gate, loga), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
@@ -507,7 +507,7 @@ const bski_op_info bski_op_concrete_gate_infer = {
 };
 BSKI_DEFINE_OP(concrete_gate_infer, concrete_gate_infer)
 
-/* --- moving blocks -------------------------------------------------------------------------------- */
+/* --- moving blocks ------------------------------------------------------------------------ */
 
 static const bski_arg block_renew_args[] = {
     {BSKI_ARG(block_renew, w), .role = BSKI_INOUT, .rank_min = 3, .rank_max = 3,
@@ -580,7 +580,7 @@ const bski_op_info bski_op_block_gather = {
 };
 BSKI_DEFINE_OP(block_gather, block_gather)
 
-/* --- projections ---------------------------------------------------------------------------------- */
+/* --- projections -------------------------------------------------------------------------- */
 
 /* An activation with the features of one side, and N as another activation has it. */
 static bsk_status expect_side(const bski_op_info *op, const char *name, const bsk_tensor *t,

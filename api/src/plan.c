@@ -281,12 +281,16 @@ static bsk_status choose_entry(bsk_plan *plan, const bsk_plan_options *options)
     const bsk_device *d = plan->device;
     bsk_context *c = d->context;
     bsk_fallback fallback = options->fallback ? options->fallback : c->settings.fallback;
+    bski_error before = bski_error_save();
     plan->executor = d;
     bsk_status status = bski_dispatch(d, &plan->problem, options->kernels, fallback, &plan->entry);
     if (status == BSK_E_UNSUPPORTED && fallback == BSK_FALLBACK_ALLOW && d != c->cpu && c->cpu) {
         warn_fallback(plan);
         plan->executor = c->cpu;
-        status = bski_dispatch(c->cpu, &plan->problem, NULL, fallback, &plan->entry);
+        status =
+            bski_dispatch(c->cpu, &plan->problem, options->kernels, fallback, &plan->entry);
+        if (status == BSK_OK)
+            bski_error_restore(&before);
     }
     return status;
 }

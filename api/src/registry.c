@@ -102,12 +102,18 @@ static bsk_status open_directory(list *l, const char *path)
     DIR *directory = opendir(path);
     if (!directory)
         return bski_note(l->allocator, l->notes, "%s: cannot be read", path);
-    for (struct dirent *e; (e = readdir(directory)) && count < MAX_MODULES;)
-        if (is_module_name(e->d_name) && (names[count] = bski_strdup(l->allocator, e->d_name)))
+    bsk_status status = BSK_OK;
+    for (struct dirent *e; !status && count < MAX_MODULES && (e = readdir(directory));) {
+        if (!is_module_name(e->d_name))
+            continue;
+        names[count] = bski_strdup(l->allocator, e->d_name);
+        if (names[count])
             count++;
+        else
+            status = bski_fail(BSK_E_NOMEM, "no memory for the list of modules");
+    }
     closedir(directory);
     qsort(names, count, sizeof(names[0]), compare_names);
-    bsk_status status = BSK_OK;
     for (size_t i = 0; i < count; i++) {
         char file[4096];
         if (snprintf(file, sizeof(file), "%s/%s", path, names[i]) < (int)sizeof(file) && !status)

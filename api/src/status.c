@@ -4,7 +4,7 @@
 
 #include "api/src/internal.h"
 
-static _Thread_local char last_error[512];
+static _Thread_local bski_error last_error;
 
 static const struct {
     bsk_status status;
@@ -34,7 +34,7 @@ const char *bsk_status_name(bsk_status status)
 
 const char *bsk_last_error(void)
 {
-    return last_error;
+    return last_error.text;
 }
 
 const char *bsk_version(void)
@@ -46,7 +46,17 @@ bsk_status bski_fail(bsk_status status, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    vsnprintf(last_error, sizeof(last_error), format, args);
+    vsnprintf(last_error.text, sizeof(last_error.text), format, args);
     va_end(args);
     return status;
+}
+
+bski_error bski_error_save(void)
+{
+    return last_error;
+}
+
+void bski_error_restore(const bski_error *error)
+{
+    last_error = *error;
 }

@@ -14,19 +14,19 @@ typedef struct bski_cpu_queue {
 
 /* A kernel's three functions are named after its entry: NAME_accept, NAME_prepare, NAME_launch.
  * kernels.inc says which of them exist. */
-#define BSKI_CPU_LAUNCH(name)                                                                     \
+#define BSKI_CPU_LAUNCH(name)                                                                      \
     bsk_status name##_launch(const bsk_prepared *prepared, void *queue, const void *args)
-#define BSKI_CPU_ACCEPT(name)                                                                     \
+#define BSKI_CPU_ACCEPT(name)                                                                      \
     bsk_reason name##_accept(const bsk_problem *problem, const bsk_device_props *props)
 #define BSKI_CPU_PREPARE(name) bsk_status name##_prepare(void *device, bsk_prepared *prepared)
 
 #define BSK_REF(op, OP) BSKI_CPU_LAUNCH(ref_##op);
-#define BSK_REF_PREPARE(op, OP)                                                                   \
-    BSKI_CPU_PREPARE(ref_##op);                                                                   \
+#define BSK_REF_PREPARE(op, OP)                                                                    \
+    BSKI_CPU_PREPARE(ref_##op);                                                                    \
     BSKI_CPU_LAUNCH(ref_##op);
-#define BSK_OMP(name, isa, arch, op, dtypes, blocks, priority)                                    \
-    BSKI_CPU_ACCEPT(name##_##isa);                                                                \
-    BSKI_CPU_PREPARE(name##_##isa);                                                               \
+#define BSK_OMP(name, isa, arch, op, dtypes, blocks, priority)                                     \
+    BSKI_CPU_ACCEPT(name##_##isa);                                                                 \
+    BSKI_CPU_PREPARE(name##_##isa);                                                                \
     BSKI_CPU_LAUNCH(name##_##isa);
 #include "kernels.inc"
 #undef BSK_REF

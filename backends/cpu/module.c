@@ -18,26 +18,26 @@
 
 /* --- Entries --- */
 
-#define BSK_REF(lower, OP)                                                                        \
-    {.name = "ref_" #lower,                                                                       \
-     .op = BSK_OP_##OP,                                                                           \
-     .flags = BSK_ENTRY_REFERENCE,                                                                \
+#define BSK_REF(lower, OP)                                                                         \
+    {.name = "ref_" #lower,                                                                        \
+     .op = BSK_OP_##OP,                                                                            \
+     .flags = BSK_ENTRY_REFERENCE,                                                                 \
      .launch = ref_##lower##_launch},
-#define BSK_REF_PREPARE(lower, OP)                                                                \
-    {.name = "ref_" #lower,                                                                       \
-     .op = BSK_OP_##OP,                                                                           \
-     .flags = BSK_ENTRY_REFERENCE,                                                                \
-     .prepare = ref_##lower##_prepare,                                                            \
+#define BSK_REF_PREPARE(lower, OP)                                                                 \
+    {.name = "ref_" #lower,                                                                        \
+     .op = BSK_OP_##OP,                                                                            \
+     .flags = BSK_ENTRY_REFERENCE,                                                                 \
+     .prepare = ref_##lower##_prepare,                                                             \
      .launch = ref_##lower##_launch},
-#define BSK_OMP(stem, isa, arch, OP, types, sizes, rank)                                          \
-    {.name = #stem "_" #isa,                                                                      \
-     .op = BSK_OP_##OP,                                                                           \
-     .dtypes = (types),                                                                           \
-     .blocks = (sizes),                                                                           \
-     .arch_min = (arch),                                                                          \
-     .priority = (rank),                                                                          \
-     .accept = stem##_##isa##_accept,                                                             \
-     .prepare = stem##_##isa##_prepare,                                                           \
+#define BSK_OMP(stem, isa, arch, OP, types, sizes, rank)                                           \
+    {.name = #stem "_" #isa,                                                                       \
+     .op = BSK_OP_##OP,                                                                            \
+     .dtypes = (types),                                                                            \
+     .blocks = (sizes),                                                                            \
+     .arch_min = (arch),                                                                           \
+     .priority = (rank),                                                                           \
+     .accept = stem##_##isa##_accept,                                                              \
+     .prepare = stem##_##isa##_prepare,                                                            \
      .launch = stem##_##isa##_launch},
 static const bsk_entry entries[] = {
 #include "kernels.inc"
@@ -60,8 +60,8 @@ _Static_assert(REFERENCE_COUNT == (int)BSK_OP_COUNT, "kernels.inc lacks a refere
 #undef BSK_OMP
 
 static const bsk_arch archs[] = {
-    {"base",   BSK_CPU_BASE  },
-    {"avx2",   BSK_CPU_AVX2  },
+    {"base", BSK_CPU_BASE},
+    {"avx2", BSK_CPU_AVX2},
     {"avx512", BSK_CPU_AVX512},
 };
 
@@ -113,9 +113,8 @@ static int32_t cpu_arch(void)
 {
     __builtin_cpu_init();
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c();
-    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
-                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                  __builtin_cpu_supports("avx512vl");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     return avx512 ? BSK_CPU_AVX512 : avx2 ? BSK_CPU_AVX2 : BSK_CPU_BASE;
 }
 

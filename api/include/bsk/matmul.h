@@ -24,7 +24,8 @@ extern "C" {
 #endif
 
 /* Activation in an epilogue. gelu is the tanh form, gelu_erf the exact one; silu(x) = x *
- * sigmoid(x), quick_gelu(x) = x * sigmoid(1.702 x) (R1's "fast gelu"). */
+ * sigmoid(x), quick_gelu(x) = x * sigmoid(1.702 x) (R1's "fast gelu"). NaN gives NaN, in relu and
+ * in the derivatives too. */
 typedef enum bsk_act {
     BSK_ACT_NONE = 0,
     BSK_ACT_RELU = 1,
@@ -110,7 +111,8 @@ BSK_API bsk_status bsk_matmul_dgrad_run(const bsk_plan *plan, bsk_queue *queue,
 typedef enum bsk_gate_mode {
     BSK_GATE_IGNORE = 0, /* dW is the gradient of the gated weight, as if all gates were 1 */
     BSK_GATE_SKIP = 1,  /* blocks with gate 0 are not computed: alpha * op counts as 0 (dw_gated) */
-    BSK_GATE_SCALE = 2, /* alpha * op is multiplied by the gate: the gradient of the stored W */
+    BSK_GATE_SCALE = 2, /* alpha * op is multiplied by the gate: the gradient of the stored W; a
+                           gate of 0 gives 0 even where op is not finite */
     BSK_GATE_MODE_FORCE_INT = 0x7fffffff
 } bsk_gate_mode;
 
@@ -251,7 +253,8 @@ BSK_API bsk_status bsk_sdd_run(const bsk_plan *plan, bsk_queue *queue, const bsk
  * reduced_wgrad: the dense block-level gradient G [grid_rows][grid_cols] for growing patterns.
  *
  * G = alpha * sum over p and n of rx_p[n, i] * ry_p[n, j] + beta * G, where rx and ry are the
- * norms of each activation's block of features. Products that are not finite count as 0.
+ * norms of each activation's block of features. Products that are not finite, as f32 numbers where
+ * x is not f64, count as 0.
  *
  * Shapes    x, dy as in matmul_wgrad with block_rows and block_cols features a block (the last may
  *           be cut short); g [ceil(K / block_rows), ceil(M / block_cols)].

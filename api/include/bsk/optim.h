@@ -21,7 +21,8 @@ extern "C" {
  *           step). The caller then does not count the step.
  * lazy      rank 2 only: rows whose gradient is all zero are left untouched, moments included.
  * gate      f32 [dims[0]]: members of the first dimension (blocks) with gate 0 are left untouched.
- * copy      optional: p rounded to another float type, for products in 16 bits.
+ * copy      optional: the stored p rounded to another float type, for products in 16 bits; where p
+ *           is left untouched, so is the copy.
  * Source    openai/blocksparse Adam (bias correction folded into the rate), decoupled decay. */
 typedef struct bsk_adam_params {
     size_t struct_size;

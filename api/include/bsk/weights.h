@@ -18,8 +18,9 @@ extern "C" {
  *                    else zeros: rectangular matrices tile identities
  * weight_orthogonal  scale times columns that are orthonormal within each block column of the kept
  *                    blocks (rows instead, where a block column is wider than its kept height)
- * weight_normal      scale times standard normal numbers (Philox, element i depends on seed and i)
- * weight_checker     a gate: 1 where block row and column have the same parity, else 0
+ * weight_normal      scale times standard normal numbers (Philox, element i depends on seed and i,
+ *                    its position in the array w)
+ * weight_checker     a gate: 1 where block row and column have the same parity, else 0; no scale
  *
  * Shapes    w [nnz, r, c]; for weight_checker w is the gate [nnz]. One head or several.
  * Dtypes    f64, f32, f16, bf16; the gate f32.
@@ -135,8 +136,8 @@ BSK_API bsk_status bsk_block_norm_run(const bsk_plan *plan, bsk_queue *queue,
                                       const bsk_block_norm_args *args);
 
 /* --- prune_sparsity, prune_threshold ---------------------------------------------------------
- * prune_sparsity   gate = 1 for the round(nnz * (1 - value)) blocks of largest norm, 0 for the
- *                  others (ties: the lower slot is kept); value in [0, 1]
+ * prune_sparsity   gate = 1 for the round(nnz * (1 - value)) blocks of largest norm (halves round
+ *                  up), 0 for the others (ties: the lower slot is kept); value in [0, 1]
  * prune_threshold  gate = 1 where norm >= value, else 0; value >= 0. A block may come back.
  * NaN norms count as infinity: such a block is kept.
  *
@@ -278,7 +279,8 @@ typedef enum bsk_renew {
 } bsk_renew;
 
 /* block_renew: rewrites, in place, the blocks of w with keep = 0. w [nnz, r, c] any float; keep u8
- * [nnz]. args.alpha is the scale. */
+ * [nnz]. args.alpha is the scale. mean and std (of the population) are over the kept blocks of all
+ * heads, 0 if there are none; an element draws the number of its position in w. */
 typedef struct bsk_block_renew_params {
     size_t struct_size;
     const bsk_layout *layout;

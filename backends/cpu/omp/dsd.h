@@ -9,6 +9,7 @@ enum {
     FN(STRIP) = 32,  /* features that the epilogue takes at once */
     FN(PANELS) = 4,  /* panels of a group: they share each fetch of S */
     FN(ENTRIES) = 128, /* blocks of a run */
+    FN(AHEAD) = 8,     /* pieces that a kernel may look ahead */
     FN(EXPANDED) = 4096 /* elements of S that a run may expand */
 };
 
@@ -30,6 +31,7 @@ typedef struct FN(dsd) {
     int64_t batch, panels, groups;     /* panels and groups of panels of one batch member */
     int64_t group_panels, chunk;       /* panels of a group, groups packed at a time */
     int64_t ranges;                    /* of block rows: the second factor of the tasks */
+    int64_t ahead;                     /* pieces from a use of S to the fetch of another */
     bool expand;                       /* S cannot be used as it lies */
     T alpha, beta;
     const char *s;
@@ -39,32 +41,51 @@ typedef struct FN(dsd) {
     T *packed;
 } FN(dsd);
 
-/* acc[MR][NV] += s b over the pieces. step_i, step_j: strides of s. */
-#define DSD_TILE(name, NV, step_i, step_j)                                                        \
+/* One step along the depth: acc[MR][NV] += s[.][k] b[k][.] */
+#define DSD_STEP(NV, step_i, step_j)                                                              \
+    {                                                                                             \
+        V xv[NV];                                                                                 \
+        _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) xv[v] = FN(vload)(x + v * FN(VL));   \
+        _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                                  \
+        {                                                                                         \
+            V w = FN(vsplat)(s[i * (step_i)]);                                                    \
+            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[i][v] += w * xv[v];          \
+        }                                                                                         \
+        s += (step_j);                                                                            \
+        x += FN(NR);                                                                              \
+    }
+
+/* acc[MR][NV] += s b over the pieces. step_i, step_j: strides of s. S comes from main memory, in
+ * an order that no hardware foresees: each eight steps fetch as much of a later piece, `ahead` of
+ * this one. pieces has room for that many more. */
+#define DSD_TILE(name, NV, step_i, step_j, fetches, fetch_step)                                   \
     static void FN(name)(T *restrict buffer, const FN(piece) *piece, int64_t count,               \
-                         const T *restrict b, int64_t stride, bool resume)                        \
+                         const T *restrict b, int64_t stride, int64_t ahead, bool resume)         \
     {                                                                                             \
         V acc[DSD_MR][NV];                                                                        \
         (void)stride;                                                                             \
+        (void)ahead;                                                                              \
         _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                                  \
             _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                                  \
                 acc[i][v] = resume ? FN(vload)(buffer + i * FN(NR) + v * FN(VL)) : (V){0};        \
         for (int64_t e = 0; e < count; e++) {                                                     \
             const T *restrict s = piece[e].s;                                                     \
             const T *restrict x = b + piece[e].first * FN(NR);                                    \
-            _Pragma("GCC unroll 8") for (int64_t k = piece[e].depth; k > 0; k--)                  \
-            {                                                                                     \
-                V xv[NV];                                                                         \
-                _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                              \
-                    xv[v] = FN(vload)(x + v * FN(VL));                                            \
-                _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                          \
-                {                                                                                 \
-                    V w = FN(vsplat)(s[i * (step_i)]);                                            \
-                    _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[i][v] += w * xv[v];  \
-                }                                                                                 \
-                s += (step_j);                                                                    \
-                x += FN(NR);                                                                      \
+            const T *fetch = piece[e + ahead].s;                                                  \
+            const T *next = b + piece[e + 1].first * FN(NR);                                      \
+            int64_t k = piece[e].depth;                                                           \
+            for (; k >= 8; k -= 8) {                                                              \
+                _Pragma("GCC unroll 8") for (int i = 0; i < (fetches); i++)                       \
+                    __builtin_prefetch(fetch + i * (fetch_step));                                 \
+                fetch += 8 * (step_j);                                                            \
+                _Pragma("GCC unroll 16") for (int i = 0; i < 8 * NV * VEC_BYTES / 64; i++)        \
+                    __builtin_prefetch((const char *)next + 64 * i);                              \
+                next += 8 * FN(NR);                                                               \
+                _Pragma("GCC unroll 8") for (int u = 0; u < 8; u++)                               \
+                    DSD_STEP(NV, step_i, step_j)                                                  \
             }                                                                                     \
+            for (; k > 0; k--)                                                                    \
+                DSD_STEP(NV, step_i, step_j)                                                      \
         }                                                                                         \
         _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                                  \
             _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                                  \
@@ -73,16 +94,17 @@ typedef struct FN(dsd) {
 
 /* By rows of the stored block, by its columns, and from an expanded copy; full panels, and panels
  * with one vector's worth of columns. */
-DSD_TILE(tile_rows, DSD_NV, stride, 1)
-DSD_TILE(tile_cols, DSD_NV, 1, stride)
-DSD_TILE(tile_copy, DSD_NV, 1, DSD_MR)
-DSD_TILE(tile_rows_narrow, 1, stride, 1)
-DSD_TILE(tile_cols_narrow, 1, 1, stride)
-DSD_TILE(tile_copy_narrow, 1, 1, DSD_MR)
+DSD_TILE(tile_rows, DSD_NV, stride, 1, DSD_MR, stride)
+DSD_TILE(tile_cols, DSD_NV, 1, stride, 8, stride)
+DSD_TILE(tile_copy, DSD_NV, 1, DSD_MR, 0, 0)
+DSD_TILE(tile_rows_narrow, 1, stride, 1, DSD_MR, stride)
+DSD_TILE(tile_cols_narrow, 1, 1, stride, 8, stride)
+DSD_TILE(tile_copy_narrow, 1, 1, DSD_MR, 0, 0)
+#undef DSD_STEP
 #undef DSD_TILE
 
 typedef void (*FN(tile_fn))(T *restrict, const FN(piece) *, int64_t, const T *restrict, int64_t,
-                            bool);
+                            int64_t, bool);
 
 static FN(tile_fn) FN(tile_choose)(const FN(dsd) *d, bool copy, bool narrow)
 {
@@ -195,19 +217,6 @@ static void FN(strip_finish)(const FN(dsd) *d, int64_t member, T *restrict x, in
     FN(tile_store)(x, FN(NR), &c, row, col, rows, cols);
 }
 
-/* Fetches ahead of the kernel: the weights of a run come from main memory. */
-static void FN(run_prefetch)(const FN(dsd) *d, const FN(band) *band, const FN(piece) *piece,
-                             int64_t count)
-{
-    const int64_t lines = d->stride_j == 1 ? DSD_MR : d->block_j;
-    const int64_t step = d->stride_j == 1 ? d->stride_i : d->stride_j;
-    if (band->row)
-        return;
-    for (int64_t e = 0; e < count; e++)
-        for (int64_t i = 0; i < lines; i++)
-            __builtin_prefetch(piece[e].s + i * step, 0, 2);
-}
-
 /* Block rows first .. last - 1 of one group of panels. */
 static void FN(rows_compute)(const FN(dsd) *d, int64_t member, int64_t group, const T *packed,
                              int64_t first, int64_t last)
@@ -216,7 +225,7 @@ static void FN(rows_compute)(const FN(dsd) *d, int64_t member, int64_t group, co
     const int64_t panels = min_i64(d->group_panels, d->panels - panel0);
     const int64_t *start = d->start + head * (d->grid_i + 1);
     const char *s = d->s;
-    FN(piece) piece[FN(ENTRIES)];
+    FN(piece) piece[FN(ENTRIES) + FN(AHEAD)];
     T expanded[FN(EXPANDED)] __attribute__((aligned(64)));
     T strip[FN(PANELS)][(FN(STRIP) + DSD_MR) * FN(NR)] __attribute__((aligned(64)));
     int64_t filled = 0, top = first * d->block_i;
@@ -231,13 +240,13 @@ static void FN(rows_compute)(const FN(dsd) *d, int64_t member, int64_t group, co
             int64_t offset = 0;
             for (bool resume = false; !resume || band.list < band.end; resume = true) {
                 const int64_t count = FN(run_fill)(d, &band, &offset, copy, piece, expanded);
-                if (!copy)
-                    FN(run_prefetch)(d, &band, piece, count);
+                for (int64_t e = 0; e < d->ahead; e++)
+                    piece[count + e] = (FN(piece)){(const T *)(const void *)s, 0, 0};
                 for (int64_t q = 0; q < panels; q++) {
                     const int64_t cols = d->n - (panel0 + q) * FN(NR);
                     FN(tile_choose)(d, copy, cols <= FN(VL))
                     (strip[q] + filled * FN(NR), piece, count, packed + q * d->J * FN(NR),
-                     d->stride_j == 1 ? d->stride_i : d->stride_j, resume);
+                     d->stride_j == 1 ? d->stride_i : d->stride_j, d->ahead, resume);
                 }
             }
             filled += band.rows;
@@ -324,6 +333,7 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) *d, size_t *bytes)
     if (!bski_mul_size(panel, (size_t)d->group_panels, &group))
         return false;
     d->chunk = max_i64(1, min_i64(d->chunk, (int64_t)(DSD_PACKED / group)));
+    d->ahead = max_i64(1, min_i64(FN(AHEAD), 64 / d->block_j));
     d->expand = p->s.dtype != OWN || p->gate.dtype != BSK_NONE;
     return bski_mul_size(group, (size_t)d->chunk, bytes);
 }

@@ -29,7 +29,7 @@ double bski_ref_act(bsk_act act, double x)
     case BSK_ACT_NONE:
         return x;
     case BSK_ACT_RELU:
-        return at_least(x, 0);
+        return x <= 0 ? 0 : x; /* keeps NaN */
     case BSK_ACT_GELU_ERF:
         return 0.5 * x * erfc(-x * SQRT_1_OVER_2);
     default:

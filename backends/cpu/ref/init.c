@@ -200,8 +200,7 @@ REF_LAYOUT_OP(block_renew, block_renew)
                 if (p->renew == BSK_RENEW_NORMAL)
                     v = a->alpha * (mean + std * bski_philox_normal(a->seed, 0, element));
                 else if (p->renew == BSK_RENEW_UNIFORM)
-                    v = a->alpha * std *
-                        (2.0 * bski_philox_uniform(a->seed, 0, element) - 1);
+                    v = a->alpha * std * (2.0 * bski_philox_uniform(a->seed, 0, element) - 1);
                 view_set3(&w, slot, i, j, v);
             }
     }

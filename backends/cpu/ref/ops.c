@@ -109,8 +109,8 @@ REF_OP(cross_entropy, cross_entropy)
 
     for (int64_t n = 0; n < p->logits.dims[0]; n++) {
         int64_t label = view_get_int(&labels, n);
-        bool counts = label >= 0 && label < classes &&
-                      !(p->use_ignore_index && label == p->ignore_index);
+        bool counts =
+            label >= 0 && label < classes && !(p->use_ignore_index && label == p->ignore_index);
         softmax_row row = softmax_of(&logits, n, classes);
         if (view_given(&loss))
             view_set1(&loss, n,

@@ -60,8 +60,8 @@ REF_OP(adam, adam)
         .beta2 = p->beta2,
         .eps = p->eps,
         .grad_scale = (a->grad_scale != 0 ? a->grad_scale : 1) * norm,
-        .correction = sqrt(1 - pow(p->beta2, (double)a->step)) /
-                      (1 - pow(p->beta1, (double)a->step)),
+        .correction =
+            sqrt(1 - pow(p->beta2, (double)a->step)) / (1 - pow(p->beta1, (double)a->step)),
         .lr = a->lr,
         .weight_decay = a->weight_decay,
         .clip_sigma = a->clip_sigma,

@@ -35,8 +35,8 @@ static double dsd_element(const op_lists *l, const ref_view *s, const ref_view *
         int64_t width = block_extent(l->cols, l->col[e], l->block_cols);
         double part = 0;
         for (int64_t k = 0; k < width; k++) {
-            double w = l->transpose ? view_get3(s, l->slot[e], k, r)
-                                    : view_get3(s, l->slot[e], r, k);
+            double w =
+                l->transpose ? view_get3(s, l->slot[e], k, r) : view_get3(s, l->slot[e], r, k);
             part += w * view_get2(b, (int64_t)l->col[e] * l->block_cols + k, j);
         }
         sum += g * part;

@@ -11,26 +11,26 @@
 
 /* REF_OP(op, type) { ... } defines ref_<op>_launch; the body sees the op's params p and args a.
  * REF_LAYOUT_OP is the same for ops on a layout, whose tables are t. */
-#define REF_OP(op, type)                                                                          \
-    static void op##_compute(const bsk_##type##_params *p, const bsk_##type##_args *a);           \
-    BSKI_CPU_LAUNCH(ref_##op)                                                                     \
-    {                                                                                             \
-        (void)queue;                                                                              \
-        op##_compute(prepared->problem->params, args);                                            \
-        return BSK_OK;                                                                            \
-    }                                                                                             \
+#define REF_OP(op, type)                                                                           \
+    static void op##_compute(const bsk_##type##_params *p, const bsk_##type##_args *a);            \
+    BSKI_CPU_LAUNCH(ref_##op)                                                                      \
+    {                                                                                              \
+        (void)queue;                                                                               \
+        op##_compute(prepared->problem->params, args);                                             \
+        return BSK_OK;                                                                             \
+    }                                                                                              \
     static void op##_compute(const bsk_##type##_params *p, const bsk_##type##_args *a)
 
-#define REF_LAYOUT_OP(op, type)                                                                   \
-    static void op##_compute(const bsk_layout_tables *t, const bsk_##type##_params *p,            \
-                             const bsk_##type##_args *a);                                         \
-    BSKI_CPU_LAUNCH(ref_##op)                                                                     \
-    {                                                                                             \
-        (void)queue;                                                                              \
-        op##_compute(prepared->problem->layout, prepared->problem->params, args);                 \
-        return BSK_OK;                                                                            \
-    }                                                                                             \
-    static void op##_compute(const bsk_layout_tables *t, const bsk_##type##_params *p,            \
+#define REF_LAYOUT_OP(op, type)                                                                    \
+    static void op##_compute(const bsk_layout_tables *t, const bsk_##type##_params *p,             \
+                             const bsk_##type##_args *a);                                          \
+    BSKI_CPU_LAUNCH(ref_##op)                                                                      \
+    {                                                                                              \
+        (void)queue;                                                                               \
+        op##_compute(prepared->problem->layout, prepared->problem->params, args);                  \
+        return BSK_OK;                                                                             \
+    }                                                                                              \
+    static void op##_compute(const bsk_layout_tables *t, const bsk_##type##_params *p,             \
                              const bsk_##type##_args *a)
 
 /* A tensor and its memory. Strides beyond the rank are zero. */
@@ -123,8 +123,8 @@ static inline void view_set2(const ref_view *v, int64_t i, int64_t j, double val
 
 static inline void view_set3(const ref_view *v, int64_t i, int64_t j, int64_t k, double value)
 {
-    bski_store(v->dtype, v->data,
-               v->base + i * v->stride[0] + j * v->stride[1] + k * v->stride[2], value);
+    bski_store(v->dtype, v->data, v->base + i * v->stride[0] + j * v->stride[1] + k * v->stride[2],
+               value);
 }
 
 /* beta * dst, which is not read when beta is 0: it may hold anything then. */
@@ -138,8 +138,7 @@ static inline double view_scaled2(const ref_view *dst, int64_t i, int64_t j, dou
     return beta != 0 ? beta * view_get2(dst, i, j) : 0;
 }
 
-static inline double view_scaled3(const ref_view *dst, int64_t i, int64_t j, int64_t k,
-                                  double beta)
+static inline double view_scaled3(const ref_view *dst, int64_t i, int64_t j, int64_t k, double beta)
 {
     return beta != 0 ? beta * view_get3(dst, i, j, k) : 0;
 }
@@ -184,7 +183,7 @@ static inline double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* The smooth activations but gelu_erf are x * sigmoid(v(x)): sigmoid(2 u) = (1 + tanh u) / 2. */
+/* act(x) and act'(x). */
 double bski_ref_act(bsk_act act, double x);
 double bski_ref_act_slope(bsk_act act, double x);
 

@@ -13,8 +13,8 @@ static double column_dot(const bsk_layout_tables *t, const ref_view *x, const re
     for (int64_t e = start[0]; e < start[1]; e++) {
         int64_t slot = t->col_slot[e];
         for (int64_t i = 0; i < slot_height(t, slot); i++)
-            sum += view_get3(x, slot, i, k % t->block_cols) *
-                   view_get3(y, slot, i, k % t->block_cols);
+            sum +=
+                view_get3(x, slot, i, k % t->block_cols) * view_get3(y, slot, i, k % t->block_cols);
     }
     return sum;
 }
@@ -232,8 +232,7 @@ REF_OP(block_gather, block_gather)
     const ref_view index = view_of(&p->index, a->index);
     const char *x = bsk_mem_address(a->x);
     char *y = bsk_mem_address(a->y);
-    const size_t block_bytes =
-        (size_t)(p->y.dims[1] * p->y.dims[2]) * bsk_dtype_size(p->y.dtype);
+    const size_t block_bytes = (size_t)(p->y.dims[1] * p->y.dims[2]) * bsk_dtype_size(p->y.dtype);
 
     for (int64_t i = 0; i < p->y.dims[0]; i++) {
         int64_t source = view_get_int(&index, i);
