@@ -460,7 +460,7 @@ static bsk_status dsd_check(const bski_op_info *op, const void *params, const bs
 {
     const bsk_dsd_params *p = params;
     int64_t i = p->transpose_s ? l->cols : l->rows, j = p->transpose_s ? l->rows : l->cols;
-    int64_t n = p->b.dims[p->b.rank - 1], groups;
+    int64_t n = p->b.dims[p->b.rank - 1], groups = 1;
     BSKI_TRY(expect_batch(op, "b", &p->b, l, &groups));
     BSKI_TRY(expect_dense(op, "b", &p->b, &p->b, j, n));
     BSKI_TRY(expect_dense(op, "c", &p->c, &p->b, i, n));
@@ -516,7 +516,7 @@ static bsk_status dds_check(const bski_op_info *op, const void *params, const bs
 {
     const bsk_dds_params *p = params;
     int64_t i = p->transpose_s ? l->cols : l->rows, j = p->transpose_s ? l->rows : l->cols;
-    int64_t n = p->a.dims[p->a.rank - 2], groups;
+    int64_t n = p->a.dims[p->a.rank - 2], groups = 1;
     BSKI_TRY(expect_batch(op, "a", &p->a, l, &groups));
     BSKI_TRY(expect_dense(op, "a", &p->a, &p->a, n, i));
     BSKI_TRY(expect_dense(op, "c", &p->c, &p->a, n, j));
@@ -619,7 +619,7 @@ static const bski_field sdd_scalars[] = {ALPHA_BETA(sdd)};
 static bsk_status sdd_check(const bski_op_info *op, const void *params, const bsk_layout_tables *l)
 {
     const bsk_sdd_params *p = params;
-    int64_t n = p->a.dims[p->a.rank - 1], groups;
+    int64_t n = p->a.dims[p->a.rank - 1], groups = 1;
     BSKI_TRY(expect_batch(op, "a", &p->a, l, &groups));
     BSKI_TRY(expect_dense(op, "a", &p->a, &p->a, l->rows, n));
     BSKI_TRY(expect_dense(op, "b", &p->b, &p->a, n, l->cols));

@@ -10,9 +10,11 @@ bsk_status bski_struct_read(const char *name, const void *source, size_t full_si
 {
     size_t size;
     memcpy(&size, source, sizeof(size));
-    if (size < sizeof(size_t) || size > 65536)
-        return bski_fail(BSK_E_INVALID, "%s.struct_size is %zu; legal are %zu to 65536", name, size,
-                         sizeof(size_t));
+    /* Any version's size is a multiple of the alignment; others would cut a field in two. */
+    if (size < sizeof(size_t) || size > 65536 || size % _Alignof(size_t))
+        return bski_fail(BSK_E_INVALID,
+                         "%s.struct_size is %zu; legal are multiples of %zu from %zu to 65536", name,
+                         size, _Alignof(size_t), sizeof(size_t));
     for (size_t i = full_size; i < size; i++)
         if (((const char *)source)[i])
             return bski_fail(BSK_E_VERSION,

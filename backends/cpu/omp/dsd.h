@@ -6,18 +6,20 @@
 
 enum {
     FN(NR) = DSD_NV * FN(VL),
-    FN(STRIP) = 32,  /* features that the epilogue takes at once */
-    FN(PANELS) = 4,  /* panels of a group: they share each fetch of S */
-    FN(ENTRIES) = 128, /* blocks of a run */
-    FN(AHEAD) = 8,     /* pieces that a kernel may look ahead */
-    FN(EXPANDED) = 4096 /* elements of S that a run may expand */
+    FN(PANELS) = 4,    /* panels of a group: they share each fetch of S */
+    FN(BAND) = 64,     /* features of a block row that share each fetch of B */
+    FN(STRIP) = 32,    /* features that the epilogue takes at once, or more */
+    FN(SLICE) = DSD_SLICE / (FN(NR) * (int)sizeof(T)), /* depth over which they do */
+    FN(PIECES) = 128,  /* pieces listed at a time */
+    FN(AHEAD) = 8      /* pieces that a kernel may look ahead */
 };
 
-/* A piece of a block: MR features by depth, against rows of the packed B from `first` on. */
+/* A piece of a block: all its features by depth, against rows of the packed B from `first` on. */
 typedef struct FN(piece) {
-    const T *s;
+    const T *s;    /* NULL if S has to be expanded */
     int64_t first;
-    int64_t depth;
+    int32_t depth;
+    int32_t slot, skip; /* where it was cut out: at this depth of the block */
 } FN(piece);
 
 typedef struct FN(dsd) {
@@ -57,10 +59,12 @@ typedef struct FN(dsd) {
 
 /* acc[MR][NV] += s b over the pieces. step_i, step_j: strides of s. S comes from main memory, in
  * an order that no hardware foresees: each eight steps fetch as much of a later piece, `ahead` of
- * this one. pieces has room for that many more. */
+ * this one, and each piece the start of the next one's part of B. Pieces beyond count are only
+ * looked at. */
 #define DSD_TILE(name, NV, step_i, step_j, fetches, fetch_step)                                   \
     static void FN(name)(T *restrict buffer, const FN(piece) *piece, int64_t count,               \
-                         const T *restrict b, int64_t stride, int64_t ahead, bool resume)         \
+                         const T *restrict b, int64_t shift, int64_t stride, int64_t ahead,       \
+                         bool resume)                                                             \
     {                                                                                             \
         V acc[DSD_MR][NV];                                                                        \
         (void)stride;                                                                             \
@@ -69,18 +73,17 @@ typedef struct FN(dsd) {
             _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                                  \
                 acc[i][v] = resume ? FN(vload)(buffer + i * FN(NR) + v * FN(VL)) : (V){0};        \
         for (int64_t e = 0; e < count; e++) {                                                     \
-            const T *restrict s = piece[e].s;                                                     \
+            const T *restrict s = piece[e].s + shift;                                             \
             const T *restrict x = b + piece[e].first * FN(NR);                                    \
-            const T *fetch = piece[e + ahead].s;                                                  \
+            const T *fetch = piece[e + ahead].s + shift;                                          \
             const T *next = b + piece[e + 1].first * FN(NR);                                      \
+            _Pragma("GCC unroll 16") for (int i = 0; i < 8 * FN(NR) * (int)sizeof(T) / 64; i++)   \
+                __builtin_prefetch((const char *)next + 64 * i);                                  \
             int64_t k = piece[e].depth;                                                           \
             for (; k >= 8; k -= 8) {                                                              \
                 _Pragma("GCC unroll 8") for (int i = 0; i < (fetches); i++)                       \
                     __builtin_prefetch(fetch + i * (fetch_step));                                 \
                 fetch += 8 * (step_j);                                                            \
-                _Pragma("GCC unroll 16") for (int i = 0; i < 8 * NV * VEC_BYTES / 64; i++)        \
-                    __builtin_prefetch((const char *)next + 64 * i);                              \
-                next += 8 * FN(NR);                                                               \
                 _Pragma("GCC unroll 8") for (int u = 0; u < 8; u++)                               \
                     DSD_STEP(NV, step_i, step_j)                                                  \
             }                                                                                     \
@@ -104,7 +107,7 @@ DSD_TILE(tile_copy_narrow, 1, 1, DSD_MR, 0, 0)
 #undef DSD_TILE
 
 typedef void (*FN(tile_fn))(T *restrict, const FN(piece) *, int64_t, const T *restrict, int64_t,
-                            int64_t, bool);
+                            int64_t, int64_t, bool);
 
 static FN(tile_fn) FN(tile_choose)(const FN(dsd) *d, bool copy, bool narrow)
 {
@@ -115,63 +118,75 @@ static FN(tile_fn) FN(tile_choose)(const FN(dsd) *d, bool copy, bool narrow)
     return narrow ? FN(tile_cols_narrow) : FN(tile_cols);
 }
 
-/* One row group of op(S): MR features from `row` on within block row `block`. */
+/* A band: up to BAND features of one block row, in row groups of MR. */
 typedef struct FN(band) {
-    const char *s; /* of the group that the batch member uses */
-    int64_t list, end;
-    int64_t row, rows; /* within the block; rows <= MR are stored and inside the matrix */
+    const char *s;            /* of the group that the batch member uses */
+    int64_t list, end, skip;  /* the walk: an entry of the block row, and a depth within it */
+    int64_t row, rows;        /* within the block; all inside the matrix */
 } FN(band);
 
-/* dst[k][MR] = the elements of a block, times its gate; what lies outside is zero. */
-static void FN(expand_block)(const FN(dsd) *d, const FN(band) *band, int64_t slot, int64_t k0,
-                             int64_t depth, T *restrict dst)
+/* Lists pieces from the walk's position on, at most PIECES, and moves it on. */
+static int64_t FN(pieces_list)(const FN(dsd) *d, FN(band) *band, FN(piece) *piece)
 {
-    const int64_t origin = slot * d->block_i * d->block_j;
-    const FN(matrix) m = {d->p->s.dtype, d->stride_j, d->stride_i, (char *)(uintptr_t)band->s};
-    FN(matrix) block = m;
-    block.data += (size_t)origin * type_size(m.type);
+    const int64_t size = d->block_i * d->block_j;
+    int64_t count = 0;
 
-    if (band->rows < DSD_MR)
-        memset(dst, 0, (size_t)(depth * DSD_MR) * sizeof(T));
-    FN(tile_load)(dst, DSD_MR, &block, k0, band->row, depth, band->rows);
+    while (band->list < band->end && count < FN(PIECES)) {
+        const int32_t slot = d->slot[band->list];
+        const int64_t first = d->other[band->list] * d->block_j;
+        const int64_t depth = min_i64(d->block_j, d->J - first);
+        if (!d->gate || d->gate[slot * d->p->gate.strides[0]] != 0) {
+            FN(piece) *next = &piece[count++];
+            next->first = first + band->skip;
+            next->depth = (int32_t)min_i64(depth - band->skip, FN(SLICE));
+            next->slot = slot;
+            next->skip = (int32_t)band->skip;
+            next->s = d->expand ? NULL
+                                : (const T *)(const void *)band->s + slot * size +
+                                      band->row * d->stride_i + band->skip * d->stride_j;
+            band->skip += next->depth;
+            if (band->skip < depth)
+                continue;
+        }
+        band->skip = 0;
+        band->list++;
+    }
+    for (int64_t e = 0; e < FN(AHEAD); e++) /* to be looked at */
+        piece[count + e] = (FN(piece)){(const T *)(const void *)band->s, 0, 0, 0, 0};
+    return count;
+}
+
+/* expanded[k][MR] = features row .. row + rows - 1 of a piece, times its gate, then zeros. */
+static void FN(piece_expand)(const FN(dsd) *d, const FN(band) *band, const FN(piece) *piece,
+                             int64_t row, int64_t rows, T *restrict expanded)
+{
+    const bsk_dtype type = d->p->s.dtype;
+    const size_t origin = (size_t)(piece->slot * (d->block_i * d->block_j)) * type_size(type);
+    const FN(matrix) block = {type, d->stride_j, d->stride_i,
+                              (char *)(uintptr_t)(band->s + origin)};
+
+    if (rows < DSD_MR)
+        memset(expanded, 0, (size_t)(piece->depth * DSD_MR) * sizeof(T));
+    FN(tile_load)(expanded, DSD_MR, &block, piece->skip, row, piece->depth, rows);
     if (d->gate) {
-        const T gate = d->gate[slot * d->p->gate.strides[0]];
-        for (int64_t i = 0; i < depth * DSD_MR; i++)
-            dst[i] *= gate;
+        const T gate = d->gate[piece->slot * d->p->gate.strides[0]];
+        for (int64_t i = 0; i < piece->depth * DSD_MR; i++)
+            expanded[i] *= gate;
     }
 }
 
-/* The next run of pieces of a band, at most ENTRIES; moves band->list and *offset (the depth
- * already taken of the block at band->list) on. */
-static int64_t FN(run_fill)(const FN(dsd) *d, FN(band) *band, int64_t *offset, bool copy,
-                            FN(piece) *piece, T *expanded)
+/* Pieces of one row group of a band, as copies. */
+static void FN(slice_expand)(const FN(dsd) *d, const FN(band) *band, const FN(piece) *piece,
+                             int64_t count, int64_t row, FN(piece) *copy, T *restrict expanded)
 {
-    const int64_t block = d->block_i * d->block_j;
-    int64_t count = 0, room = FN(EXPANDED) / DSD_MR;
-
-    for (; band->list < band->end && count < FN(ENTRIES); band->list++) {
-        const int64_t slot = d->slot[band->list], first = d->other[band->list] * d->block_j;
-        const int64_t depth = min_i64(d->block_j, d->J - first);
-        if (d->gate && d->gate[slot * d->p->gate.strides[0]] == 0)
-            continue;
-        if (!copy) {
-            const T *s = (const T *)(const void *)band->s + slot * block + band->row * d->stride_i;
-            piece[count++] = (FN(piece)){s, first, depth};
-            continue;
-        }
-        if (!room || (*offset == 0 && count && depth > room && depth <= FN(EXPANDED) / DSD_MR))
-            return count;
-        const int64_t part = min_i64(depth - *offset, room);
-        FN(expand_block)(d, band, slot, *offset, part, expanded);
-        piece[count++] = (FN(piece)){expanded, first + *offset, part};
-        expanded += part * DSD_MR;
-        room -= part;
-        *offset += part;
-        if (*offset < depth)
-            return count;
-        *offset = 0;
+    const int64_t rows = min_i64(DSD_MR, band->rows - row);
+    for (int64_t e = 0; e < count; e++) {
+        copy[e] = piece[e];
+        copy[e].s = expanded;
+        FN(piece_expand)(d, band, &piece[e], band->row + row, rows, expanded);
+        expanded += piece[e].depth * DSD_MR;
     }
-    return count;
+    copy[count] = copy[0];
 }
 
 /* The epilogue and the store of features row .. row + rows - 1 of one panel. */
@@ -180,7 +195,7 @@ static void FN(strip_finish)(const FN(dsd) *d, int64_t member, T *restrict x, in
 {
     const bsk_dsd_params *p = d->p;
     const int64_t row_step = p->row_scale.strides[0], col_step = p->col_scale.strides[0];
-    T other[FN(STRIP) + DSD_MR][FN(NR)];
+    T other[FN(STRIP) + FN(BAND)][FN(NR)];
     FN(matrix) c = d->c, residual = d->residual;
 
     c.data += (size_t)(member * d->c_member) * type_size(c.type);
@@ -217,45 +232,79 @@ static void FN(strip_finish)(const FN(dsd) *d, int64_t member, T *restrict x, in
     FN(tile_store)(x, FN(NR), &c, row, col, rows, cols);
 }
 
+/* What rows_compute works in: one per thread, on its stack. */
+typedef struct FN(scratch) {
+    T strip[FN(PANELS)][(FN(STRIP) + FN(BAND) + DSD_MR) * FN(NR)];
+    T expanded[FN(SLICE) * DSD_MR];
+    FN(piece) piece[FN(PIECES) + FN(AHEAD)];
+    FN(piece) copy[FN(SLICE) + 1];
+} FN(scratch);
+
+/* A band times pieces of its list, for each panel of a group: results go to, or are added to,
+ * strip + filled rows. Between row groups the slice's part of B stays in the first-level cache. */
+static void FN(slice_compute)(const FN(dsd) *d, const FN(band) *band, FN(scratch) *scratch,
+                              const FN(piece) *piece, int64_t count, int64_t filled,
+                              const T *packed, int64_t panels, int64_t cols, bool resume)
+{
+    const int64_t stride = d->stride_j == 1 ? d->stride_i : d->stride_j;
+    for (int64_t row = 0; row < band->rows; row += DSD_MR) {
+        const bool copy = d->expand || band->rows - row < DSD_MR;
+        if (copy)
+            FN(slice_expand)(d, band, piece, count, row, scratch->copy, scratch->expanded);
+        for (int64_t q = 0; q < panels; q++)
+            FN(tile_choose)(d, copy, cols - q * FN(NR) <= FN(VL))
+        (scratch->strip[q] + (filled + row) * FN(NR), copy ? scratch->copy : piece, count,
+         packed + q * d->J * FN(NR), copy ? 0 : row * d->stride_i, stride, copy ? 1 : d->ahead,
+         resume);
+    }
+}
+
+static void FN(band_compute)(const FN(dsd) *d, FN(band) *band, FN(scratch) *scratch,
+                             int64_t filled, const T *packed, int64_t panels, int64_t cols)
+{
+    const bool whole = band->rows <= DSD_MR && !d->expand && band->rows == DSD_MR;
+    const int64_t limit = whole ? INT64_MAX : FN(SLICE);
+    bool resume = false;
+
+    while (!resume || band->list < band->end) {
+        const int64_t count = FN(pieces_list)(d, band, scratch->piece);
+        for (int64_t e = 0; e < count || !resume;) {
+            int64_t depth = 0, n = 0;
+            while (e + n < count && depth + scratch->piece[e + n].depth <= limit)
+                depth += scratch->piece[e + n++].depth;
+            FN(slice_compute)(d, band, scratch, scratch->piece + e, n, filled, packed, panels, cols,
+                              resume);
+            resume = true;
+            e += n;
+        }
+    }
+}
+
 /* Block rows first .. last - 1 of one group of panels. */
 static void FN(rows_compute)(const FN(dsd) *d, int64_t member, int64_t group, const T *packed,
                              int64_t first, int64_t last)
 {
     const int64_t head = member % d->t->heads, panel0 = group * d->group_panels;
     const int64_t panels = min_i64(d->group_panels, d->panels - panel0);
-    const int64_t *start = d->start + head * (d->grid_i + 1);
+    const int64_t *start = d->start + head * (d->grid_i + 1), col0 = panel0 * FN(NR);
     const char *s = d->s;
-    FN(piece) piece[FN(ENTRIES) + FN(AHEAD)];
-    T expanded[FN(EXPANDED)] __attribute__((aligned(64)));
-    T strip[FN(PANELS)][(FN(STRIP) + DSD_MR) * FN(NR)] __attribute__((aligned(64)));
+    FN(scratch) scratch __attribute__((aligned(64)));
     int64_t filled = 0, top = first * d->block_i;
 
     if (d->p->s.rank == 4 && d->p->s.dims[0] > 1)
         s += (size_t)(member / d->t->heads * d->p->s.strides[0]) * type_size(d->p->s.dtype);
     for (int64_t block = first; block < last; block++) {
         const int64_t height = min_i64(d->block_i, d->I - block * d->block_i);
-        for (int64_t row = 0; row < height; row += DSD_MR) {
-            FN(band) band = {s, start[block], start[block + 1], row, min_i64(DSD_MR, height - row)};
-            const bool copy = d->expand || band.rows < DSD_MR;
-            int64_t offset = 0;
-            for (bool resume = false; !resume || band.list < band.end; resume = true) {
-                const int64_t count = FN(run_fill)(d, &band, &offset, copy, piece, expanded);
-                for (int64_t e = 0; e < d->ahead; e++)
-                    piece[count + e] = (FN(piece)){(const T *)(const void *)s, 0, 0};
-                for (int64_t q = 0; q < panels; q++) {
-                    const int64_t cols = d->n - (panel0 + q) * FN(NR);
-                    FN(tile_choose)(d, copy, cols <= FN(VL))
-                    (strip[q] + filled * FN(NR), piece, count, packed + q * d->J * FN(NR),
-                     d->stride_j == 1 ? d->stride_i : d->stride_j, d->ahead, resume);
-                }
-            }
+        for (int64_t row = 0; row < height; row += FN(BAND)) {
+            FN(band) band = {s, start[block], start[block + 1], 0, row,
+                             min_i64(FN(BAND), height - row)};
+            FN(band_compute)(d, &band, &scratch, filled, packed, panels, d->n - col0);
             filled += band.rows;
-            if (filled < FN(STRIP) && (block + 1 < last || row + DSD_MR < height))
+            if (filled < FN(STRIP) && (block + 1 < last || row + FN(BAND) < height))
                 continue;
             for (int64_t q = 0; q < panels; q++) {
-                const int64_t col = (panel0 + q) * FN(NR);
-                FN(strip_finish)
-                (d, member, strip[q], top, filled, col, min_i64(FN(NR), d->n - col));
+                const int64_t col = col0 + q * FN(NR), cols = min_i64(FN(NR), d->n - col);
+                FN(strip_finish)(d, member, scratch.strip[q], top, filled, col, cols);
             }
             top += filled;
             filled = 0;

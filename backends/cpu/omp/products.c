@@ -5,8 +5,8 @@
 #include "isa.h"
 #include "rows.h"
 
-/* Bytes of packed operands at a time, and of S in one task. */
-enum { DSD_PACKED = 64 << 20, DSD_TASK = 256 << 10 };
+/* Bytes of packed operands at a time, of S in one task, and of B in a first-level cache. */
+enum { DSD_PACKED = 64 << 20, DSD_TASK = 256 << 10, DSD_SLICE = 24 << 10 };
 
 #define T        float
 #define V        vec_f32
