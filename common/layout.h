@@ -88,10 +88,10 @@ bsk_status bski_layout_from_lists(const bsk_allocator *allocator, const bski_geo
 
 /* Lists with checked offsets: one set of lines (block rows, or block columns) of a layout. */
 typedef struct bski_lines {
-    int32_t grid, other;    /* lines of a head; length of a line in blocks */
-    const int64_t *start;   /* [heads * (grid + 1)] */
-    const int32_t *index;   /* [nnz] position along the line, ascending */
-    const int32_t *slot;    /* [nnz] */
+    int32_t grid, other;  /* lines of a head; length of a line in blocks */
+    const int64_t *start; /* [heads * (grid + 1)] */
+    const int32_t *index; /* [nnz] position along the line, ascending */
+    const int32_t *slot;  /* [nnz] */
 } bski_lines;
 
 bski_lines bski_layout_lines(const bsk_layout_tables *tables, bool by_cols);
@@ -150,10 +150,9 @@ bsk_status bski_layout_random(const bsk_allocator *allocator, const bski_geometr
 bsk_status bski_layout_barabasi_albert(const bsk_allocator *allocator,
                                        const bski_geometry *geometry, bsk_order order, int32_t m,
                                        uint64_t seed, bsk_layout **layout, bski_diag *diag);
-bsk_status bski_layout_watts_strogatz(const bsk_allocator *allocator,
-                                      const bski_geometry *geometry, bsk_order order, int32_t k,
-                                      double p, uint64_t seed, bsk_layout **layout,
-                                      bski_diag *diag);
+bsk_status bski_layout_watts_strogatz(const bsk_allocator *allocator, const bski_geometry *geometry,
+                                      bsk_order order, int32_t k, double p, uint64_t seed,
+                                      bsk_layout **layout, bski_diag *diag);
 
 /* bsk_pattern_evolve of bsk/weights.h. */
 bsk_status bski_layout_evolve(const bsk_layout *source, const float *norm, double fraction,
@@ -172,8 +171,7 @@ uint32_t bski_crc32c(const uint8_t *data, size_t bytes);
 
 void bski_layout_to_bsr(const bsk_layout_tables *tables, int64_t *row_start, int32_t *col,
                         int32_t *slot);
-void bski_layout_to_coo(const bsk_layout_tables *tables, int32_t *head, int32_t *row,
-                        int32_t *col);
+void bski_layout_to_coo(const bsk_layout_tables *tables, int32_t *head, int32_t *row, int32_t *col);
 void bski_layout_to_mask(const bsk_layout_tables *tables, uint8_t *mask);
 bsk_status bski_layout_to_ell(const bsk_layout_tables *tables, int32_t width, int32_t *col,
                               int32_t *slot, bski_diag *diag);
@@ -184,8 +182,8 @@ bsk_status bski_layout_to_ell(const bsk_layout_tables *tables, int32_t width, in
  * line l is line l % grid of head l / grid. Results are the same on every machine. */
 
 /* Equal work: cuts the lines into `parts` >= 1 contiguous ranges of about equal cost, where a line
- * costs its number of kept blocks plus line_cost (0 to 65536). Range p is begin[p] .. begin[p + 1] -
- * 1; begin has parts + 1 elements, the first is 0, the last the number of lines. Every range costs
+ * costs its number of kept blocks plus line_cost (0 to 65536). Range p is the lines begin[p] to
+ * begin[p + 1] - 1; begin has parts + 1 elements, from 0 to the number of lines. Every range costs
  * at most total / parts plus the cost of one line. */
 void bski_schedule_segments(const bsk_layout_tables *tables, bool by_cols, int32_t parts,
                             int32_t line_cost, int64_t *begin);
@@ -225,7 +223,6 @@ bsk_status bski_schedule_groups(const bsk_layout_tables *tables, bool by_cols, i
  * the number of distinct positions in their lists. */
 bsk_status bski_schedule_group_cost(const bsk_layout_tables *tables, bool by_cols, int32_t head,
                                     int32_t group, const int32_t *order,
-                                    const bsk_allocator *allocator, int64_t *cost,
-                                    bski_diag *diag);
+                                    const bsk_allocator *allocator, int64_t *cost, bski_diag *diag);
 
 #endif

@@ -30,11 +30,11 @@ static bsk_status geometry_agree(const bsk_layout_tables *a, const bsk_layout_ta
         const char *name;
         int64_t a, b;
     } fields[] = {
-        {"rows",       a->rows,       b->rows      },
-        {"cols",       a->cols,       b->cols      },
+        {"rows", a->rows, b->rows},
+        {"cols", a->cols, b->cols},
         {"block_rows", a->block_rows, b->block_rows},
         {"block_cols", a->block_cols, b->block_cols},
-        {"heads",      a->heads,      b->heads     },
+        {"heads", a->heads, b->heads},
     };
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (fields[i].a != fields[i].b)
@@ -98,8 +98,7 @@ bsk_status bski_layout_combine(const bsk_layout *a, const bsk_layout *b, bool in
     w.head_start[0] = 0;
     for (int32_t h = 0; h < ta->heads; h++) {
         for (int32_t r = 0; r < ta->grid_rows; r++) {
-            int64_t n =
-                runs_merge(row_run(ta, h, r), row_run(tb, h, r), intersect, w.slot_col + s);
+            int64_t n = runs_merge(row_run(ta, h, r), row_run(tb, h, r), intersect, w.slot_col + s);
             for (int64_t i = 0; i < n; i++)
                 w.slot_row[s + i] = r;
             s += n;
@@ -184,8 +183,7 @@ bsk_status bski_layout_crop(const bsk_layout *source, int32_t row, int32_t rows,
     g.grid_rows = rows;
     g.grid_cols = cols;
     bsk_layout *l;
-    status =
-        bski_layout_new(&source->allocator, &g, window_walk(t, &v, NULL, NULL), &l, diag);
+    status = bski_layout_new(&source->allocator, &g, window_walk(t, &v, NULL, NULL), &l, diag);
     if (status != BSK_OK)
         return status;
     window_walk(t, &v, l, NULL);
@@ -260,9 +258,9 @@ static bsk_status moves_check(const bsk_layout_tables *t, const moves *m, bski_d
         const int32_t *value;
         int64_t limit;
     } inputs[] = {
-        {"slot", m->slot, t->nnz      },
-        {"row",  m->row,  t->grid_rows},
-        {"col",  m->col,  t->grid_cols},
+        {"slot", m->slot, t->nnz},
+        {"row", m->row, t->grid_rows},
+        {"col", m->col, t->grid_cols},
     };
     if (m->count < 0 || m->count > t->nnz)
         return bski_diag_set(diag, BSK_E_INVALID, "count = %lld must be in [0, %lld]",

@@ -49,10 +49,9 @@ static bsk_status grid_set(const char *name, int64_t size, int32_t block, int32_
                              block, MAX_BLOCK);
     int64_t blocks = bski_ceil_div(size, block);
     if (blocks > INT32_MAX)
-        return bski_diag_set(
-            diag, BSK_E_INVALID,
-            "params.%s = %lld in blocks of %d makes a grid of %lld, more than %d", name,
-            (long long)size, block, (long long)blocks, INT32_MAX);
+        return bski_diag_set(diag, BSK_E_INVALID,
+                             "params.%s = %lld in blocks of %d makes a grid of %lld, more than %d",
+                             name, (long long)size, block, (long long)blocks, INT32_MAX);
     *grid = (int32_t)blocks;
     return BSK_OK;
 }
@@ -60,7 +59,12 @@ static bsk_status grid_set(const char *name, int64_t size, int32_t block, int32_
 bsk_status bski_geometry_set(bski_geometry *geometry, const bsk_layout_params *params,
                              bski_diag *diag)
 {
-    bski_geometry g = {params->rows, params->cols, params->block_rows, params->block_cols, 0, 0,
+    bski_geometry g = {params->rows,
+                       params->cols,
+                       params->block_rows,
+                       params->block_cols,
+                       0,
+                       0,
                        params->heads ? params->heads : 1};
     bsk_status status = grid_set("rows", g.rows, g.block_rows, &g.grid_rows, diag);
     if (status == BSK_OK)
@@ -112,9 +116,9 @@ bsk_status bski_layout_new(const bsk_allocator *allocator, const bski_geometry *
                 layout_grow(&bytes, 6 * nnz, sizeof(int32_t)) && bytes <= PTRDIFF_MAX;
     bsk_layout *l = fits ? allocator->resize(allocator->user, NULL, bytes) : NULL;
     if (!l)
-        return bski_diag_set(
-            diag, BSK_E_NOMEM, "no memory for the tables of %d x %d x %d blocks with %lld kept",
-            g->heads, g->grid_rows, g->grid_cols, (long long)nnz);
+        return bski_diag_set(diag, BSK_E_NOMEM,
+                             "no memory for the tables of %d x %d x %d blocks with %lld kept",
+                             g->heads, g->grid_rows, g->grid_cols, (long long)nnz);
 
     memset(l, 0, sizeof *l);
     int64_t *offsets = (int64_t *)(l + 1);
@@ -380,9 +384,8 @@ bsk_status bski_layout_index(bsk_layout *layout, bsk_order order, bski_duplicate
                              bski_diag *diag)
 {
     bsk_layout_tables *t = &layout->tables;
-    head_view v = {.grid_rows = t->grid_rows,
-                   .grid_cols = t->grid_cols,
-                   .w = bski_layout_writable(layout)};
+    head_view v = {
+        .grid_rows = t->grid_rows, .grid_cols = t->grid_cols, .w = bski_layout_writable(layout)};
     *duplicate = (bski_duplicate){-1, -1, -1};
     for (int32_t h = 0; h < t->heads; h++) {
         v.first = t->head_start[h];
@@ -420,19 +423,18 @@ static int64_t mask_count(const uint8_t *mask, int64_t n)
     return total;
 }
 
-/* Lists one row's blocks from slot s on, without a branch per byte: each write is overwritten unless
- * the byte is nonzero. The last kept block of the layout could be followed by such a write, which
- * `room` (slots left) prevents. */
+/* Lists one row's blocks, without a branch per byte: each write is overwritten unless the byte is
+ * nonzero. `room` is the number of slots left; there is nothing to list beyond it. */
 static int64_t mask_row(const uint8_t *mask, int32_t cols, int32_t row, int32_t *slot_row,
                         int32_t *slot_col, int64_t room)
 {
     int64_t n = 0;
-    int32_t c = 0;
-    for (; c < cols && n < room; c++) {
-        slot_row[n] = row;
+    for (int32_t c = 0; c < cols && n < room; c++) {
         slot_col[n] = c;
         n += mask[c] != 0;
     }
+    for (int64_t i = 0; i < n; i++)
+        slot_row[i] = row;
     return n;
 }
 
@@ -448,8 +450,7 @@ bsk_status bski_layout_from_mask(const bsk_allocator *allocator, const bski_geom
         return bski_diag_set(diag, BSK_E_INVALID, "mask: %d x %d x %d bytes cannot exist",
                              geometry->heads, geometry->grid_rows, geometry->grid_cols);
     bsk_layout *l;
-    bsk_status status =
-        bski_layout_new(allocator, geometry, mask_count(mask, all), &l, diag);
+    bsk_status status = bski_layout_new(allocator, geometry, mask_count(mask, all), &l, diag);
     if (status != BSK_OK)
         return status;
     bski_writable w = bski_layout_writable(l);
@@ -569,8 +570,7 @@ bsk_status bski_layout_from_coo(const bsk_allocator *allocator, const bski_geome
     status = bski_layout_index(l, order, &duplicate, diag);
     if (status != BSK_OK) {
         bski_layout_free(l);
-        return duplicate.head < 0 ? status
-                                  : coo_duplicate(&duplicate, count, head, row, col, diag);
+        return duplicate.head < 0 ? status : coo_duplicate(&duplicate, count, head, row, col, diag);
     }
     *layout = l;
     return BSK_OK;
@@ -596,10 +596,10 @@ static bsk_status lists_check(const list_names *names, const int64_t *start, int
         for (int64_t i = 0; i <= grid; i++) {
             int64_t k = h * (grid + 1) + i;
             if (start[k] < last || start[k] > INT32_MAX || (i == 0 && start[k] != last))
-                return bski_diag_set(
-                    diag, BSK_E_INVALID, "%s[%d][%lld] = %lld must be in [%lld, %lld]",
-                    names->start, h, (long long)i, (long long)start[k], (long long)last,
-                    (long long)(i ? INT32_MAX : last));
+                return bski_diag_set(diag, BSK_E_INVALID,
+                                     "%s[%d][%lld] = %lld must be in [%lld, %lld]", names->start, h,
+                                     (long long)i, (long long)start[k], (long long)last,
+                                     (long long)(i ? INT32_MAX : last));
             last = start[k];
         }
     *nnz = last;
@@ -650,10 +650,10 @@ static bsk_status lists_duplicate(const bski_duplicate *d, const list_names *nam
         if (index[e] != wanted)
             continue;
         if (found >= 0)
-            return bski_diag_set(
-                diag, BSK_E_INVALID,
-                "%s[%lld] and %s[%lld] are the same block (%d, %d) of head %d", names->index,
-                (long long)found, names->index, (long long)e, d->row, d->col, d->head);
+            return bski_diag_set(diag, BSK_E_INVALID,
+                                 "%s[%lld] and %s[%lld] are the same block (%d, %d) of head %d",
+                                 names->index, (long long)found, names->index, (long long)e, d->row,
+                                 d->col, d->head);
         found = e;
     }
     return bski_diag_set(diag, BSK_E_INTERNAL, "a duplicate block was not found again");

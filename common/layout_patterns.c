@@ -164,9 +164,11 @@ static bool draw_dense(stream *s, const bsk_allocator *allocator, uint64_t n, ui
     }
     for (int64_t i = 0; i < words; i++) {
         uint64_t word = invert ? ~bits[i] : bits[i];
-        for (uint64_t t = 64 * (uint64_t)i; word && t < n; t++, word >>= 1)
-            if (word & 1)
+        for (; word; word &= word - 1) {
+            uint64_t t = 64 * (uint64_t)i + (uint64_t)__builtin_ctzll(word);
+            if (t < n) /* the inverted last word has bits beyond */
                 (out++)->key = t;
+        }
     }
     bski_table_free(allocator, bits);
     return true;
@@ -209,8 +211,8 @@ static bool draw_distinct(stream *s, const bsk_allocator *allocator, uint64_t n,
 
 /* --- selection -------------------------------------------------------------------------------- */
 
-/* The count-th smallest key, 1 <= count <= n, by one digit at a time; *ties is how many keys of that
- * value belong to the count smallest. */
+/* The count-th smallest key, 1 <= count <= n, by one digit at a time; *ties is how many keys of
+ * that value belong to the count smallest. */
 static uint64_t select_smallest(const uint64_t *key, int64_t n, int64_t count, int64_t *ties)
 {
     uint64_t prefix = 0;
@@ -257,9 +259,8 @@ static bsk_status dense_strides(const bsk_tensor *desc, int64_t strides[3], size
                                  "desc.strides[%d] = %lld must not be negative", i,
                                  (long long)strides[i]);
         if (!bski_mul_i64(desc->dims[i] - 1, strides[i], &span) ||
-            !bski_add_i64(reach, span, &reach) ||
-            !bski_mul_size((size_t)reach, element, &bytes) || bytes > PTRDIFF_MAX ||
-            (contiguous && !bski_mul_i64(step, desc->dims[i], &step)))
+            !bski_add_i64(reach, span, &reach) || !bski_mul_size((size_t)reach, element, &bytes) ||
+            bytes > PTRDIFF_MAX || (contiguous && !bski_mul_i64(step, desc->dims[i], &step)))
             return bski_diag_set(diag, BSK_E_INVALID, "desc: its size overflows at dimension %d",
                                  i);
     }
@@ -284,8 +285,7 @@ static bsk_status dense_open(dense *d, const bski_geometry *g, const bsk_tensor 
     for (int i = 0; i < desc->rank; i++)
         if (desc->dims[i] != want[i + 3 - desc->rank])
             return bski_diag_set(diag, BSK_E_INVALID, "desc.dims[%d] = %lld must be %lld", i,
-                                 (long long)desc->dims[i],
-                                 (long long)want[i + 3 - desc->rank]);
+                                 (long long)desc->dims[i], (long long)want[i + 3 - desc->rank]);
     int64_t strides[3] = {0};
     bsk_status status = dense_strides(desc, strides, element, diag);
     if (status != BSK_OK)
@@ -563,10 +563,9 @@ static void watts_draw(stream *s, int32_t n, int32_t k, uint64_t rewire, key_set
         }
 }
 
-bsk_status bski_layout_watts_strogatz(const bsk_allocator *allocator,
-                                      const bski_geometry *geometry, bsk_order order, int32_t k,
-                                      double p, uint64_t seed, bsk_layout **layout,
-                                      bski_diag *diag)
+bsk_status bski_layout_watts_strogatz(const bsk_allocator *allocator, const bski_geometry *geometry,
+                                      bsk_order order, int32_t k, double p, uint64_t seed,
+                                      bsk_layout **layout, bski_diag *diag)
 {
     *layout = NULL;
     const bski_geometry *g = geometry;
@@ -643,8 +642,7 @@ static void evolve_move(const bsk_layout_tables *t, int32_t h, const uint64_t *k
             e = start[++row];
         }
         /* the column of an empty place is its rank in the row plus the kept blocks before it */
-        while (e < start[row + 1] &&
-               t->row_col[e] - (e - start[row]) <= (int64_t)(rank - passed))
+        while (e < start[row + 1] && t->row_col[e] - (e - start[row]) <= (int64_t)(rank - passed))
             e++;
         w->slot_row[s] = row;
         w->slot_col[s] = (int32_t)((int64_t)(rank - passed) + e - start[row]);
@@ -668,8 +666,7 @@ static bool evolve_head(const bsk_layout *source, int32_t h, const float *norm, 
     uint64_t *key = bski_table_alloc(allocator, count, sizeof *key);
     bski_pair *drawn = key ? bski_table_alloc(allocator, moved, sizeof *drawn) : NULL;
     stream s = stream_open(seed, USE_EVOLVE, h);
-    bool good =
-        drawn && draw_distinct(&s, allocator, (uint64_t)empty, (uint64_t)moved, drawn);
+    bool good = drawn && draw_distinct(&s, allocator, (uint64_t)empty, (uint64_t)moved, drawn);
     if (good) {
         for (int64_t k = 0; k < count; k++)
             key[k] = evolve_key(norm[first + k]);

@@ -25,7 +25,8 @@ void bski_schedule_segments(const bsk_layout_tables *tables, bool by_cols, int32
     for (int64_t p = 1; p < parts; p++) {
         /* p / parts of the total, without the product of both */
         int64_t target = total / parts * p + total % parts * p / parts;
-        int64_t low = begin[p - 1], high = count; /* the first line that starts at target or after */
+        int64_t low = begin[p - 1],
+                high = count; /* the first line that starts at target or after */
         while (low < high) {
             int64_t middle = low + (high - low) / 2;
             if (segment_prefix(&lines, tables->nnz, count, middle, line_cost) < target)
@@ -70,8 +71,7 @@ bsk_status bski_schedule_raster(const bsk_layout_tables *tables, bool by_cols,
     int64_t longer = t->grid_rows > t->grid_cols ? t->grid_rows : t->grid_cols;
     bski_pair *pairs = bski_table_alloc(allocator, 2 * t->nnz, sizeof *pairs);
     if (!pairs)
-        return bski_diag_set(diag, BSK_E_NOMEM, "no memory to sort %lld blocks",
-                             (long long)t->nnz);
+        return bski_diag_set(diag, BSK_E_NOMEM, "no memory to sort %lld blocks", (long long)t->nnz);
     for (int32_t h = 0; h < t->heads; h++) {
         int64_t first = t->head_start[h], count = t->head_start[h + 1] - first;
         for (int64_t i = 0; i < count; i++) {
@@ -212,8 +212,7 @@ bsk_status bski_schedule_groups(const bsk_layout_tables *tables, bool by_cols, i
 
 bsk_status bski_schedule_group_cost(const bsk_layout_tables *tables, bool by_cols, int32_t head,
                                     int32_t group, const int32_t *order,
-                                    const bsk_allocator *allocator, int64_t *cost,
-                                    bski_diag *diag)
+                                    const bsk_allocator *allocator, int64_t *cost, bski_diag *diag)
 {
     bski_lines lines = bski_layout_lines(tables, by_cols);
     line_group g = {.lines = &lines, .start = lines.start + head * ((int64_t)lines.grid + 1)};

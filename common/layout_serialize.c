@@ -145,8 +145,7 @@ static bsk_status reader_split(reader *r, const uint8_t *data, size_t bytes, uin
     if (!fits || body != bytes - HEADER_BYTES - CHECKSUM_BYTES)
         return bski_diag_set(diag, BSK_E_CORRUPT,
                              "data: %zu bytes do not hold %d x %d x %d blocks with %lld kept",
-                             bytes, r->g.heads, r->g.grid_rows, r->g.grid_cols,
-                             (long long)r->nnz);
+                             bytes, r->g.heads, r->g.grid_rows, r->g.grid_cols, (long long)r->nnz);
     r->row_counts = data + HEADER_BYTES;
     r->col_counts = r->row_counts + 4 * rows;
     r->cols = r->col_counts + 4 * cols;
@@ -321,9 +320,8 @@ bsk_status bski_layout_to_ell(const bsk_layout_tables *tables, int32_t width, in
     bsk_layout_info info;
     bski_layout_describe(t, &info);
     if (width < info.max_row_blocks)
-        return bski_diag_set(diag, BSK_E_INVALID,
-                             "width = %d must be at least max_row_blocks = %d", width,
-                             info.max_row_blocks);
+        return bski_diag_set(diag, BSK_E_INVALID, "width = %d must be at least max_row_blocks = %d",
+                             width, info.max_row_blocks);
     int64_t at = 0;
     for (int64_t h = 0; h < t->heads; h++) {
         const int64_t *start = t->row_start + h * ((int64_t)t->grid_rows + 1);

@@ -186,7 +186,7 @@ static bsk_status device_add(bsk_context *c, const bski_backend *b, int32_t inde
         d->context = c;
         d->backend = b;
         d->props.struct_size = sizeof(d->props);
-        snprintf(d->id, sizeof(d->id), "%.20s:%d", b->api->name, (int)index);
+        snprintf(d->id, sizeof(d->id), "%.18s:%d", b->api->name, (int)index);
         status = b->api->device_open(&c->host, index, &d->handle, &d->props);
     }
     if (status) {

@@ -84,9 +84,9 @@ bsk_status bsk_layout_from_mask(bsk_context *context, const bsk_layout_params *p
     return layout_report(__func__, status, &s.diag);
 }
 
-bsk_status bsk_layout_from_coo(bsk_context *context, const bsk_layout_params *params,
-                               int64_t count, const int32_t *head, const int32_t *row,
-                               const int32_t *col, bsk_layout **layout)
+bsk_status bsk_layout_from_coo(bsk_context *context, const bsk_layout_params *params, int64_t count,
+                               const int32_t *head, const int32_t *row, const int32_t *col,
+                               bsk_layout **layout)
 {
     REQUIRE_RESULT(layout);
     setup s;
@@ -173,8 +173,8 @@ bsk_status bsk_layout_watts_strogatz(bsk_context *context, const bsk_layout_para
     bsk_status status = setup_read(&s, __func__, context, params);
     if (status != BSK_OK)
         return status;
-    status = bski_layout_watts_strogatz(s.allocator, &s.geometry, s.order, k, p, seed, layout,
-                                        &s.diag);
+    status =
+        bski_layout_watts_strogatz(s.allocator, &s.geometry, s.order, k, p, seed, layout, &s.diag);
     return layout_report(__func__, status, &s.diag);
 }
 
@@ -219,8 +219,7 @@ bsk_status bsk_layout_crop(const bsk_layout *source, int32_t row, int32_t rows, 
     REQUIRE_RESULT(layout);
     REQUIRE(source);
     bski_diag diag;
-    bsk_status status =
-        bski_layout_crop(source, row, rows, col, cols, source_slot, layout, &diag);
+    bsk_status status = bski_layout_crop(source, row, rows, col, cols, source_slot, layout, &diag);
     return layout_report(__func__, status, &diag);
 }
 
@@ -304,9 +303,9 @@ bsk_status bsk_layout_find(const bsk_layout *layout, int32_t head, int32_t row, 
         const char *name;
         int32_t value, limit;
     } inputs[] = {
-        {"head", head, t->heads    },
-        {"row",  row,  t->grid_rows},
-        {"col",  col,  t->grid_cols},
+        {"head", head, t->heads},
+        {"row", row, t->grid_rows},
+        {"col", col, t->grid_cols},
     };
     for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++)
         if (inputs[i].value < 0 || inputs[i].value >= inputs[i].limit)

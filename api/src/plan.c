@@ -13,8 +13,8 @@ bsk_status bski_struct_read(const char *name, const void *source, size_t full_si
     /* Any version's size is a multiple of the alignment; others would cut a field in two. */
     if (size < sizeof(size_t) || size > 65536 || size % _Alignof(size_t))
         return bski_fail(BSK_E_INVALID,
-                         "%s.struct_size is %zu; legal are multiples of %zu from %zu to 65536", name,
-                         size, _Alignof(size_t), sizeof(size_t));
+                         "%s.struct_size is %zu; legal are multiples of %zu from %zu to 65536",
+                         name, size, _Alignof(size_t), sizeof(size_t));
     for (size_t i = full_size; i < size; i++)
         if (((const char *)source)[i])
             return bski_fail(BSK_E_VERSION,
@@ -289,8 +289,7 @@ static bsk_status choose_entry(bsk_plan *plan, const bsk_plan_options *options)
     if (status == BSK_E_UNSUPPORTED && fallback == BSK_FALLBACK_ALLOW && d != c->cpu && c->cpu) {
         warn_fallback(plan);
         plan->executor = c->cpu;
-        status =
-            bski_dispatch(c->cpu, &plan->problem, options->kernels, fallback, &plan->entry);
+        status = bski_dispatch(c->cpu, &plan->problem, options->kernels, fallback, &plan->entry);
         if (status == BSK_OK)
             bski_error_restore(&before);
     }

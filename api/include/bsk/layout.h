@@ -128,7 +128,8 @@ BSK_API bsk_status bsk_layout_crop(const bsk_layout *source, int32_t row, int32_
  * transposed. */
 BSK_API bsk_status bsk_layout_transpose(const bsk_layout *source, bsk_layout **layout);
 
-/* One head repeated heads times. The source must have one head. */
+/* One head repeated heads times, each with the source's order of slots. The source must have one
+ * head. */
 BSK_API bsk_status bsk_layout_broadcast(const bsk_layout *source, int32_t heads,
                                         bsk_layout **layout);
 

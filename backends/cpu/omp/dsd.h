@@ -312,27 +312,6 @@ static void FN(rows_compute)(const FN(dsd) *d, int64_t member, int64_t group, co
     }
 }
 
-/* The first block row of a range: ranges have about equal numbers of blocks, and each row counts
- * as one more block, so that empty rows are shared out as well. */
-static int64_t FN(range_start)(const FN(dsd) *d, int64_t head, int64_t range)
-{
-    const int64_t *start = d->start + head * (d->grid_i + 1);
-    const int64_t total = start[d->grid_i] - start[0] + d->grid_i;
-    const int64_t target = (int64_t)((double)total * (double)range / (double)d->ranges);
-    int64_t low = 0, high = d->grid_i;
-
-    if (range >= d->ranges)
-        return d->grid_i;
-    while (low < high) {
-        const int64_t middle = low + (high - low) / 2;
-        if (start[middle] - start[0] + middle < target)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 enum { FN(PACK_ROWS) = 256 };
 
 /* Packs rows of B for one panel; columns beyond n are zero. */
@@ -376,32 +355,15 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) *d, size_t *bytes)
     d->panels = bski_ceil_div(d->n, FN(NR));
     if (!bski_mul_size((size_t)d->J, FN(NR) * sizeof(T), &panel))
         return false;
-    d->group_panels = max_i64(1, min_i64(FN(PANELS), (int64_t)(DSD_GROUP / panel)));
+    d->group_panels = max_i64(1, min_i64(FN(PANELS), (int64_t)(NEAR / panel)));
     d->groups = bski_ceil_div(d->panels, d->group_panels);
     d->chunk = d->batch * d->groups;
     if (!bski_mul_size(panel, (size_t)d->group_panels, &group))
         return false;
-    d->chunk = max_i64(1, min_i64(d->chunk, (int64_t)(DSD_PACKED / group)));
+    d->chunk = max_i64(1, min_i64(d->chunk, (int64_t)(PACKED / group)));
     d->ahead = max_i64(1, min_i64(FN(AHEAD), 64 / d->block_j));
     d->expand = p->s.dtype != OWN || p->gate.dtype != BSK_NONE;
     return bski_mul_size(group, (size_t)d->chunk, bytes);
-}
-
-static bsk_reason FN(dsd_accept)(const bsk_problem *problem)
-{
-    FN(dsd) d;
-    size_t bytes;
-    return FN(dsd_shape)(problem, &d, &bytes) ? BSK_ACCEPT : BSK_REFUSE_LIMIT;
-}
-
-static FN(matrix) FN(matrix_of)(const bsk_tensor *t, bsk_mem mem, int64_t *member)
-{
-    const int32_t axis = t->rank - 2;
-    FN(matrix) m = {BSK_NONE, 0, 0, NULL};
-    if (t->dtype == BSK_NONE)
-        return m;
-    *member = axis ? t->strides[0] : 0;
-    return (FN(matrix)){t->dtype, t->strides[axis], t->strides[axis + 1], bsk_mem_address(mem)};
 }
 
 static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd_args *a)
@@ -446,10 +408,11 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
 #pragma omp for schedule(dynamic)
             for (int64_t i = 0; i < count * d.ranges; i++) {
                 const int64_t slot = i / d.ranges, range = i % d.ranges, g = g0 + slot;
-                const int64_t member = g / d.groups, head = member % d.t->heads;
+                const int64_t member = g / d.groups;
+                const int64_t *start = d.start + member % d.t->heads * (d.grid_i + 1);
                 FN(rows_compute)(&d, member, g % d.groups, d.packed + slot * group_size,
-                                 FN(range_start)(&d, head, range),
-                                 FN(range_start)(&d, head, range + 1));
+                                 range_start(start, d.grid_i, range, d.ranges),
+                                 range_start(start, d.grid_i, range + 1, d.ranges));
             }
         }
     }

@@ -31,14 +31,18 @@
     OMP_LAUNCH(stem)
 
 /* Registers decide the tiles. A tile of the dsd kernel has DSD_MR features of S and DSD_NV vectors
- * along n; one of the sdd kernel SDD_MR rows and two vectors of columns. DSD_GROUP is the packed
- * data, in bytes, that should stay in the second-level cache while S streams past. */
+ * along n; one of the sdd kernel SDD_MR rows and two vectors of columns. NEAR is the packed data,
+ * in bytes, that should stay in the second-level cache while the rest streams past. VEC_PAIRS: blocks
+ * narrower than a vector may take two steps of a sum side by side. */
 #if defined(BSK_ISA_AVX512)
-enum { VEC_BYTES = 64, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, DSD_GROUP = 1 << 20 };
+#define VEC_PAIRS 1
+enum { VEC_BYTES = 64, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, NEAR = 1 << 20 };
 #elif defined(BSK_ISA_AVX2)
-enum { VEC_BYTES = 32, DSD_MR = 4, DSD_NV = 3, SDD_MR = 4, DSD_GROUP = 1 << 19 };
+#define VEC_PAIRS 1
+enum { VEC_BYTES = 32, DSD_MR = 4, DSD_NV = 3, SDD_MR = 4, NEAR = 1 << 19 };
 #else
-enum { VEC_BYTES = 16, DSD_MR = 4, DSD_NV = 2, SDD_MR = 4, DSD_GROUP = 1 << 18 };
+#define VEC_PAIRS 0
+enum { VEC_BYTES = 16, DSD_MR = 4, DSD_NV = 2, SDD_MR = 4, NEAR = 1 << 18 };
 #endif
 
 typedef float vec_f32 __attribute__((vector_size(VEC_BYTES)));

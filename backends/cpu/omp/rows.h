@@ -10,6 +10,73 @@ static inline size_t type_size(bsk_dtype type)
     return type == BSK_F64 ? 8 : type == BSK_F32 ? 4 : 2;
 }
 
+/* memcpy of short rows, without the call. */
+OMP_INLINE void row_copy(void *restrict dst, const void *restrict src, size_t bytes)
+{
+    typedef char wide __attribute__((vector_size(32), aligned(1), may_alias));
+    typedef char part __attribute__((vector_size(16), aligned(1), may_alias));
+    char *d = dst;
+    const char *s = src;
+    for (; bytes >= 32; bytes -= 32, d += 32, s += 32)
+        *(wide *)d = *(const wide *)s;
+    for (; bytes >= 16; bytes -= 16, d += 16, s += 16)
+        *(part *)d = *(const part *)s;
+    if (bytes)
+        memcpy(d, s, bytes);
+}
+
+/* Squares of SQUARE x SQUARE elements, transposed: dst[r][c] = src[c][r]. */
+#if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2)
+enum { SQUARE_f32 = 8, SQUARE_f64 = 4 };
+
+OMP_INLINE void transpose_square_f32(float *dst, int64_t dst_ld, const float *src, int64_t src_ld)
+{
+    __m256 a[8], b[8];
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) a[i] = _mm256_loadu_ps(src + i * src_ld);
+    _Pragma("GCC unroll 4") for (int i = 0; i < 8; i += 2)
+    {
+        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+    }
+    _Pragma("GCC unroll 2") for (int i = 0; i < 8; i += 4)
+    {
+        a[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
+        a[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xee);
+        a[i + 2] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+        a[i + 3] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+    }
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+    {
+        _mm256_storeu_ps(dst + i * dst_ld, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+        _mm256_storeu_ps(dst + (i + 4) * dst_ld, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+    }
+}
+
+OMP_INLINE void transpose_square_f64(double *dst, int64_t dst_ld, const double *src, int64_t src_ld)
+{
+    __m256d s0 = _mm256_loadu_pd(src), s1 = _mm256_loadu_pd(src + src_ld);
+    __m256d s2 = _mm256_loadu_pd(src + 2 * src_ld), s3 = _mm256_loadu_pd(src + 3 * src_ld);
+    __m256d even01 = _mm256_unpacklo_pd(s0, s1), odd01 = _mm256_unpackhi_pd(s0, s1);
+    __m256d even23 = _mm256_unpacklo_pd(s2, s3), odd23 = _mm256_unpackhi_pd(s2, s3);
+    _mm256_storeu_pd(dst, _mm256_permute2f128_pd(even01, even23, 0x20));
+    _mm256_storeu_pd(dst + dst_ld, _mm256_permute2f128_pd(odd01, odd23, 0x20));
+    _mm256_storeu_pd(dst + 2 * dst_ld, _mm256_permute2f128_pd(even01, even23, 0x31));
+    _mm256_storeu_pd(dst + 3 * dst_ld, _mm256_permute2f128_pd(odd01, odd23, 0x31));
+}
+#else
+enum { SQUARE_f32 = 4, SQUARE_f64 = 4 };
+
+#define TRANSPOSE_SQUARE(name, type)                                                              \
+    OMP_INLINE void name(type *dst, int64_t dst_ld, const type *src, int64_t src_ld)              \
+    {                                                                                             \
+        for (int64_t r = 0; r < 4; r++)                                                           \
+            for (int64_t c = 0; c < 4; c++)                                                       \
+                dst[r * dst_ld + c] = src[c * src_ld + r];                                        \
+    }
+TRANSPOSE_SQUARE(transpose_square_f32, float)
+TRANSPOSE_SQUARE(transpose_square_f64, double)
+#endif
+
 static inline void f16_to_f32_row(float *dst, const uint16_t *src, int64_t count)
 {
     int64_t i = 0;
@@ -44,7 +111,7 @@ static inline void row_load_f32(float *restrict dst, bsk_dtype type, const void 
 {
     switch (type) {
     case BSK_F32:
-        memcpy(dst, (const float *)src + index, (size_t)count * sizeof(float));
+        row_copy(dst, (const float *)src + index, (size_t)count * sizeof(float));
         break;
     case BSK_F16:
         f16_to_f32_row(dst, (const uint16_t *)src + index, count);
@@ -65,7 +132,7 @@ static inline void row_store_f32(const float *restrict src, bsk_dtype type, void
 {
     switch (type) {
     case BSK_F32:
-        memcpy((float *)dst + index, src, (size_t)count * sizeof(float));
+        row_copy((float *)dst + index, src, (size_t)count * sizeof(float));
         break;
     case BSK_F16:
         f32_to_f16_row((uint16_t *)dst + index, src, count);
@@ -88,7 +155,7 @@ static inline void row_load_f64(double *restrict dst, bsk_dtype type, const void
                                 int64_t index, int64_t count)
 {
     if (type == BSK_F64)
-        memcpy(dst, (const double *)src + index, (size_t)count * sizeof(double));
+        row_copy(dst, (const double *)src + index, (size_t)count * sizeof(double));
     else
         for (int64_t i = 0; i < count; i++)
             dst[i] = bski_load(type, src, index + i);
@@ -98,7 +165,7 @@ static inline void row_store_f64(const double *restrict src, bsk_dtype type, voi
                                  int64_t index, int64_t count)
 {
     if (type == BSK_F64)
-        memcpy((double *)dst + index, src, (size_t)count * sizeof(double));
+        row_copy((double *)dst + index, src, (size_t)count * sizeof(double));
     else
         for (int64_t i = 0; i < count; i++)
             bski_store(type, dst, index + i, src[i]);

@@ -23,30 +23,15 @@ OMP_INLINE V FN(vsplat)(T x)
 static void FN(transpose)(T *restrict dst, int64_t dst_ld, const T *restrict src, int64_t src_ld,
                           int64_t rows, int64_t cols)
 {
-    typedef T quad __attribute__((vector_size(4 * sizeof(T))));
-    typedef T quad_mem __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
     int64_t c = 0;
-
-    for (; c + 4 <= cols; c += 4) {
+    for (; c + FN(SQUARE) <= cols; c += FN(SQUARE)) {
         const T *s = src + c * src_ld;
-        T *d = dst + c;
         int64_t r = 0;
-        for (; r + 4 <= rows; r += 4) {
-            quad s0 = *(const quad_mem *)(s + r), s1 = *(const quad_mem *)(s + src_ld + r);
-            quad s2 = *(const quad_mem *)(s + 2 * src_ld + r);
-            quad s3 = *(const quad_mem *)(s + 3 * src_ld + r);
-            quad lo01 = __builtin_shufflevector(s0, s1, 0, 4, 1, 5);
-            quad hi01 = __builtin_shufflevector(s0, s1, 2, 6, 3, 7);
-            quad lo23 = __builtin_shufflevector(s2, s3, 0, 4, 1, 5);
-            quad hi23 = __builtin_shufflevector(s2, s3, 2, 6, 3, 7);
-            *(quad_mem *)(d + r * dst_ld) = __builtin_shufflevector(lo01, lo23, 0, 1, 4, 5);
-            *(quad_mem *)(d + (r + 1) * dst_ld) = __builtin_shufflevector(lo01, lo23, 2, 3, 6, 7);
-            *(quad_mem *)(d + (r + 2) * dst_ld) = __builtin_shufflevector(hi01, hi23, 0, 1, 4, 5);
-            *(quad_mem *)(d + (r + 3) * dst_ld) = __builtin_shufflevector(hi01, hi23, 2, 3, 6, 7);
-        }
+        for (; r + FN(SQUARE) <= rows; r += FN(SQUARE))
+            FN(transpose_square)(dst + r * dst_ld + c, dst_ld, s + r, src_ld);
         for (; r < rows; r++)
-            for (int64_t k = 0; k < 4; k++)
-                d[r * dst_ld + k] = s[k * src_ld + r];
+            for (int64_t k = 0; k < FN(SQUARE); k++)
+                dst[r * dst_ld + c + k] = s[k * src_ld + r];
     }
     for (; c < cols; c++)
         for (int64_t r = 0; r < rows; r++)
@@ -59,6 +44,17 @@ typedef struct FN(matrix) {
     int64_t row_stride, col_stride;
     char *data;
 } FN(matrix);
+
+/* The last two dimensions of a tensor; *member receives the stride of the one before. */
+static FN(matrix) FN(matrix_of)(const bsk_tensor *t, bsk_mem mem, int64_t *member)
+{
+    const int32_t axis = t->rank - 2;
+    FN(matrix) m = {BSK_NONE, 0, 0, NULL};
+    if (t->dtype == BSK_NONE)
+        return m;
+    *member = axis ? t->strides[0] : 0;
+    return (FN(matrix)){t->dtype, t->strides[axis], t->strides[axis + 1], bsk_mem_address(mem)};
+}
 
 static void FN(tile_load)(T *restrict dst, int64_t ld, const FN(matrix) *m, int64_t row,
                           int64_t col, int64_t rows, int64_t cols)

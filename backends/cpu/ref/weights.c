@@ -234,7 +234,7 @@ REF_OP(block_gather, block_gather)
     char *y = bsk_mem_address(a->y);
     const size_t block_bytes = (size_t)(p->y.dims[1] * p->y.dims[2]) * bsk_dtype_size(p->y.dtype);
 
-    for (int64_t i = 0; i < p->y.dims[0]; i++) {
+    for (int64_t i = 0; block_bytes && i < p->y.dims[0]; i++) {
         int64_t source = view_get_int(&index, i);
         if (source >= 0 && source < p->x.dims[0])
             memcpy(y + (size_t)i * block_bytes, x + (size_t)source * block_bytes, block_bytes);

@@ -1,0 +1,480 @@
+/* S = A B on the kept blocks. Included by products.c once for each arithmetic type.
+ *
+ * Pairs and batch members that add to the same blocks are joined to one long axis n, which is cut
+ * into chunks. Both operands of a chunk are packed with n outermost: a in groups of MR rows, b in
+ * strips of one vector of columns. A block narrower than half a vector takes two steps of n side by
+ * side instead (`pair` = 2), and the two halves are added in the end. So each element of S is one
+ * sum in an order that depends on shapes only. */
+
+enum {
+    FN(CHUNK) = 1024,   /* steps of n packed at a time, at most */
+    FN(STEPS) = 256,    /* vectors of a strip that a kernel walks at once */
+    FN(TALL) = 8,       /* row groups that share a pair of strips */
+    FN(PACK_N) = 64,    /* steps of n and columns of a unit of packing */
+    FN(SPAN) = 64
+};
+
+typedef struct FN(sdd) {
+    const bsk_sdd_params *p;
+    const bsk_sdd_args *args;
+    const bsk_layout_tables *t;
+    int64_t n, batch, groups; /* groups of S */
+    int64_t members;          /* batch members that add to the same block */
+    int64_t length;           /* of the joined axis n */
+    int64_t chunk;            /* of it, a multiple of pair */
+    int64_t pair, width;      /* columns of a strip: width * pair lanes */
+    int64_t row_groups, strips; /* of a block */
+    size_t a_bytes, b_bytes;  /* packed */
+    bool sums;                /* blocks pass through `sum` before they reach S */
+    int64_t ranges, wide;     /* tasks: ranges of block rows, and block columns of one range */
+    T alpha, beta;
+    const T *gate;
+    T *a, *b, *sum;
+} FN(sdd);
+
+/* One output: a head and a group of S, and the part of its axis n in work. */
+typedef struct FN(target) {
+    int64_t head, group;
+    int64_t from, count; /* on the joined axis */
+    bool first, last;    /* chunk */
+} FN(target);
+
+/* Two strips, or one, of one block column each. */
+typedef struct FN(stream) {
+    const T *b;
+    int64_t slot, col; /* columns within the block */
+} FN(stream);
+
+/* acc[MR][2] += a b over steps; out: two tiles [MR][VL]. */
+#define SDD_TILE(name, COUNT, PAIR, splat)                                                        \
+    static void FN(name)(T *restrict out, const T *restrict a, const T *restrict b0,              \
+                         const T *restrict b1, int64_t steps, bool resume)                        \
+    {                                                                                             \
+        V acc[SDD_MR][COUNT];                                                                     \
+        (void)b1;                                                                                 \
+        _Pragma("GCC unroll 8") for (int i = 0; i < SDD_MR; i++)                                  \
+            _Pragma("GCC unroll 2") for (int v = 0; v < COUNT; v++)                               \
+                acc[i][v] = resume ? FN(vload)(out + (v * SDD_MR + i) * FN(VL)) : (V){0};         \
+        _Pragma("GCC unroll 4") for (int64_t k = 0; k < steps; k++)                               \
+        {                                                                                         \
+            V x[COUNT];                                                                           \
+            _Pragma("GCC unroll 2") for (int v = 0; v < COUNT; v++)                               \
+                x[v] = FN(vload)((v ? b1 : b0) + k * FN(VL));                                     \
+            _Pragma("GCC unroll 8") for (int i = 0; i < SDD_MR; i++)                              \
+            {                                                                                     \
+                V w = splat(a[(k * SDD_MR + i) * (PAIR)]);                                        \
+                _Pragma("GCC unroll 2") for (int v = 0; v < COUNT; v++) acc[i][v] += w * x[v];    \
+            }                                                                                     \
+        }                                                                                         \
+        _Pragma("GCC unroll 8") for (int i = 0; i < SDD_MR; i++)                                  \
+            _Pragma("GCC unroll 2") for (int v = 0; v < COUNT; v++)                               \
+                FN(vstore)(out + (v * SDD_MR + i) * FN(VL), acc[i][v]);                           \
+    }
+#define SDD_SPLAT(element)      FN(vsplat)(element)
+#define SDD_SPLAT_PAIR(element) splat_pair_f32(&(element))
+SDD_TILE(sdd_tile_one, 1, 1, SDD_SPLAT)
+SDD_TILE(sdd_tile_two, 2, 1, SDD_SPLAT)
+#if PAIRS
+SDD_TILE(sdd_pair_one, 1, 2, SDD_SPLAT_PAIR)
+SDD_TILE(sdd_pair_two, 2, 2, SDD_SPLAT_PAIR)
+#endif
+#undef SDD_TILE
+#undef SDD_SPLAT
+#undef SDD_SPLAT_PAIR
+
+typedef void (*FN(sdd_tile))(T *restrict, const T *restrict, const T *restrict, const T *restrict,
+                             int64_t, bool);
+
+/* By pair - 1 and the number of strips - 1. */
+static const FN(sdd_tile) FN(sdd_tiles)[][2] = {
+    {FN(sdd_tile_one), FN(sdd_tile_two)},
+#if PAIRS
+    {FN(sdd_pair_one), FN(sdd_pair_two)},
+#endif
+};
+
+/* Steps k0 .. k0 + rows - 1 of a chunk's columns, from a buffer [rows][width] to the packed form. */
+static void FN(pack_pairs)(T *restrict dst, const T *restrict src, int64_t width, int64_t k0,
+                           int64_t rows)
+{
+    int64_t k = 0;
+    for (; k < rows; k++) {
+        T *d = dst + (k0 + k) / 2 * 2 * width + ((k0 + k) & 1);
+        const T *x = src + k * width;
+        if (((k0 + k) & 1) == 0 && k + 1 < rows) {
+            for (int64_t c = 0; c < width; c++) {
+                d[2 * c] = x[c];
+                d[2 * c + 1] = x[width + c];
+            }
+            k++;
+        } else {
+            for (int64_t c = 0; c < width; c++)
+                d[2 * c] = x[c];
+        }
+    }
+}
+
+/* What a packed operand looks like: units (row groups, strips) of `width` columns, per_block units
+ * for each block of `block` columns of a matrix with `cols`, each unit `size` elements. */
+typedef struct FN(packing) {
+    const bsk_tensor *tensor;
+    const bsk_mem *views; /* one of each pair */
+    bool transposed;      /* n is the last axis */
+    int64_t block, cols, width, per_block, size;
+    T *dst;
+} FN(packing);
+
+static FN(matrix) FN(operand)(const FN(packing) *o, int64_t pair, int64_t batch)
+{
+    int64_t member = 0;
+    FN(matrix) m = FN(matrix_of)(o->tensor, o->views[pair], &member);
+    m.data += (size_t)(batch * member) * type_size(m.type);
+    if (o->transposed) {
+        const int64_t stride = m.row_stride;
+        m.row_stride = m.col_stride;
+        m.col_stride = stride;
+    }
+    return m;
+}
+
+/* Packs steps k0 .. k0 + count - 1 of the chunk, for units first .. last - 1. */
+static void FN(operand_pack)(const FN(sdd) *d, const FN(target) *g, const FN(packing) *o,
+                             int64_t first, int64_t last, int64_t k0, int64_t count)
+{
+    const int64_t end = k0 + count;
+    T part[FN(PACK_N) * FN(VL)];
+
+    while (k0 < end) {
+        /* Beyond the joined axis are zeros, up to a multiple of pair. */
+        const bool data = k0 < g->count;
+        const int64_t v = g->from + k0, inside = v % max_i64(d->n, 1), segment = data ? v / d->n : 0;
+        const int64_t rows = data ? min_i64(min_i64(end, g->count) - k0, d->n - inside) : end - k0;
+        const int64_t index = segment % d->members;
+        const int64_t batch = d->groups > 1 ? g->group * d->t->heads + g->head
+                                            : index * d->t->heads + g->head;
+        const FN(matrix) m = FN(operand)(o, data ? segment / d->members : 0, batch);
+        for (int64_t u = first; u < last; u++) {
+            const int64_t within = u % o->per_block * o->width;
+            const int64_t col = u / o->per_block * o->block + within;
+            const int64_t cols = max_i64(
+                0, min_i64(o->width, min_i64(o->cols - col, o->block - within)));
+            T *unit = o->dst + u * o->size, *to = d->pair == 1 ? unit + k0 * o->width : part;
+            if (cols < o->width || !data)
+                memset(to, 0, (size_t)(rows * o->width) * sizeof(T));
+            if (data)
+                FN(tile_load)(to, o->width, &m, inside, col, rows, cols);
+            if (d->pair == 2)
+                FN(pack_pairs)(unit, part, o->width, k0, rows);
+        }
+        k0 += rows;
+    }
+}
+
+/* S, or the sums, of rows row .. row + rows - 1 and one strip of a block. tile: [MR][VL]. */
+static void FN(tile_finish)(const FN(sdd) *d, const FN(target) *g, const FN(stream) *stream,
+                            int64_t row, int64_t rows, int64_t cols, T *restrict tile)
+{
+    const bsk_sdd_params *p = d->p;
+    const int64_t bc = d->t->block_cols, size = d->t->block_rows * bc;
+    if (d->pair == 2)
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t c = 0; c < FN(VL) / 2; c++)
+                tile[i * FN(VL) + c] = tile[i * FN(VL) + 2 * c] + tile[i * FN(VL) + 2 * c + 1];
+    if (d->sums) {
+        T *sum = d->sum + (stream->slot - d->t->head_start[g->head]) * size + row * bc + stream->col;
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t c = 0; c < cols; c++)
+                sum[i * bc + c] = tile[i * FN(VL) + c] + (g->first ? 0 : sum[i * bc + c]);
+        return;
+    }
+    const int64_t base = d->groups > 1 ? g->group * p->s.strides[0] : 0;
+    const FN(matrix) s = {p->s.dtype, bc, 1,
+                          (char *)bsk_mem_address(d->args->s) +
+                              (size_t)(base + stream->slot * size) * type_size(p->s.dtype)};
+    T scale = d->alpha;
+    if (p->gate_mode == BSK_GATE_SCALE && d->gate)
+        scale *= d->gate[stream->slot * p->gate.strides[0]];
+    if (scale != 1)
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t c = 0; c < FN(VL); c++)
+                tile[i * FN(VL) + c] *= scale;
+    if (d->beta != 0) {
+        T old[SDD_MR * FN(VL)];
+        FN(tile_load)(old, FN(VL), &s, row, stream->col, rows, cols);
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t c = 0; c < cols; c++)
+                tile[i * FN(VL) + c] += d->beta * old[i * FN(VL) + c];
+    }
+    FN(tile_store)(tile, FN(VL), &s, row, stream->col, rows, cols);
+}
+
+static bool FN(slot_skipped)(const FN(sdd) *d, int64_t slot)
+{
+    return d->p->gate_mode == BSK_GATE_SKIP && d->gate &&
+           d->gate[slot * d->p->gate.strides[0]] == 0;
+}
+
+/* One or two strips times row groups of one block row. */
+static void FN(streams_compute)(const FN(sdd) *d, const FN(target) *g, const FN(stream) *stream,
+                                int64_t count, int64_t block_row, int64_t steps)
+{
+    const int64_t block = d->t->block_rows, stored = min_i64(block, d->t->rows - block_row * block);
+    const int64_t unit = d->chunk * SDD_MR;
+    T tile[FN(TALL)][2 * SDD_MR * FN(VL)] __attribute__((aligned(64)));
+
+    for (int64_t top = 0; top < stored; top += FN(TALL) * SDD_MR) {
+        const int64_t groups = min_i64(FN(TALL), bski_ceil_div(stored - top, SDD_MR));
+        const T *a = d->a + (block_row * d->row_groups + top / SDD_MR) * unit;
+        for (int64_t k = 0; k < steps || k == 0; k += FN(STEPS))
+            for (int64_t r = 0; r < groups; r++) {
+                const T *ak = a + r * unit + k * SDD_MR * d->pair;
+                const T *b0 = stream[0].b + k * FN(VL), *b1 = stream[count - 1].b + k * FN(VL);
+                const int64_t part = min_i64(FN(STEPS), steps - k);
+                FN(sdd_tiles)[d->pair - 1][count - 1](tile[r], ak, b0, b1, part, k > 0);
+            }
+        for (int64_t r = 0; r < groups; r++) {
+            const int64_t row = top + r * SDD_MR, rows = min_i64(SDD_MR, stored - row);
+            for (int64_t v = 0; v < count; v++) {
+                const int64_t col = stream[v].col, block_col = d->t->slot_col[stream[v].slot];
+                const int64_t cols = min_i64(d->t->block_cols,
+                                             d->t->cols - block_col * d->t->block_cols) - col;
+                if (cols > 0)
+                    FN(tile_finish)(d, g, &stream[v], row, rows, min_i64(cols, d->width),
+                                    tile[r] + v * SDD_MR * FN(VL));
+            }
+        }
+    }
+}
+
+/* The first entry of a sorted list whose column is not below col. */
+static int64_t FN(list_find)(const int32_t *row_col, int64_t low, int64_t high, int64_t col)
+{
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (row_col[middle] < col)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The blocks of one block row within block columns first .. last - 1. */
+static void FN(row_compute)(const FN(sdd) *d, const FN(target) *g, int64_t row, int64_t first,
+                            int64_t last)
+{
+    const bsk_layout_tables *t = d->t;
+    const int64_t *start = t->row_start + g->head * (t->grid_rows + 1) + row;
+    const int64_t entry = FN(list_find)(t->row_col, start[0], start[1], first);
+    const int64_t steps = bski_ceil_div(g->count, d->pair), unit = d->chunk * d->width;
+    FN(stream) stream[2];
+    int64_t count = 0;
+
+    for (int64_t e = entry; e < start[1] && t->row_col[e] < last; e++) {
+        const int64_t slot = t->row_slot[e];
+        const bool skip = FN(slot_skipped)(d, slot);
+        for (int64_t s = 0; s < d->strips; s++) {
+            const FN(stream) next = {d->b + (t->row_col[e] * d->strips + s) * unit, slot,
+                                     s * d->width};
+            if (skip) {
+                FN(streams_compute)(d, g, &next, 1, row, 0);
+                continue;
+            }
+            stream[count++] = next;
+            if (count == 2) {
+                FN(streams_compute)(d, g, stream, 2, row, steps);
+                count = 0;
+            }
+        }
+    }
+    if (count)
+        FN(streams_compute)(d, g, stream, 1, row, steps);
+}
+
+/* The last step for one block that went through the sums: S and the gradient of its gate. */
+static void FN(block_finish)(const FN(sdd) *d, const FN(target) *g, int64_t slot)
+{
+    const bsk_sdd_params *p = d->p;
+    const bsk_layout_tables *t = d->t;
+    const int64_t bc = t->block_cols, size = t->block_rows * bc;
+    const int64_t rows = min_i64(t->block_rows, t->rows - (int64_t)t->slot_row[slot] * t->block_rows);
+    const int64_t cols = min_i64(bc, t->cols - (int64_t)t->slot_col[slot] * bc);
+    const bool skip = FN(slot_skipped)(d, slot), grouped = d->groups > 1;
+    const T *sum = d->sum + (slot - t->head_start[g->head]) * size;
+    char *s = (char *)bsk_mem_address(d->args->s) +
+              (size_t)((grouped ? g->group * p->s.strides[0] : 0) + slot * size) *
+                  type_size(p->s.dtype);
+    const T *w = bsk_mem_address(d->args->w);
+    T scale = d->alpha, product = 0, x[FN(RUN)], old[FN(RUN)];
+
+    if (p->gate_mode == BSK_GATE_SCALE && d->gate)
+        scale *= d->gate[slot * p->gate.strides[0]];
+    if (w && p->w.rank == 4 && p->w.dims[0] > 1)
+        w = (const T *)(const void *)((const char *)w + (size_t)(g->group * p->w.strides[0]) *
+                                                            type_size(p->w.dtype));
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c += FN(RUN)) {
+            const int64_t at = r * bc + c, count = min_i64(FN(RUN), cols - c);
+            for (int64_t i = 0; i < count; i++)
+                x[i] = skip ? 0 : scale * sum[at + i];
+            if (d->beta != 0) {
+                FN(row_load)(old, p->s.dtype, s, at, count);
+                for (int64_t i = 0; i < count; i++)
+                    x[i] += d->beta * old[i];
+            }
+            FN(row_store)(x, p->s.dtype, s, at, count);
+            if (p->dgate.dtype == BSK_NONE || skip)
+                continue;
+            FN(row_load)(old, p->w.dtype, w, slot * size + at, count);
+            for (int64_t i = 0; i < count; i++)
+                product += sum[at + i] * old[i];
+        }
+    if (p->dgate.dtype != BSK_NONE) {
+        T *to = (T *)bsk_mem_address(d->args->dgate) + slot * p->dgate.strides[0];
+        const T factor = g->group == 0 ? d->beta : 1;
+        *to = d->alpha * product + (factor == 0 ? 0 : factor * *to);
+    }
+}
+
+/* bsum of columns col .. col + cols - 1, at most SPAN. */
+static void FN(columns_sum)(const FN(sdd) *d, const FN(packing) *b, int64_t col, int64_t cols)
+{
+    T sum[FN(SPAN)] = {0}, part[FN(PACK_N) * FN(SPAN)];
+    for (int64_t pair = 0; pair < d->p->pairs; pair++)
+        for (int64_t batch = 0; batch < d->batch; batch++) {
+            const FN(matrix) m = FN(operand)(b, pair, batch);
+            for (int64_t k = 0; k < d->n; k += FN(PACK_N)) {
+                const int64_t rows = min_i64(FN(PACK_N), d->n - k);
+                FN(tile_load)(part, FN(SPAN), &m, k, col, rows, cols);
+                for (int64_t r = 0; r < rows; r++)
+                    for (int64_t c = 0; c < cols; c++)
+                        sum[c] += part[r * FN(SPAN) + c];
+            }
+        }
+    for (int64_t c = 0; c < cols; c++) {
+        T *to = (T *)bsk_mem_address(d->args->bsum) + (col + c) * d->p->bsum.strides[0];
+        *to = d->alpha * sum[c] + (d->beta == 0 ? 0 : d->beta * *to);
+    }
+}
+
+/* Sizes that depend on shapes only. False if they overflow. */
+static bool FN(sdd_shape)(const bsk_problem *problem, FN(sdd) *d, size_t *bytes)
+{
+    const bsk_sdd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    const int32_t axis = p->b.rank - 2;
+    size_t step, sum = 0;
+    int64_t largest = 0;
+
+    memset(d, 0, sizeof *d);
+    d->p = p;
+    d->t = t;
+    d->n = p->b.dims[axis];
+    d->batch = axis ? p->b.dims[0] : 1;
+    d->groups = p->s.rank == 4 && p->s.dims[0] > 1 ? p->s.dims[0] : 1;
+    d->members = d->groups > 1 ? 1 : max_i64(1, d->batch / t->heads);
+    if (!bski_mul_i64(d->n, d->batch ? d->members * p->pairs : 0, &d->length))
+        return false;
+    d->pair = PAIRS && t->block_cols <= FN(VL) / 2 ? 2 : 1;
+    d->width = FN(VL) / d->pair;
+    d->row_groups = bski_ceil_div(t->block_rows, SDD_MR);
+    d->strips = bski_ceil_div(t->block_cols, d->width);
+
+    /* Bytes that one step of n takes, packed. */
+    const size_t a_step = (size_t)t->grid_rows * (size_t)d->row_groups * SDD_MR * sizeof(T);
+    const size_t b_step = (size_t)t->grid_cols * (size_t)(d->strips * d->width) * sizeof(T);
+    if (!bski_add_size(a_step, b_step, &step))
+        return false;
+    d->chunk = min_i64(FN(CHUNK), max_i64(16, (int64_t)(PACKED / step) & ~(int64_t)15));
+    d->chunk = min_i64(d->chunk, max_i64(2, (d->length + 1) & ~(int64_t)1));
+    d->sums = d->length > d->chunk || p->dgate.dtype != BSK_NONE;
+    for (int32_t h = 0; h < t->heads; h++)
+        largest = max_i64(largest, t->head_start[h + 1] - t->head_start[h]);
+    if (d->sums && (!bski_mul_size((size_t)largest, (size_t)t->block_rows, &sum) ||
+                    !bski_mul_size(sum, (size_t)t->block_cols * sizeof(T), &sum)))
+        return false;
+    if (!bski_mul_size(a_step, (size_t)d->chunk, &d->a_bytes) ||
+        !bski_mul_size(b_step, (size_t)d->chunk, &d->b_bytes) ||
+        !bski_add_size(d->a_bytes, 63, &d->a_bytes) || !bski_add_size(d->b_bytes, 63, &d->b_bytes))
+        return false;
+    d->a_bytes &= ~(size_t)63;
+    d->b_bytes &= ~(size_t)63;
+    return bski_add_size(d->a_bytes, d->b_bytes, &step) && bski_add_size(step, sum, bytes);
+}
+
+/* One chunk of one output, by the threads of the enclosing parallel region. */
+static void FN(chunk_run)(const FN(sdd) *d, const FN(target) *g, const FN(packing) *operand)
+{
+    const int64_t count = bski_ceil_div(g->count, d->pair) * d->pair;
+    const int64_t parts = bski_ceil_div(count, FN(PACK_N));
+    int64_t units[2], per[2], spans[2];
+    for (int i = 0; i < 2; i++) {
+        units[i] = (i ? d->t->grid_cols : d->t->grid_rows) * operand[i].per_block;
+        per[i] = FN(SPAN) / operand[i].width;
+        spans[i] = bski_ceil_div(units[i], per[i]);
+    }
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < (spans[0] + spans[1]) * parts; i++) {
+        const int64_t part = i % parts, k0 = part * FN(PACK_N);
+        const bool b = i / parts >= spans[0];
+        const int64_t first = (i / parts - (b ? spans[0] : 0)) * per[b];
+        FN(operand_pack)(d, g, &operand[b], first, min_i64(first + per[b], units[b]), k0,
+                         min_i64(FN(PACK_N), count - k0));
+    }
+    const int64_t *start = d->t->row_start + g->head * (d->t->grid_rows + 1);
+    const int64_t columns = bski_ceil_div(d->t->grid_cols, d->wide);
+#pragma omp for schedule(dynamic)
+    for (int64_t i = 0; i < columns * d->ranges; i++) {
+        const int64_t range = i % d->ranges, col = i / d->ranges * d->wide;
+        const int64_t last = range_start(start, d->t->grid_rows, range + 1, d->ranges);
+        for (int64_t r = range_start(start, d->t->grid_rows, range, d->ranges); r < last; r++)
+            FN(row_compute)(d, g, r, col, min_i64(col + d->wide, d->t->grid_cols));
+    }
+    if (g->last && d->sums) {
+#pragma omp for schedule(static)
+        for (int64_t slot = d->t->head_start[g->head]; slot < d->t->head_start[g->head + 1]; slot++)
+            FN(block_finish)(d, g, slot);
+    }
+}
+
+static void FN(sdd_run)(const bsk_prepared *prepared, int threads, const bsk_sdd_args *args)
+{
+    FN(sdd) d;
+    size_t bytes;
+    FN(sdd_shape)(prepared->problem, &d, &bytes);
+    const bsk_sdd_params *p = d.p;
+    const bsk_layout_tables *t = d.t;
+    char *workspace = bsk_mem_address(args->workspace);
+
+    d.args = args;
+    d.alpha = (T)args->alpha;
+    d.beta = (T)args->beta;
+    d.gate = bsk_mem_address(args->gate);
+    d.a = (T *)(void *)workspace;
+    d.b = (T *)(void *)(workspace + d.a_bytes);
+    d.sum = (T *)(void *)(workspace + d.a_bytes + d.b_bytes);
+
+    /* A task's strips stay in the second-level cache while its rows pass. */
+    const int64_t column = d.strips * d.width * d.chunk * (int64_t)sizeof(T);
+    d.wide = max_i64(1, min_i64(t->grid_cols, NEAR / column));
+    d.ranges = min_i64(t->grid_rows, max_i64(4 * threads, 16));
+
+    const FN(packing) operand[2] = {
+        {&p->a, args->a, true, t->block_rows, t->rows, SDD_MR, d.row_groups, SDD_MR * d.chunk, d.a},
+        {&p->b, args->b, false, t->block_cols, t->cols, d.width, d.strips, d.width * d.chunk, d.b}};
+#pragma omp parallel num_threads(threads)
+    {
+        for (int64_t output = 0; output < t->heads * d.groups; output++)
+            for (int64_t v = 0; v < d.length || v == 0; v += d.chunk) {
+                const FN(target) g = {output % t->heads, output / t->heads, v,
+                                      min_i64(d.chunk, d.length - v), v == 0,
+                                      v + d.chunk >= d.length};
+                FN(chunk_run)(&d, &g, operand);
+            }
+        if (p->bsum.dtype != BSK_NONE) {
+#pragma omp for schedule(static)
+            for (int64_t col = 0; col < t->cols; col += FN(SPAN))
+                FN(columns_sum)(&d, &operand[1], col, min_i64(FN(SPAN), t->cols - col));
+        }
+    }
+}

@@ -1,0 +1,259 @@
+/* Reports of the bench: text, JSON, and a page that needs nothing else. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "bench/bench.h"
+
+static double tflops(const bench_row *r)
+{
+    return r->ms > 0 ? r->flops / r->ms * 1e-9 : 0;
+}
+
+static double gbps(const bench_row *r)
+{
+    return r->ms > 0 ? r->bytes / r->ms * 1e-6 : 0;
+}
+
+/* --- Text ---------------------------------------------------------------------------------- */
+
+void bench_host_print(const bench_host *h, FILE *to)
+{
+    fprintf(to, "bsk %s (%s)\n", bsk_version(), h->commit);
+    fprintf(to, "host    %s, %s, %.0f MHz, governor %s, last-level cache %zu MiB\n", h->cpu,
+            h->kernel, h->clock_mhz, h->governor, h->cache >> 20);
+    fprintf(to, "device  %s, %s, %s, %d threads%s%s\n", h->device.id, h->device.name,
+            h->device.arch, h->threads, h->device.driver[0] ? ", driver " : "", h->device.driver);
+    if (h->peers[0])
+        fprintf(to, "peers   %s\n", h->peers);
+    fprintf(to, "roof    %.1f GFLOP/s f32, %.1f GFLOP/s f64, %.1f GB/s copy (measured)\n\n",
+            h->roof_f32 * 1e-9, h->roof_f64 * 1e-9, h->roof_bytes * 1e-9);
+}
+
+void bench_heading_print(FILE *to)
+{
+    fprintf(to, "%-62s %-18s %9s %6s %8s %7s %6s %6s  %s\n", "case", "entry", "ms", "+-%",
+            "TFLOP/s", "GB/s", "eta", "roof%", "peers: ms (times ours)");
+}
+
+void bench_row_print(const bench_row *r, FILE *to)
+{
+    char eta[16] = "-";
+    if (r->eta > 0)
+        snprintf(eta, sizeof eta, "%.2f", r->eta);
+    fprintf(to, "%-62s %-18s %9.4f %6.1f %8.4f %7.2f %6s %6.1f ", r->name, r->entry, r->ms,
+            100 * r->spread, tflops(r), gbps(r), eta, 100 * r->roof);
+    for (int i = 0; i < r->peer_count; i++)
+        fprintf(to, " %s %.4f (%.2f)%s", r->peers[i].name, r->peers[i].ms,
+                r->ms > 0 ? r->peers[i].ms / r->ms : 0, r->peers[i].verified ? "" : " WRONG");
+    fputc('\n', to);
+}
+
+/* --- JSON ---------------------------------------------------------------------------------- */
+
+static void json_host(cJSON *root, const bench_host *h)
+{
+    cJSON *host = cJSON_AddObjectToObject(root, "host");
+    cJSON_AddStringToObject(host, "cpu", h->cpu);
+    cJSON_AddStringToObject(host, "kernel", h->kernel);
+    cJSON_AddStringToObject(host, "governor", h->governor);
+    cJSON_AddStringToObject(host, "version", bsk_version());
+    cJSON_AddStringToObject(host, "commit", h->commit);
+    cJSON_AddStringToObject(host, "peers", h->peers);
+    cJSON_AddNumberToObject(host, "clock_mhz", h->clock_mhz);
+    cJSON_AddNumberToObject(host, "threads", h->threads);
+    cJSON_AddNumberToObject(host, "cache_bytes", (double)h->cache);
+    cJSON_AddNumberToObject(host, "roof_f32_flops", h->roof_f32);
+    cJSON_AddNumberToObject(host, "roof_f64_flops", h->roof_f64);
+    cJSON_AddNumberToObject(host, "roof_bytes", h->roof_bytes);
+    cJSON *device = cJSON_AddObjectToObject(root, "device");
+    cJSON_AddStringToObject(device, "id", h->device.id);
+    cJSON_AddStringToObject(device, "backend", h->device.backend);
+    cJSON_AddStringToObject(device, "name", h->device.name);
+    cJSON_AddStringToObject(device, "arch", h->device.arch);
+    cJSON_AddStringToObject(device, "driver", h->device.driver);
+}
+
+static void json_row(cJSON *rows, const bench_row *r)
+{
+    cJSON *row = cJSON_CreateObject();
+    char block[32];
+    if (r->br == r->bc)
+        snprintf(block, sizeof block, "%d", r->br);
+    else
+        snprintf(block, sizeof block, "%dx%d", r->br, r->bc);
+    cJSON_AddStringToObject(row, "name", r->name);
+    cJSON_AddStringToObject(row, "op", r->op);
+    cJSON_AddStringToObject(row, "device", r->device);
+    cJSON_AddStringToObject(row, "entry", r->entry);
+    cJSON_AddStringToObject(row, "dtype", bsk_dtype_name(r->dtype));
+    cJSON_AddStringToObject(row, "block", block);
+    cJSON_AddNumberToObject(row, "density", r->density);
+    cJSON_AddNumberToObject(row, "ms", r->ms);
+    cJSON_AddNumberToObject(row, "spread", r->spread);
+    cJSON_AddNumberToObject(row, "samples", r->samples);
+    cJSON_AddNumberToObject(row, "tflops", tflops(r));
+    cJSON_AddNumberToObject(row, "gbps", gbps(r));
+    if (r->eta > 0)
+        cJSON_AddNumberToObject(row, "eta", r->eta);
+    else
+        cJSON_AddNullToObject(row, "eta");
+    cJSON_AddNumberToObject(row, "roof", r->roof);
+    cJSON *peers = cJSON_AddObjectToObject(row, "peers");
+    for (int i = 0; i < r->peer_count; i++) {
+        cJSON *peer = cJSON_AddObjectToObject(peers, r->peers[i].name);
+        cJSON_AddNumberToObject(peer, "ms", r->peers[i].ms);
+        cJSON_AddNumberToObject(peer, "spread", r->peers[i].spread);
+        cJSON_AddBoolToObject(peer, "verified", r->peers[i].verified);
+    }
+    cJSON_AddItemToArray(rows, row);
+}
+
+bool bench_write_json(const char *path, const bench_host *host, const bench_row *rows, int count)
+{
+    cJSON *root = cJSON_CreateObject();
+    json_host(root, host);
+    cJSON *list = cJSON_AddArrayToObject(root, "rows");
+    for (int i = 0; i < count; i++)
+        json_row(list, &rows[i]);
+    char *text = cJSON_Print(root);
+    FILE *f = fopen(path, "w");
+    bool good = f && text && fputs(text, f) >= 0 && fputc('\n', f) != EOF;
+    if (f && fclose(f))
+        good = false;
+    if (!good)
+        perror(path);
+    free(text);
+    cJSON_Delete(root);
+    return good;
+}
+
+/* --- HTML ---------------------------------------------------------------------------------- */
+
+static const char page_head[] =
+    "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>bsk bench</title>\n"
+    "<style>\nbody{font:14px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1200px;"
+    "color:#1c2733;background:#fff}\nh1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em}\n"
+    "table{border-collapse:collapse;width:100%}th,td{padding:3px 8px;text-align:right;"
+    "border-bottom:1px solid #e3e8ee;white-space:nowrap}\nth{font-weight:600;background:#f4f6f9}"
+    "td.l,th.l{text-align:left;font-family:ui-monospace,monospace;font-size:12px}\n"
+    ".bar{display:inline-block;width:120px;height:9px;background:#e3e8ee;border-radius:2px;"
+    "vertical-align:middle;overflow:hidden}\n.bar i{display:block;height:100%;background:#2f6fb3}\n"
+    ".bar.eta i{background:#3c9a5f}\n.wrong{color:#b3261e;font-weight:600}\n"
+    "dl{display:grid;grid-template-columns:max-content auto;gap:2px 16px}dt{color:#5a6877}"
+    "dd{margin:0}\n</style></head><body>\n<h1>bsk bench</h1>\n";
+
+static void escape(FILE *f, const char *text)
+{
+    for (; *text; text++)
+        switch (*text) {
+        case '<':
+            fputs("&lt;", f);
+            break;
+        case '>':
+            fputs("&gt;", f);
+            break;
+        case '&':
+            fputs("&amp;", f);
+            break;
+        default:
+            fputc(*text, f);
+        }
+}
+
+static void item(FILE *f, const char *term, const char *text)
+{
+    fprintf(f, "<dt>%s</dt><dd>", term);
+    escape(f, text);
+    fputs("</dd>\n", f);
+}
+
+static void html_host(FILE *f, const bench_host *h)
+{
+    char text[512];
+    fputs("<dl>\n", f);
+    snprintf(text, sizeof text, "%s (%s)", bsk_version(), h->commit);
+    item(f, "version", text);
+    snprintf(text, sizeof text, "%s, %s, %.0f MHz, governor %s, last-level cache %zu MiB", h->cpu,
+             h->kernel, h->clock_mhz, h->governor, h->cache >> 20);
+    item(f, "host", text);
+    snprintf(text, sizeof text, "%s, %s, %s, %d threads, %s", h->device.id, h->device.name,
+             h->device.arch, h->threads, h->device.driver);
+    item(f, "device", text);
+    if (h->peers[0])
+        item(f, "peers", h->peers);
+    snprintf(text, sizeof text, "%.1f GFLOP/s f32, %.1f GFLOP/s f64, %.1f GB/s copy (measured)",
+             h->roof_f32 * 1e-9, h->roof_f64 * 1e-9, h->roof_bytes * 1e-9);
+    item(f, "roof", text);
+    fputs("</dl>\n", f);
+}
+
+static void bar(FILE *f, const char *kind, double share)
+{
+    double width = share < 0 ? 0 : share > 1 ? 1 : share;
+    fprintf(f, "<td>%.2f <span class=\"bar %s\"><i style=\"width:%.1f%%\"></i></span></td>", share,
+            kind, 100 * width);
+}
+
+static void html_row(FILE *f, const bench_row *r)
+{
+    fputs("<tr><td class=\"l\">", f);
+    escape(f, r->name);
+    fputs("</td><td class=\"l\">", f);
+    escape(f, r->entry);
+    fprintf(f, "</td><td>%.4f</td><td>%.1f</td><td>%.4f</td><td>%.1f</td>", r->ms, 100 * r->spread,
+            tflops(r), gbps(r));
+    if (r->eta > 0)
+        bar(f, "eta", r->eta);
+    else
+        fputs("<td>-</td>", f);
+    bar(f, "roof", r->roof);
+    fputs("<td class=\"l\">", f);
+    for (int i = 0; i < r->peer_count; i++)
+        fprintf(f, "%s%s %.4f ms%s", i ? ", " : "", r->peers[i].name, r->peers[i].ms,
+                r->peers[i].verified ? "" : " <span class=\"wrong\">wrong result</span>");
+    fputs("</td></tr>\n", f);
+}
+
+static const char table_head[] =
+    "<table><tr><th class=\"l\">case</th><th class=\"l\">entry</th><th>ms</th><th>&plusmn; %</th>"
+    "<th>TFLOP/s</th><th>GB/s</th><th>eta</th><th>share of roof</th><th class=\"l\">peers</th></tr>"
+    "\n";
+
+bool bench_write_html(const char *path, const bench_host *host, const bench_row *rows, int count)
+{
+    FILE *f = fopen(path, "w");
+    if (!f) {
+        perror(path);
+        return false;
+    }
+    fputs(page_head, f);
+    html_host(f, host);
+    fputs("<p>ms is the median of interleaved samples, &plusmn; half the distance between the "
+          "quartiles. eta is the useful rate over the best dense peer's rate at the same shape; "
+          "above 0.5 at density 0.5, say, the sparse product is the faster one. The share of the "
+          "roof counts only kept blocks.</p>\n",
+          f);
+    for (int i = 0; i < count; i++) {
+        if (i == 0 || strcmp(rows[i].op, rows[i - 1].op) != 0) {
+            bool first = true;
+            for (int k = 0; k < i; k++)
+                first &= strcmp(rows[k].op, rows[i].op) != 0;
+            if (!first)
+                continue;
+            fprintf(f, "<h2>%s</h2>\n%s", rows[i].op, table_head);
+            for (int k = i; k < count; k++)
+                if (strcmp(rows[k].op, rows[i].op) == 0)
+                    html_row(f, &rows[k]);
+            fputs("</table>\n", f);
+        }
+    }
+    fputs("</body></html>\n", f);
+    bool good = !ferror(f);
+    if (fclose(f) || !good) {
+        perror(path);
+        return false;
+    }
+    return true;
+}

@@ -1,0 +1,16 @@
+/* What this machine can do at most: the figures that measured rates are divided by. */
+#ifndef BSKI_ROOF_H
+#define BSKI_ROOF_H
+
+#include <bsk/tensor.h>
+
+/* Multiply-add rate in FLOP/s (two per multiply-add) of `threads` threads that work in registers
+ * only, with the widest instructions of the processor. type: BSK_F64, or any narrower float for
+ * the f32 rate, in which all of them are computed. The best of several short runs. */
+double bski_roof_flops(int threads, bsk_dtype type);
+
+/* Copy rate in bytes per second, read and written bytes counted, of `threads` threads over arrays
+ * of 512 MiB together. 0 if there is no memory for them. */
+double bski_roof_bytes(int threads);
+
+#endif

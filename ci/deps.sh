@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Installs what is missing on Debian 12 or a later Debian or Ubuntu, as root or through sudo.
+#   ci/deps.sh          what building and ci/demo.sh need
+#   ci/deps.sh --test   also what ci/test.sh needs
+# Where everything is there already it calls neither apt nor pip.
+set -euo pipefail
+
+meson_needed=1.0.1
+packages=()
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+# need PACKAGE COMMAND...: the package is missing unless the command succeeds.
+need() {
+    local package=$1
+    shift
+    "$@" >/dev/null 2>&1 || packages+=("$package")
+}
+
+# Whether an installed tool is at least of a version.
+version_at_least() {
+    [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
+}
+
+meson_good() {
+    command -v meson >/dev/null && version_at_least "$meson_needed" "$(meson --version)"
+}
+
+installed() {
+    dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed$'
+}
+
+# A program is compiled and linked, since a compiler without its libraries is of no use.
+clang_links() {
+    local out
+    out=$(mktemp)
+    echo 'int main(void) { return 0; }' | clang "$@" -x c - -o "$out" && rm -f "$out"
+}
+
+fuzzer_links() {
+    local out
+    out=$(mktemp)
+    echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d == 0 && n; }' |
+        clang -fsanitize=fuzzer,address,undefined -x c - -o "$out" && rm -f "$out"
+}
+
+need gcc command -v gcc
+need libc6-dev installed libc6-dev
+need pkg-config command -v pkg-config
+need ninja-build command -v ninja
+need python3 command -v python3
+need git command -v git
+need gzip command -v gzip
+need libcjson-dev installed libcjson-dev
+need libopenblas-dev installed libopenblas-dev
+need libdnnl-dev installed libdnnl-dev
+need gnuplot-nox command -v gnuplot
+command -v meson >/dev/null || packages+=(meson)
+
+if [ "${1:-}" = --test ]; then
+    need g++ command -v g++
+    need clang clang_links
+    need clang-format command -v clang-format
+    need valgrind command -v valgrind
+    need binutils command -v nm
+elif [ $# -gt 0 ]; then
+    echo "usage: ci/deps.sh [--test]" >&2
+    exit 2
+fi
+
+install_packages() {
+    [ $# -gt 0 ] || return 0
+    echo "installing: $*"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
+}
+
+install_packages ${packages[@]+"${packages[@]}"}
+
+# The sanitizer and fuzzer libraries belong to one version of clang.
+if [ "${1:-}" = --test ] && ! fuzzer_links >/dev/null 2>&1; then
+    major=$(clang -dumpversion | cut -d. -f1)
+    install_packages "libclang-rt-$major-dev"
+    fuzzer_links
+fi
+
+if ! meson_good; then
+    echo "installing: meson >= $meson_needed by pip"
+    command -v pip3 >/dev/null || install_packages python3-pip
+    as_root pip3 install --quiet "meson>=$meson_needed" 2>/dev/null ||
+        as_root pip3 install --quiet --break-system-packages "meson>=$meson_needed"
+    hash -r
+    meson_good
+fi

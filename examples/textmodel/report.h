@@ -1,0 +1,38 @@
+/* The page with the results: a table, the learning curves and pictures of the layouts. */
+#ifndef REPORT_H
+#define REPORT_H
+
+#include "model.h"
+
+enum { MAX_RUNS = 2, MAX_POINTS = 256 };
+
+typedef struct run_point {
+    double seconds, bits;
+} run_point;
+
+/* One model and what became of it. */
+typedef struct run {
+    const char *name;
+    model model;
+    double seconds; /* of training, without evaluations */
+    double tokens;
+    double train_bits; /* moving average over recent batches */
+    double held_bits;  /* the last evaluation */
+    run_point points[MAX_POINTS];
+    int point_count;
+} run;
+
+typedef struct report {
+    run *runs;
+    int run_count;
+    const char *device, *entry;
+    size_t text_size, held_size;
+    int files;
+    double gzip_bits; /* for each held-out byte; 0 if gzip is not there */
+} report;
+
+/* Writes the page; plots come from gnuplot, and a sentence takes their place where it is missing.
+ * Returns 0, or -1 after a message to stderr. */
+int report_write(const char *path, const report *r);
+
+#endif

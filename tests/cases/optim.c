@@ -1,0 +1,111 @@
+/* Optimizers. */
+#include <math.h>
+
+#include "tests/harness/test.h"
+
+TEST_CALLS(adam)
+
+/* Shape [k, m], or [k] where m is 0. beta1 and beta2 are those of R1's test where "clip" is set. */
+static void build_adam(test_case *c)
+{
+    const test_spec *s = &c->spec;
+    bsk_adam_params *p = (void *)c->params;
+    bsk_adam_args *a = (void *)c->args;
+    bsk_dtype state = s->dtype == BSK_F64 ? BSK_F64 : BSK_F32;
+    bsk_tensor shape = s->m ? bsk_tensor_2d(state, s->k, s->m) : bsk_tensor_1d(state, s->k);
+    p->beta1 = s->options & OPT_CLIP ? 0.8 : 0;
+    p->beta2 = s->options & OPT_CLIP ? 0.5 : 0;
+    p->lazy = (s->options & OPT_LAZY) != 0;
+    a->lr = 0.01;
+    a->grad_scale = s->value;
+    a->weight_decay = s->options & OPT_DECAY ? 0.1 : 0;
+    a->clip_sigma = s->options & OPT_CLIP ? 1 : 0;
+    a->step = 3;
+    test_set(c, "param", shape);
+    test_set(c, "m", shape);
+    test_set(c, "v", shape)->content = CONTENT_POSITIVE;
+    shape.dtype = s->dtype;
+    test_set(c, "grad", shape)->content = s->options & OPT_LAZY ? CONTENT_ROWS : CONTENT_DEFAULT;
+    if (s->options & (OPT_NORM_SCALE | OPT_SKIP)) {
+        test_tensor *t = test_set(c, "norm_scale", bsk_tensor_1d(BSK_F32, 1));
+        t->content = CONTENT_VALUE;
+        t->constant = !(s->options & OPT_SKIP) ? 0.25 : s->seed % 2 ? 0 : NAN;
+    }
+    if (s->options & OPT_GATE)
+        test_set(c, "gate", bsk_tensor_1d(BSK_F32, s->k))->content = CONTENT_GATE;
+    if (s->options & OPT_COPY) {
+        shape.dtype = test_out_type(c);
+        test_set(c, "copy", shape);
+    }
+}
+
+static bool row_is_zero(const double *g, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (g[i] != 0)
+            return false;
+    return true;
+}
+
+typedef struct adam_state {
+    test_tensor *param, *grad, *m, *v, *copy;
+    double beta1, beta2, eps, scale, rate;
+    const bsk_adam_args *args;
+    double u;
+} adam_state;
+
+/* Units of rounding: 3 for g, 10 for v and thus 7 for its root, 8 for m, and these together with
+ * the three operations of the update. */
+static void expect_update(const adam_state *s, int64_t e)
+{
+    double g = s->grad->value[e] * s->scale, p = s->param->value[e], u = s->u;
+    double v = s->beta2 * s->v->value[e] + (1 - s->beta2) * g * g, root = sqrt(v);
+    double limit = s->args->clip_sigma * root;
+    if (s->args->clip_sigma > 0)
+        g = g > limit ? limit : g < -limit ? -limit : g;
+    double m = s->beta1 * s->m->value[e] + (1 - s->beta1) * g;
+    double mag = s->beta1 * fabs(s->m->value[e]) + (1 - s->beta1) * fabs(g);
+    double step = s->rate * m / (root + s->eps), decay = s->args->lr * s->args->weight_decay * p;
+    double next = p - step - decay;
+    double error = u * (32 * s->rate * mag / (root + s->eps) + 4 * fabs(decay) + 2 * fabs(p));
+    test_expect(s->v, e, v, 10 * u * v);
+    test_expect(s->m, e, m, 16 * u * mag);
+    test_expect(s->param, e, next, error);
+    if (s->copy->desc.dtype)
+        test_expect(s->copy, e, next, error + u * fabs(next));
+}
+
+static void oracle_adam(test_case *c)
+{
+    const test_spec *s = &c->spec;
+    const bsk_adam_params *p = (void *)c->params;
+    const bsk_adam_args *a = (void *)c->args;
+    test_tensor *norm = test_arg_at(c, "norm_scale"), *gate = test_arg_at(c, "gate");
+    adam_state t = {test_arg_at(c, "param"), test_arg_at(c, "grad"), test_arg_at(c, "m"),
+                    test_arg_at(c, "v"), test_arg_at(c, "copy")};
+    t.beta1 = p->beta1 != 0 ? p->beta1 : 0.9;
+    t.beta2 = p->beta2 != 0 ? p->beta2 : 0.999;
+    t.eps = 1e-8;
+    t.scale = (a->grad_scale != 0 ? a->grad_scale : 1) * (norm->desc.dtype ? norm->value[0] : 1);
+    t.rate = a->lr * sqrt(1 - pow(t.beta2, 3)) / (1 - pow(t.beta1, 3));
+    t.args = a;
+    t.u = test_arith_eps(c);
+    int64_t width = s->m ? s->m : 1;
+    for (int64_t e = 0; e < t.param->elems; e++) {
+        int64_t row = e / width;
+        bool still = (s->options & OPT_SKIP) || (gate->desc.dtype && gate->value[row] == 0) ||
+                     (p->lazy && row_is_zero(t.grad->value + row * width, width));
+        if (!still) {
+            expect_update(&t, e);
+            continue;
+        }
+        test_expect(t.param, e, t.param->value[e], 0);
+        test_expect(t.m, e, t.m->value[e], 0);
+        test_expect(t.v, e, t.v->value[e], 0);
+    }
+}
+
+const test_op test_optim[] = {
+    TEST_OP(adam, build_adam, oracle_adam, NULL),
+};
+const int32_t test_optim_count = TEST_COUNT(test_optim);

@@ -1,0 +1,419 @@
+/* The cases of the products. Sizes are small, because the reference computes every one of them;
+ * what matters is each block size, type, axis and option, and ragged edges everywhere. */
+#include "tests/harness/test.h"
+
+static const bsk_dtype dtypes[] = {BSK_F32, BSK_BF16, BSK_F16, BSK_F64};
+static const char *const linear[] = {"matmul", "matmul_dgrad", "matmul_wgrad"};
+static const int32_t blocks[][2] = {
+    {8, 8},  {16, 16}, {32, 32}, {64, 64}, {128, 128},            /* first class */
+    {8, 16}, {16, 8},  {32, 64}, {64, 8},  {8, 128},   {128, 32}, /* and mixed */
+    {1, 1},  {3, 3},   {5, 7},   {24, 24}, {7, 64},    {32, 5},   /* any other */
+};
+
+static test_spec product(const char *op, bsk_dtype dtype, int32_t br, int32_t bc, int64_t n)
+{
+    test_spec s = {.op = op, .dtype = dtype, .br = br, .bc = bc, .n = n};
+    s.k = 3 * br;
+    s.m = 4 * bc;
+    s.pattern_value = 0.5;
+    return s;
+}
+
+/* Cuts the last block row and column. */
+static test_spec ragged(test_spec s)
+{
+    s.k -= s.br > 2 ? s.br / 3 : 0;
+    s.m -= s.bc > 2 ? s.bc / 2 : 0;
+    return s;
+}
+
+static void emit_axes(test_list *list, test_spec s)
+{
+    s.axis = BSK_NC;
+    test_emit(list, s);
+    s.axis = BSK_CN;
+    test_emit(list, s);
+}
+
+/* Every block size with every type, exact and rounded. */
+static void list_blocks(test_list *list)
+{
+    for (int b = 0; b < TEST_COUNT(blocks); b++)
+        for (int t = 0; t < TEST_COUNT(dtypes); t++)
+            for (int o = 0; o < TEST_COUNT(linear); o++) {
+                if (list->tier == TIER_QUICK && (b % 4 != t || blocks[b][0] > 32))
+                    continue;
+                test_spec s = product(linear[o], dtypes[t], blocks[b][0], blocks[b][1], 19);
+                s.fill = FILL_INT;
+                emit_axes(list, s);
+                s = ragged(s);
+                s.fill = FILL_REAL;
+                s.n = 37;
+                s.seed = 2;
+                s.transpose = b % 2;
+                emit_axes(list, s);
+            }
+}
+
+static void list_samples(test_list *list)
+{
+    static const int64_t counts[] = {0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 48, 64, 65, 100, 129};
+    for (int i = 0; i < TEST_COUNT(counts); i++)
+        for (int o = 0; o < TEST_COUNT(linear); o++)
+            for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+                if (list->tier == TIER_QUICK && (i % 5 || t > 1))
+                    continue;
+                emit_axes(list, ragged(product(linear[o], dtypes[t], 16, 16, counts[i])));
+            }
+}
+
+static void list_patterns(test_list *list)
+{
+    static const struct {
+        test_pattern pattern;
+        double value;
+        bsk_order order;
+    } patterns[] = {
+        {PATTERN_EMPTY, 0, 0},
+        {PATTERN_FULL, 0, 0},
+        {PATTERN_ONE, 0, 0},
+        {PATTERN_DIAGONAL, 0, 0},
+        {PATTERN_BARABASI, 2, 0},
+        {PATTERN_WATTS, 2, 0},
+        {PATTERN_RANDOM, 0.1, 0},
+        {PATTERN_RANDOM, 0.3, BSK_ORDER_COL},
+        {PATTERN_RANDOM, 0.3, BSK_ORDER_MORTON},
+        {PATTERN_RANDOM, 0.3, BSK_ORDER_GIVEN},
+    };
+    for (int i = 0; i < TEST_COUNT(patterns); i++)
+        for (int o = 0; o < TEST_COUNT(linear); o++)
+            for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+                if (list->tier == TIER_QUICK && t)
+                    continue;
+                test_spec s = product(linear[o], dtypes[t], 16, 16, 21);
+                s.k = s.m = 7 * 16;
+                s.pattern = patterns[i].pattern;
+                s.pattern_value = patterns[i].value;
+                s.order = patterns[i].order;
+                s = ragged(s);
+                s.m = s.k;
+                s.beta = i < 3 && t ? 0.5 : 0;
+                emit_axes(list, s);
+            }
+}
+
+/* Every output type with every input type. */
+static void list_outputs(test_list *list)
+{
+    for (int t = 0; t < TEST_COUNT(dtypes); t++)
+        for (int u = 0; u < TEST_COUNT(dtypes); u++)
+            for (int o = 0; o < TEST_COUNT(linear); o++) {
+                if (t == u || list->tier == TIER_QUICK)
+                    continue;
+                test_spec s = product(linear[o], dtypes[t], 32, 16, 23);
+                s.out = dtypes[u];
+                emit_axes(list, ragged(s));
+                s.beta = -0.5;
+                s.alpha = 2;
+                s.fill = FILL_INT;
+                emit_axes(list, s);
+            }
+}
+
+static const uint32_t matmul_options[] = {
+    OPT_GATE,
+    OPT_BIAS,
+    OPT_RESIDUAL,
+    OPT_ROW_SCALE,
+    OPT_COL_SCALE,
+    OPT_LD,
+    OPT_TRANS,
+    OPT_OFFSET,
+    OPT_RESIDUAL | OPT_INPLACE,
+    OPT_ROW_SCALE | OPT_COL_SCALE,
+    OPT_GATE | OPT_BIAS | OPT_OFFSET,
+    OPT_LD | OPT_OFFSET,
+    OPT_LD | OPT_TRANS | OPT_RESIDUAL,
+    OPT_GATE | OPT_BIAS | OPT_RESIDUAL | OPT_ROW_SCALE | OPT_COL_SCALE | OPT_LD | OPT_OFFSET,
+};
+
+static void list_epilogue(test_list *list)
+{
+    for (int i = 0; i < TEST_COUNT(matmul_options); i++)
+        for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+            if (list->tier == TIER_QUICK && t != i % 4)
+                continue;
+            test_spec s = ragged(product("matmul", dtypes[t], 16, 32, 27));
+            s.options = matmul_options[i];
+            s.transpose = i % 2;
+            emit_axes(list, s);
+            s.fill = FILL_INT;
+            s.alpha = -0.5;
+            s.beta = i % 3 == 0 ? 2 : 0;
+            emit_axes(list, s);
+            s.fill = FILL_REAL;
+            s.br = s.bc = 8;
+            s.alpha = 1.7;
+            s.beta = 0.3;
+            emit_axes(list, s);
+        }
+    for (bsk_act act = BSK_ACT_RELU; act < BSK_ACT_COUNT; act++)
+        for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+            test_spec s = ragged(product("matmul", dtypes[t], 16, 16, 18));
+            s.act = act;
+            emit_axes(list, s);
+            s.options = OPT_BIAS | OPT_RESIDUAL | OPT_GATE;
+            s.alpha = 4;
+            emit_axes(list, s);
+        }
+}
+
+static void list_gradients(test_list *list)
+{
+    static const int32_t pairs[] = {1, 2, 9};
+    for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+        for (int m = BSK_GATE_IGNORE; m <= BSK_GATE_SCALE; m++)
+            for (int p = 0; p < TEST_COUNT(pairs); p++) {
+                if (list->tier == TIER_QUICK && (t + m + p) % 3)
+                    continue;
+                test_spec s = ragged(product("matmul_wgrad", dtypes[t], 16, 8, 13));
+                s.gate_mode = (bsk_gate_mode)m;
+                s.pairs = pairs[p];
+                s.options = OPT_GATE | (p != 1 ? OPT_DBIAS : 0) | (p ? OPT_DGATE : 0);
+                s.transpose = p == 1; /* dbias has no transposed form */
+                emit_axes(list, s);
+                s.fill = FILL_INT;
+                s.alpha = 2;
+                s.beta = 1;
+                s.options |= OPT_LD | OPT_OFFSET;
+                emit_axes(list, s);
+            }
+        test_spec s = ragged(product("matmul_dgrad", dtypes[t], 32, 16, 29));
+        static const uint32_t options[] = {OPT_GATE, OPT_LD, OPT_TRANS, OPT_OFFSET,
+                                           OPT_GATE | OPT_LD | OPT_OFFSET};
+        for (int i = 0; i < TEST_COUNT(options); i++) {
+            s.options = options[i];
+            s.beta = i % 2 ? 0.75 : 0;
+            s.alpha = i % 2 ? -3 : 0;
+            s.transpose = i % 2;
+            emit_axes(list, s);
+        }
+        s = ragged(product("matmul_wgrad", dtypes[t], 32, 32, 20));
+        s.options = OPT_DBIAS | OPT_TRANS;
+        emit_axes(list, s);
+        s.options = OPT_DGATE | OPT_DBIAS; /* without a gate */
+        s.beta = 0.5;
+        emit_axes(list, s);
+    }
+}
+
+/* dsd, dds, sdd: transposes, strides, heads, groups. */
+static void list_general(test_list *list)
+{
+    static const char *const ops[] = {"dsd", "dds", "sdd"};
+    static const struct {
+        int32_t heads, groups;
+        uint32_t options;
+    } batches[] = {
+        {1, 0, 0},
+        {1, 1, OPT_GATE},
+        {1, 3, 0},
+        {1, 3, OPT_SHARED},
+        {3, 1, 0},
+        {3, 2, OPT_LD},
+        {4, 2, OPT_SHARED | OPT_GATE},
+        {1, 0, OPT_TRANS},
+        {2, 2, OPT_TRANS},
+        {1, 0, OPT_LD},
+        {1, 0, OPT_LD | OPT_OFFSET | OPT_GATE},
+        {1, 2, OPT_TRANS | OPT_LD | OPT_OFFSET},
+    };
+    for (int o = 0; o < TEST_COUNT(ops); o++)
+        for (int i = 0; i < TEST_COUNT(batches); i++)
+            for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+                if (list->tier == TIER_QUICK && (i + t + o) % 4)
+                    continue;
+                test_spec s = ragged(product(ops[o], dtypes[t], i % 2 ? 8 : 16, 16, 22));
+                s.heads = batches[i].heads;
+                s.groups = batches[i].groups;
+                s.options = batches[i].options;
+                s.pattern = s.heads > 1 && i % 2 ? PATTERN_UNEVEN : PATTERN_RANDOM;
+                s.gate_mode = o == 2 && s.options & OPT_GATE ? BSK_GATE_SCALE : BSK_GATE_IGNORE;
+                test_emit(list, s);
+                s.transpose = o < 2;
+                s.fill = FILL_INT;
+                s.beta = 0.5;
+                s.pairs = o == 2 ? 2 : 0;
+                s.options |= o < 2 ? OPT_BIAS : OPT_DBIAS;
+                test_emit(list, s);
+                s.fill = FILL_REAL;
+                s.options |= o < 2 ? OPT_RESIDUAL | OPT_ROW_SCALE | OPT_COL_SCALE : OPT_DGATE;
+                s.act = o < 2 ? BSK_ACT_SILU : BSK_ACT_NONE;
+                test_emit(list, s);
+            }
+}
+
+/* NaN and infinity reach what they should and no more; overflow goes to infinity. */
+static void list_special(test_list *list)
+{
+    for (int o = 0; o < TEST_COUNT(linear); o++)
+        for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+            test_spec s = ragged(product(linear[o], dtypes[t], 8, 16, 20));
+            s.fill = FILL_SPECIAL;
+            emit_axes(list, s);
+            s.options = OPT_GATE;
+            s.gate_mode = o == 2 ? BSK_GATE_SKIP : BSK_GATE_IGNORE;
+            s.seed = 3;
+            emit_axes(list, s);
+            s.br = s.bc = 32;
+            s.seed = 4;
+            s.act = o == 0 ? BSK_ACT_RELU : BSK_ACT_NONE;
+            emit_axes(list, s);
+            s.act = BSK_ACT_NONE;
+            s.options = 0;
+            s.gate_mode = BSK_GATE_IGNORE;
+            s.fill = FILL_HUGE;
+            s.out = BSK_F16;
+            s.pattern = PATTERN_FULL;
+            emit_axes(list, s);
+        }
+}
+
+static void list_reduced(test_list *list)
+{
+    for (int t = 0; t < TEST_COUNT(dtypes); t++)
+        for (int norm = BSK_NORM_MAX; norm <= BSK_NORM_L2; norm++) {
+            /* the grid of R1's test: 8 pairs, 2 x 4 blocks of 32, N = 64 */
+            test_spec s = product("reduced_wgrad", dtypes[t], 32, 32, 64);
+            s.k = 64;
+            s.m = 128;
+            s.pairs = 8;
+            s.norm = (bsk_norm)norm;
+            emit_axes(list, s);
+            s.pairs = 1;
+            s.br = 5;
+            s.bc = 7;
+            s.n = 9;
+            s.beta = 0.5;
+            s.options = OPT_LD;
+            s.fill = FILL_INT;
+            emit_axes(list, s);
+            s.fill = FILL_SPECIAL;
+            s.options = OPT_TRANS | OPT_OFFSET;
+            emit_axes(list, s);
+            s.fill = FILL_REAL;
+            s.n = 0;
+            emit_axes(list, s);
+        }
+}
+
+/* The grids of openai/blocksparse: Barabasi-Albert layouts, features x N. Large ones are left to
+ * the full tier. */
+static void list_openai(test_list *list)
+{
+    static const int32_t sizes[] = {8, 16, 32};
+    static const int64_t counts[] = {8, 16, 32, 64, 128, 256};
+    for (int b = 0; b < TEST_COUNT(sizes); b++)
+        for (int i = 0; i < TEST_COUNT(counts); i++)
+            for (int o = 0; o < TEST_COUNT(linear); o++) {
+                int64_t work = (int64_t)sizes[b] * sizes[b] * counts[i];
+                if (list->tier == TIER_QUICK || (list->tier == TIER_CI && work > 16 * 16 * 8))
+                    continue;
+                test_spec s = product(linear[o], BSK_F16, sizes[b], sizes[b], counts[i]);
+                s.k = s.m = 160 * sizes[b];
+                s.pattern = PATTERN_BARABASI;
+                s.pattern_value = 5;
+                s.axis = BSK_CN;
+                test_emit(list, s);
+            }
+    if (list->tier == TIER_QUICK)
+        return;
+    for (int o = 0; o < TEST_COUNT(linear); o++) {
+        test_spec s = product(linear[o], BSK_F32, 8, 8, list->tier == TIER_FULL ? 128 : 4);
+        s.k = s.m = 448 * 8;
+        s.pattern = PATTERN_BARABASI;
+        s.pattern_value = 30;
+        s.axis = BSK_CN;
+        s.options = OPT_GATE | (o == 2 ? OPT_DGATE : 0);
+        s.gate_mode = o == 2 ? BSK_GATE_SKIP : BSK_GATE_IGNORE;
+        test_emit(list, s);
+    }
+}
+
+/* The grids of pytorch_block_sparse: N x features, blocks of 32, both transposes. */
+static void list_pytorch(test_list *list)
+{
+    static const int64_t shapes[][3] = {
+        {32, 32, 32}, {32, 64, 32},   {64, 32, 32},     {128, 32, 32},      {128, 64, 32},
+        {32, 32, 64}, {2048, 32, 64}, {8192, 128, 256}, {32, 64, 64},       {32, 64, 128},
+        {1, 32, 32},  {64, 128, 256}, {1, 1024, 2048},  {4096, 1024, 2048},
+    };
+    static const double densities[] = {0.42, 1.0};
+    for (int i = 0; i < TEST_COUNT(shapes); i++)
+        for (int d = 0; d < TEST_COUNT(densities); d++)
+            for (int o = 0; o < TEST_COUNT(linear); o++) {
+                int64_t work = shapes[i][0] * shapes[i][1] * shapes[i][2];
+                if (list->tier == TIER_QUICK || (list->tier == TIER_CI && work > 3000000))
+                    continue;
+                test_spec s = product(linear[o], BSK_F32, 32, 32, shapes[i][0]);
+                s.k = shapes[i][1];
+                s.m = shapes[i][2];
+                s.pattern_value = densities[d];
+                test_emit(list, s);
+                s.transpose = 1;
+                s.options = OPT_TRANS;
+                test_emit(list, s);
+            }
+    static const struct {
+        int32_t br, bc;
+        int64_t size;
+        double density;
+    } layers[] = {{4, 1, 4, 0.5}, {4, 8, 32, 0.5}, {4, 8, 32, 1}, {1, 2, 32, 0.5}, {2, 4, 32, 0.5}};
+    for (int i = 0; i < TEST_COUNT(layers); i++)
+        for (int o = 0; o < TEST_COUNT(linear); o++) {
+            test_spec s = product(linear[o], BSK_F32, layers[i].br, layers[i].bc, 32);
+            s.k = s.m = layers[i].size;
+            s.pattern_value = layers[i].density;
+            s.options = o == 0 ? OPT_BIAS : o == 2 ? OPT_DBIAS : 0;
+            test_emit(list, s);
+            s.n = 256;
+            test_emit(list, s);
+        }
+}
+
+/* Every pair of first-class block sizes with every type and both densities, larger N. */
+static void list_full(test_list *list)
+{
+    static const int32_t sizes[] = {8, 16, 32, 64, 128};
+    if (list->tier != TIER_FULL)
+        return;
+    for (int r = 0; r < TEST_COUNT(sizes); r++)
+        for (int q = 0; q < TEST_COUNT(sizes); q++)
+            for (int t = 0; t < TEST_COUNT(dtypes); t++)
+                for (int o = 0; o < TEST_COUNT(linear); o++) {
+                    test_spec s = product(linear[o], dtypes[t], sizes[r], sizes[q], 257);
+                    s.k = s.m = 500;
+                    s.pattern_value = 0.25;
+                    s.seed = 11;
+                    emit_axes(list, s);
+                    s.fill = FILL_INT;
+                    s.options = OPT_GATE | OPT_LD | OPT_OFFSET;
+                    emit_axes(list, s);
+                }
+}
+
+void cases_products(test_list *list)
+{
+    list_blocks(list);
+    list_samples(list);
+    list_patterns(list);
+    list_outputs(list);
+    list_epilogue(list);
+    list_gradients(list);
+    list_general(list);
+    list_special(list);
+    list_reduced(list);
+    list_openai(list);
+    list_pytorch(list);
+    list_full(list);
+}

@@ -1,0 +1,433 @@
+/* Bad arguments, generated from the op descriptors: each must be refused with INVALID and a message
+ * that names the argument, and nothing may be written. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/harness/test.h"
+
+#define GRID     .br = 8, .bc = 8, .k = 24, .m = 32, .pattern_value = 0.5
+#define EPILOGUE OPT_GATE | OPT_BIAS | OPT_RESIDUAL | OPT_ROW_SCALE | OPT_COL_SCALE
+
+/* One legal problem per op, with every optional argument that can be had at once. */
+static const test_spec legal[] = {
+    {.op = "matmul", .n = 6, GRID, .options = EPILOGUE},
+    {.op = "matmul_dgrad", .n = 6, GRID, .options = OPT_GATE},
+    {.op = "matmul_wgrad",
+     .n = 6,
+     GRID,
+     .options = OPT_GATE | OPT_DGATE | OPT_DBIAS,
+     .pairs = 2,
+     .gate_mode = BSK_GATE_SKIP},
+    {.op = "dsd", .n = 6, GRID, .heads = 2, .groups = 2, .options = EPILOGUE},
+    {.op = "dds", .n = 6, GRID, .heads = 2, .groups = 2, .options = EPILOGUE},
+    {.op = "sdd",
+     .n = 6,
+     GRID,
+     .heads = 2,
+     .groups = 2,
+     .options = OPT_GATE | OPT_DGATE | OPT_DBIAS,
+     .gate_mode = BSK_GATE_SKIP},
+    {.op = "reduced_wgrad", .n = 6, .br = 8, .bc = 8, .k = 24, .m = 32},
+    {.op = "weight_identity", GRID},
+    {.op = "weight_orthogonal", GRID},
+    {.op = "weight_normal", GRID},
+    {.op = "weight_checker", GRID},
+    {.op = "l2_normalize", GRID, .options = OPT_GAIN | OPT_SAVED},
+    {.op = "l2_normalize_grad", GRID, .options = OPT_GAIN},
+    {.op = "block_norm", GRID},
+    {.op = "prune_sparsity", .n = 9},
+    {.op = "prune_threshold", .n = 9},
+    {.op = "block_l2_decay", GRID, .options = OPT_GATE},
+    {.op = "concrete_gate", .n = 9},
+    {.op = "concrete_gate_grad", .n = 9},
+    {.op = "concrete_gate_infer", .n = 9},
+    {.op = "block_renew", GRID},
+    {.op = "block_gather", .k = 5, .m = 7},
+    {.op = "proj_gather", .n = 6, .k = 12, .m = 5},
+    {.op = "proj_scatter", .n = 6, .k = 12, .m = 5},
+    {.op = "proj_scatter_add", .n = 6, .k = 12, .m = 5},
+    {.op = "proj_scatter_mul", .n = 6, .k = 12, .m = 5},
+    {.op = "proj_scatter_mul_grad", .n = 6, .k = 12, .m = 5},
+    {.op = "embedding", .n = 6, .k = 12, .m = 5},
+    {.op = "embedding_grad", .n = 6, .k = 12, .m = 5},
+    {.op = "bias_act", .n = 6, .m = 5, .act = BSK_ACT_GELU, .options = OPT_BIAS},
+    {.op = "bias_act_grad", .n = 6, .m = 5, .act = BSK_ACT_GELU, .options = OPT_BIAS | OPT_DBIAS},
+    {.op = "cross_entropy", .n = 6, .m = 5, .options = OPT_DLOSS | OPT_SMOOTH},
+    {.op = "adam", .k = 6, .m = 5, .options = OPT_NORM_SCALE | OPT_GATE | OPT_COPY},
+};
+
+/* Dimensions that nothing else fixes: one more is another legal problem. */
+static const struct {
+    const char *op, *arg;
+    int dim;
+} free_dims[] = {
+    {"block_gather", "x", 0},  {"proj_gather", "x", 1},         {"proj_scatter", "y", 1},
+    {"embedding", "table", 0}, {"embedding_grad", "dtable", 0},
+};
+
+typedef struct tester {
+    test_session *session;
+    const test_device *device;
+    test_case *c;
+    const bsk_plan *plan;
+    _Alignas(16) unsigned char params[BSKI_MAX_STRUCT]; /* the legal ones */
+    _Alignas(16) unsigned char args[BSKI_MAX_STRUCT];
+} tester;
+
+/* Judges a call that had to fail and name `what`. */
+static void verdict(tester *t, const char *what, const char *how, bsk_status status,
+                    bsk_status wanted)
+{
+    char name[TEST_NAME];
+    test_result r = {TEST_PASS, "", 0, 0};
+    snprintf(name, sizeof name, "arguments %s %s %s", t->c->op->name, what, how);
+    if (!test_wanted(t->session, name))
+        return;
+    if (status != wanted)
+        test_fail(&r, "status %s, expected %s", bsk_status_name(status), bsk_status_name(wanted));
+    else if (!strstr(bsk_last_error(), what))
+        test_fail(&r, "the message does not name %s: %s", what, bsk_last_error());
+    test_report(t->session, name, t->device, "", &r);
+}
+
+static void try_plan(tester *t, const char *what, const char *how, bsk_status wanted)
+{
+    bsk_plan *plan = NULL;
+    bsk_plan_options options = BSK_INIT(bsk_plan_options);
+    options.fallback = BSK_FALLBACK_DEVICE;
+    bsk_status status = t->c->op->plan(t->device->device, t->c->params, &options, &plan);
+    verdict(t, what, plan && status ? "leaves a plan behind" : how, status, wanted);
+    bsk_plan_destroy(&plan);
+    memcpy(t->c->params, t->params, sizeof t->params);
+}
+
+static void try_run(tester *t, const char *what, const char *how)
+{
+    verdict(t, what, how, t->c->op->run(t->plan, t->device->queue, t->c->args), BSK_E_INVALID);
+    memcpy(t->c->args, t->args, sizeof t->args);
+}
+
+/* --- Plan time ----------------------------------------------------------------------------- */
+
+static bool dim_is_free(const char *op, const char *arg, int dim)
+{
+    for (int i = 0; i < TEST_COUNT(free_dims); i++)
+        if (strcmp(free_dims[i].op, op) == 0 && strcmp(free_dims[i].arg, arg) == 0 &&
+            free_dims[i].dim == dim)
+            return true;
+    return false;
+}
+
+/* One more in a dimension: refused, but the message may name either side of the disagreement. */
+static void try_longer(tester *t, const bski_arg *arg, bsk_tensor *d, int dim)
+{
+    char name[TEST_NAME];
+    test_result r = {TEST_PASS, "", 0, 0};
+    bsk_plan *plan = NULL;
+    d->dims[dim]++;
+    memset(d->strides, 0, sizeof d->strides);
+    bsk_status status = t->c->op->plan(t->device->device, t->c->params, NULL, &plan);
+    bsk_status wanted = dim_is_free(t->c->op->name, arg->name, dim) ? BSK_OK : BSK_E_INVALID;
+    if (status != wanted)
+        test_fail(&r, "status %s, expected %s", bsk_status_name(status), bsk_status_name(wanted));
+    bsk_plan_destroy(&plan);
+    memcpy(t->c->params, t->params, sizeof t->params);
+    snprintf(name, sizeof name, "arguments %s %s longer%d", t->c->op->name, arg->name, dim);
+    if (test_wanted(t->session, name))
+        test_report(t->session, name, t->device, "", &r);
+}
+
+static bsk_dtype illegal_dtype(const test_case *c, const bski_arg *arg)
+{
+    uint32_t legal_mask = arg->dtypes;
+    if (legal_mask & BSKI_SAME)
+        legal_mask |= BSK_DTYPE_BIT(c->spec.dtype);
+    if (legal_mask & BSKI_SIDE)
+        legal_mask |= BSK_DTYPE_BIT(test_scalar_type(c));
+    for (int t = BSK_DTYPE_COUNT - 1; t > 0; t--)
+        if (!(legal_mask >> t & 1))
+            return (bsk_dtype)t;
+    return BSK_NONE;
+}
+
+static void bad_tensor(tester *t, int32_t i)
+{
+    const bski_arg *arg = &t->c->about->args[i];
+    bsk_tensor *d = (bsk_tensor *)(void *)(t->c->params + arg->desc);
+    if (!arg->optional) {
+        d->dtype = BSK_NONE;
+        try_plan(t, arg->name, "absent", BSK_E_INVALID);
+    }
+    if (!d->dtype)
+        return;
+    d->dtype = illegal_dtype(t->c, arg);
+    if (d->dtype)
+        try_plan(t, arg->name, "dtype", BSK_E_INVALID);
+    d->dtype = (bsk_dtype)77;
+    try_plan(t, arg->name, "dtype77", BSK_E_INVALID);
+    d->rank = 6;
+    try_plan(t, arg->name, "rank6", BSK_E_INVALID);
+    d->rank = -1;
+    try_plan(t, arg->name, "rank-1", BSK_E_INVALID);
+    if (arg->rank_max < BSK_MAX_RANK) {
+        d->rank = arg->rank_max + 1;
+        for (int k = 0; k < d->rank; k++) {
+            d->dims[k] = d->dims[k] ? d->dims[k] : 1;
+            d->strides[k] = 0;
+        }
+        try_plan(t, arg->name, "rank", BSK_E_INVALID);
+    }
+    for (int k = 0; k < d->rank; k++) {
+        d->dims[k] = -1;
+        try_plan(t, arg->name, "negative", BSK_E_INVALID);
+        d->dims[k] = INT64_MAX;
+        memset(d->strides, 0, sizeof d->strides);
+        try_plan(t, arg->name, "overflow", BSK_E_INVALID);
+        d->strides[k] = -1;
+        try_plan(t, arg->name, "backwards", BSK_E_INVALID);
+        d->strides[k] = INT64_MAX / 2;
+        if (d->dims[k] > 2)
+            try_plan(t, arg->name, "far", BSK_E_INVALID);
+        memcpy(t->c->params, t->params, sizeof t->params);
+        /* all strides zero mean contiguous */
+        if (arg->role != BSKI_IN && d->rank > 1 && d->dims[k] > 1) {
+            d->strides[k] = 0;
+            try_plan(t, arg->name, "repeats", BSK_E_INVALID);
+        }
+        try_longer(t, arg, d, k);
+    }
+}
+
+static void write_number(unsigned char *base, const bski_field *f, double v)
+{
+    int32_t i32 = (int32_t)v;
+    int64_t i64 = (int64_t)v;
+    switch (f->kind) {
+    case BSKI_F64:
+        memcpy(base + f->offset, &v, sizeof v);
+        break;
+    case BSKI_I32:
+        memcpy(base + f->offset, &i32, sizeof i32);
+        break;
+    default:
+        memcpy(base + f->offset, &i64, sizeof i64);
+        break;
+    }
+}
+
+/* The numbers just outside a field's range; count of them in bad. */
+static int outside(const bski_field *f, double bad[4])
+{
+    int n = 0;
+    bool whole = f->kind != BSKI_F64;
+    if (isfinite(f->low) && fabs(f->low) < 2e9)
+        bad[n++] = f->low - (whole ? 1 : 1e-3);
+    if (isfinite(f->high) && fabs(f->high) < 2e9)
+        bad[n++] = f->open ? f->high : f->high + (whole ? 1 : 1e-3);
+    if (!whole)
+        bad[n++] = NAN;
+    return n;
+}
+
+static void bad_plan(tester *t)
+{
+    const bski_op_info *op = t->c->about;
+    double bad[4];
+    for (int32_t i = 0; i < op->arg_count; i++)
+        bad_tensor(t, i);
+    for (int32_t i = 0; i < op->attr_count; i++)
+        for (int k = 0, n = outside(&op->attrs[i], bad); k < n; k++) {
+            char how[40];
+            write_number(t->c->params, &op->attrs[i], bad[k]);
+            snprintf(how, sizeof how, "%g", bad[k]);
+            try_plan(t, op->attrs[i].name, how, BSK_E_INVALID);
+        }
+    if (op->layout >= 0) {
+        memset(t->c->params + op->layout, 0, sizeof(void *));
+        try_plan(t, "layout", "NULL", BSK_E_INVALID);
+    }
+    if (op->pairs >= 0) {
+        const int32_t pairs = -3;
+        memcpy(t->c->params + op->pairs, &pairs, sizeof pairs);
+        try_plan(t, "pairs", "negative", BSK_E_INVALID);
+    }
+    size_t size = 0;
+    memcpy(t->c->params, &size, sizeof size);
+    try_plan(t, "struct_size", "0", BSK_E_INVALID);
+    bsk_plan *plan = NULL;
+    verdict(t, "device", "NULL", t->c->op->plan(NULL, t->c->params, NULL, &plan), BSK_E_INVALID);
+    verdict(t, "params", "NULL", t->c->op->plan(t->device->device, NULL, NULL, &plan),
+            BSK_E_INVALID);
+    verdict(t, "plan", "NULL", t->c->op->plan(t->device->device, t->c->params, NULL, NULL),
+            BSK_E_INVALID);
+}
+
+/* --- Run time ------------------------------------------------------------------------------ */
+
+/* The view of argument i in the args, or its copy for a list of views. */
+static bsk_mem *view_of(tester *t, int32_t i, bsk_mem *list)
+{
+    const bski_arg *arg = &t->c->about->args[i];
+    const bsk_mem *views;
+    if (!arg->list)
+        return (bsk_mem *)(void *)(t->c->args + arg->mem);
+    memcpy(&views, t->c->args + arg->mem, sizeof views);
+    for (int32_t v = 0; v < t->c->t[i].views; v++)
+        list[v] = views[v];
+    views = list;
+    memcpy(t->c->args + arg->mem, &views, sizeof views);
+    return &list[t->c->t[i].views - 1];
+}
+
+static void bad_overlap(tester *t, int32_t out)
+{
+    const bski_op_info *op = t->c->about;
+    bsk_mem list[TEST_VIEWS];
+    for (int32_t i = 0; i < op->arg_count; i++) {
+        bool allowed = (op->args[out].alias >> i & 1) || (op->args[i].alias >> out & 1);
+        if (i == out || !t->c->t[i].desc.dtype || allowed)
+            continue;
+        bsk_mem *view = view_of(t, i, list);
+        *view = *(bsk_mem *)(void *)(t->args + op->args[out].mem);
+        view->size = 0;
+        /* the long view may reach a third argument, so the message names one of them */
+        char how[64];
+        snprintf(how, sizeof how, "of %s and %s", op->args[out].name, op->args[i].name);
+        try_run(t, "overlap", how);
+    }
+}
+
+static void bad_memory(tester *t, int32_t i)
+{
+    const bski_arg *arg = &t->c->about->args[i];
+    const test_tensor *tensor = &t->c->t[i];
+    bsk_mem list[TEST_VIEWS];
+    if (!tensor->desc.dtype) {
+        /* absent in the params, present in the args */
+        *view_of(t, i, list) = *(bsk_mem *)(void *)(t->args + t->c->about->workspace);
+        view_of(t, i, list)->kind = BSK_MEM_HOST;
+        view_of(t, i, list)->handle = list;
+        try_run(t, arg->name, "unexpected");
+        return;
+    }
+    view_of(t, i, list)->handle = NULL;
+    try_run(t, arg->name, "NULL");
+    memset(view_of(t, i, list), 0, sizeof(bsk_mem));
+    try_run(t, arg->name, "missing");
+    view_of(t, i, list)->kind = BSK_MEM_CL;
+    try_run(t, arg->name, "kind");
+    view_of(t, i, list)->size = tensor->bytes - 1;
+    if (tensor->bytes > 1)
+        try_run(t, arg->name, "short");
+    if (bsk_dtype_size(tensor->desc.dtype) > 1) {
+        bsk_mem *view = view_of(t, i, list);
+        view->offset++;
+        view->size = 0;
+        try_run(t, arg->name, "misaligned");
+    }
+    if (arg->list) {
+        memset(t->c->args + arg->mem, 0, sizeof(void *));
+        try_run(t, arg->name, "nolist");
+    }
+    if (arg->role != BSKI_IN)
+        bad_overlap(t, i);
+}
+
+static void bad_run(tester *t, const bsk_plan_info *info)
+{
+    const bski_op_info *op = t->c->about;
+    bsk_mem *workspace = (bsk_mem *)(void *)(t->c->args + op->workspace);
+    double bad[4];
+    for (int32_t i = 0; i < op->arg_count; i++)
+        bad_memory(t, i);
+    for (int32_t i = 0; i < op->scalar_count; i++)
+        for (int k = 0, n = outside(&op->scalars[i], bad); k < n; k++) {
+            char how[40];
+            write_number(t->c->args, &op->scalars[i], bad[k]);
+            snprintf(how, sizeof how, "%g", bad[k]);
+            try_run(t, op->scalars[i].name, how);
+        }
+    if (info->workspace_bytes) {
+        memset(workspace, 0, sizeof *workspace);
+        try_run(t, "workspace", "missing");
+        workspace->size = info->workspace_bytes - 1;
+        try_run(t, "workspace", "short");
+        if (info->workspace_alignment > 1) {
+            workspace->offset++;
+            workspace->size = 0;
+            try_run(t, "workspace", "misaligned");
+        }
+    }
+    size_t size = 1;
+    memcpy(t->c->args, &size, sizeof size);
+    try_run(t, "struct_size", "1");
+    verdict(t, "args", "NULL", t->c->op->run(t->plan, t->device->queue, NULL), BSK_E_INVALID);
+    verdict(t, "queue", "NULL", t->c->op->run(t->plan, NULL, t->c->args), BSK_E_INVALID);
+    verdict(t, "plan", "NULL", t->c->op->run(NULL, t->device->queue, t->c->args), BSK_E_INVALID);
+}
+
+/* After all refusals the memory must be as it was uploaded. */
+static void nothing_written(tester *t, const test_memory *m)
+{
+    char name[TEST_NAME];
+    test_result r = {TEST_PASS, "", 0, 0};
+    snprintf(name, sizeof name, "arguments %s nothing written", t->c->op->name);
+    if (!test_wanted(t->session, name))
+        return;
+    for (int32_t i = 0; i < t->c->about->arg_count; i++)
+        for (int32_t v = 0; v < TEST_VIEWS; v++) {
+            const test_buffer *b = &m->buffer[i][v];
+            uint8_t *now = b->image ? malloc(b->total) : NULL;
+            if (!now)
+                continue;
+            if (bsk_mem_download(t->device->queue, now, b->whole, b->total) ||
+                bsk_queue_sync(t->device->queue) || memcmp(now, b->image, b->total) != 0)
+                test_fail(&r, "a refused run changed %s", t->c->about->args[i].name);
+            free(now);
+        }
+    test_report(t->session, name, t->device, "", &r);
+}
+
+static void op_arguments(test_session *s, const test_device *d, test_spec spec)
+{
+    tester t = {.session = s, .device = d};
+    bsk_plan *plan = NULL;
+    bsk_plan_info info = BSK_INIT(bsk_plan_info);
+    test_memory *m = malloc(sizeof *m);
+    spec.seed = 1;
+    spec.dtype = BSK_F32;
+    spec.index = strstr(spec.op, "embedding") || strstr(spec.op, "cross") ? BSK_I32 : BSK_NONE;
+    t.c = test_case_make(&spec, true);
+    bsk_plan_options options = BSK_INIT(bsk_plan_options);
+    options.fallback = BSK_FALLBACK_DEVICE;
+    bsk_status status =
+        t.c ? t.c->op->plan(d->device, t.c->params, &options, &plan) : BSK_E_INTERNAL;
+    if (status || !m) {
+        test_result r = {TEST_FAIL, "", 0, 0};
+        snprintf(r.why, sizeof r.why, "the legal problem is refused: %s", bsk_last_error());
+        test_report(s, t.c ? t.c->name : spec.op, d, "", &r);
+    } else {
+        bsk_plan_query(plan, &info);
+        t.plan = plan;
+        memcpy(t.params, t.c->params, sizeof t.params);
+        bad_plan(&t);
+        if (test_memory_make(m, t.c, d->device, info.workspace_bytes) &&
+            test_memory_load(m, t.c, d->queue, 0xff) == BSK_OK) {
+            memcpy(t.args, t.c->args, sizeof t.args);
+            bad_run(&t, &info);
+            nothing_written(&t, m);
+        }
+        test_memory_free(m);
+    }
+    bsk_plan_destroy(&plan);
+    test_case_free(t.c);
+    free(m);
+}
+
+void suite_arguments(test_session *s, const test_device *d)
+{
+    for (int i = 0; i < TEST_COUNT(legal); i++)
+        op_arguments(s, d, legal[i]);
+}

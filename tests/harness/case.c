@@ -1,0 +1,521 @@
+/* From a spec to a case: layout, tensors, contents, expectations. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/checked.h"
+#include "tests/harness/test.h"
+
+static const struct {
+    const test_op *ops;
+    const int32_t *count;
+} families[] = {
+    {test_products, &test_products_count},
+    {test_weights, &test_weights_count},
+    {test_ops, &test_ops_count},
+    {test_optim, &test_optim_count},
+};
+
+const test_op *test_op_at(int32_t index)
+{
+    for (int32_t f = 0; f < TEST_COUNT(families); f++) {
+        if (index < *families[f].count)
+            return &families[f].ops[index];
+        index -= *families[f].count;
+    }
+    return NULL;
+}
+
+const test_op *test_op_find(const char *name)
+{
+    const test_op *op;
+    for (int32_t i = 0; (op = test_op_at(i)); i++)
+        if (strcmp(op->name, name) == 0)
+            return op;
+    return NULL;
+}
+
+uint64_t test_random(uint64_t *state)
+{
+    uint64_t z = *state += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+double test_uniform(uint64_t *state, double low, double high)
+{
+    return low + (high - low) * ((double)(test_random(state) >> 11) * 0x1p-53);
+}
+
+int32_t test_index(const test_case *c, const char *name)
+{
+    for (int32_t i = 0; i < c->about->arg_count; i++)
+        if (strcmp(c->about->args[i].name, name) == 0)
+            return i;
+    fprintf(stderr, "bsk: %s has no argument %s\n", c->op->name, name);
+    abort();
+}
+
+test_tensor *test_arg_at(test_case *c, const char *name)
+{
+    return &c->t[test_index(c, name)];
+}
+
+test_tensor *test_set(test_case *c, const char *name, bsk_tensor desc)
+{
+    test_tensor *t = test_arg_at(c, name);
+    t->desc = desc;
+    return t;
+}
+
+test_tensor *test_set_blocks(test_case *c, const char *name, bsk_dtype dtype)
+{
+    test_tensor *t = test_arg_at(c, name);
+    t->desc = bsk_tensor_3d(dtype, c->info.nnz, c->spec.br, c->spec.bc);
+    t->blocks = true;
+    return t;
+}
+
+bsk_tensor test_act(const test_case *c, bsk_dtype dtype, int64_t features)
+{
+    return c->spec.axis == BSK_NC ? bsk_tensor_2d(dtype, c->spec.n, features)
+                                  : bsk_tensor_2d(dtype, features, c->spec.n);
+}
+
+bsk_dtype test_scalar_type(const test_case *c)
+{
+    return c->spec.dtype == BSK_F64 ? BSK_F64 : BSK_F32;
+}
+
+bsk_dtype test_out_type(const test_case *c)
+{
+    return c->spec.out ? c->spec.out : c->spec.dtype;
+}
+
+int32_t test_valid_rows(const test_case *c, int64_t slot)
+{
+    int64_t left = c->info.rows - (int64_t)c->row[slot] * c->info.block_rows;
+    return left < c->info.block_rows ? (int32_t)left : c->info.block_rows;
+}
+
+int32_t test_valid_cols(const test_case *c, int64_t slot)
+{
+    int64_t left = c->info.cols - (int64_t)c->col[slot] * c->info.block_cols;
+    return left < c->info.block_cols ? (int32_t)left : c->info.block_cols;
+}
+
+double test_arith_eps(const test_case *c)
+{
+    return c->spec.dtype == BSK_F64 ? 0x1p-53 : 0x1p-24;
+}
+
+double test_store_error(bsk_dtype t, double v)
+{
+    /* half the spacing of denormals */
+    double floor = t == BSK_F16 ? 0x1p-25 : t == BSK_BF16 ? 0x1p-134 : t == BSK_F32 ? 0x1p-150 : 0;
+    double error = bski_epsilon(t) * fabs(v);
+    return error > floor ? error : floor;
+}
+
+void test_expect(test_tensor *t, int64_t at, double want, double error)
+{
+    t->want[at] = want;
+    t->bound[at] = error == 0 ? 0 : 2 * error + test_store_error(t->desc.dtype, fabs(want) + error);
+}
+
+/* --- Layout ------------------------------------------------------------------------------- */
+
+static bsk_status layout_masked(const test_spec *s, const bsk_layout_params *p, bsk_layout **layout)
+{
+    int64_t rows = bski_ceil_div(s->k, s->br), cols = bski_ceil_div(s->m, s->bc);
+    int32_t heads = p->heads ? p->heads : 1;
+    uint8_t *mask = calloc((size_t)(heads * rows * cols), 1);
+    if (!mask)
+        return BSK_E_NOMEM;
+    uint64_t rng = s->seed;
+    for (int64_t i = 0; i < heads * rows * cols; i++) {
+        int64_t r = i / cols % rows, q = i % cols;
+        double share = (double)(i / (rows * cols)) / heads;
+        mask[i] = s->pattern == PATTERN_FULL ||
+                  (s->pattern == PATTERN_ONE && r == rows - 1 && q == cols - 1) ||
+                  (s->pattern == PATTERN_DIAGONAL && r % cols == q % rows) ||
+                  (s->pattern == PATTERN_UNEVEN && test_uniform(&rng, 0, 1) < share);
+    }
+    bsk_status status = bsk_layout_from_mask(NULL, p, mask, layout);
+    free(mask);
+    return status;
+}
+
+/* The order given by the caller: blocks in a seeded random order within each head. */
+static bsk_status layout_shuffled(const test_spec *s, const bsk_layout_params *p,
+                                  bsk_layout **layout)
+{
+    bsk_layout_params q = *p;
+    q.order = BSK_ORDER_ROW;
+    bsk_layout *base = NULL;
+    bsk_status status = bsk_layout_random(NULL, &q, s->pattern_value, s->seed, &base);
+    if (status)
+        return status;
+    bsk_layout_info info = BSK_INIT(bsk_layout_info);
+    bsk_layout_query(base, &info);
+    size_t n = (size_t)info.nnz;
+    int32_t *coo = malloc((3 * n + 1) * sizeof *coo);
+    if (!coo) {
+        bsk_layout_release(&base);
+        return BSK_E_NOMEM;
+    }
+    int32_t *head = coo, *row = coo + n, *col = row + n;
+    bsk_layout_to_coo(base, head, row, col);
+    uint64_t rng = s->seed;
+    for (size_t i = n; i > 1; i--) {
+        size_t j = (size_t)(test_random(&rng) % i);
+        if (head[i - 1] != head[j])
+            continue;
+        int32_t r = row[i - 1], k = col[i - 1];
+        row[i - 1] = row[j];
+        col[i - 1] = col[j];
+        row[j] = r;
+        col[j] = k;
+    }
+    status = bsk_layout_from_coo(NULL, p, info.nnz, head, row, col, layout);
+    free(coo);
+    bsk_layout_release(&base);
+    return status;
+}
+
+static bsk_status layout_make(const test_spec *s, bsk_layout **layout)
+{
+    bsk_layout_params p = BSK_INIT(bsk_layout_params);
+    p.rows = s->k;
+    p.cols = s->m;
+    p.block_rows = s->br;
+    p.block_cols = s->bc;
+    p.heads = s->heads;
+    p.order = s->order;
+    switch (s->pattern) {
+    case PATTERN_RANDOM:
+        return s->order == BSK_ORDER_GIVEN
+                   ? layout_shuffled(s, &p, layout)
+                   : bsk_layout_random(NULL, &p, s->pattern_value, s->seed, layout);
+    case PATTERN_BARABASI:
+        return bsk_layout_barabasi_albert(NULL, &p, (int32_t)s->pattern_value, s->seed, layout);
+    case PATTERN_WATTS:
+        return bsk_layout_watts_strogatz(NULL, &p, (int32_t)s->pattern_value, 0.2, s->seed, layout);
+    default:
+        return layout_masked(s, &p, layout);
+    }
+}
+
+static bool case_layout(test_case *c)
+{
+    if (!c->spec.br || strcmp(c->op->name, "reduced_wgrad") == 0)
+        return true;
+    if (layout_make(&c->spec, &c->layout))
+        return false;
+    c->info.struct_size = sizeof c->info;
+    bsk_layout_query(c->layout, &c->info);
+    size_t n = (size_t)c->info.nnz + 1;
+    c->head = malloc(n * sizeof *c->head);
+    c->row = malloc(n * sizeof *c->row);
+    c->col = malloc(n * sizeof *c->col);
+    return c->head && c->row && c->col &&
+           bsk_layout_to_coo(c->layout, c->head, c->row, c->col) == BSK_OK;
+}
+
+/* --- Strides ------------------------------------------------------------------------------ */
+
+/* Strides by the case's options, as far as the op allows: "ld" pads the slower of the last two axes
+ * (or the group axis of blocks), "trans" swaps the order of the last two. */
+static void tensor_strides(const test_case *c, test_tensor *t)
+{
+    bsk_tensor *d = &t->desc;
+    const uint8_t rule = t->info->strides;
+    for (int i = 0; i < d->rank; i++)
+        if (d->strides[i])
+            return;
+    bool free_axis = rule == BSKI_ANY_STRIDE || rule == BSKI_UNIT_AXIS;
+    bool trans = free_axis && d->rank >= 2 && (c->spec.options & OPT_TRANS);
+    bool ld = (free_axis || rule == BSKI_UNIT_LAST) && (c->spec.options & OPT_LD);
+    int64_t stride = ld && d->rank == 1 && rule == BSKI_ANY_STRIDE ? 2 : 1;
+    for (int i = d->rank - 1; i >= 0; i--) {
+        int axis = trans && i >= d->rank - 2 ? 2 * d->rank - 3 - i : i;
+        d->strides[axis] = stride;
+        stride *= d->dims[axis] > 0 ? d->dims[axis] : 1;
+        if ((ld && i == d->rank - 1) ||
+            (rule == BSKI_DENSE_BLOCKS && i == 1 && d->rank == 4 && (c->spec.options & OPT_LD)))
+            stride += 3;
+    }
+}
+
+/* Element offsets of all indices, -1 for the padding of edge blocks. */
+static void tensor_offsets(const test_case *c, test_tensor *t)
+{
+    const bsk_tensor *d = &t->desc;
+    int64_t index[BSK_MAX_RANK] = {0};
+    for (int64_t e = 0; e < t->elems; e++) {
+        int64_t at = 0;
+        for (int i = 0; i < d->rank; i++)
+            at += index[i] * d->strides[i];
+        if (t->blocks) {
+            const int64_t *b = index + d->rank - 3;
+            if (b[1] >= test_valid_rows(c, b[0]) || b[2] >= test_valid_cols(c, b[0]))
+                at = -1;
+        }
+        t->at[e] = at;
+        for (int i = d->rank - 1; i >= 0 && ++index[i] == d->dims[i]; i--)
+            index[i] = 0;
+    }
+}
+
+/* --- Contents ----------------------------------------------------------------------------- */
+
+static double content_float(test_case *c, const test_tensor *t, int64_t e)
+{
+    static const double gates[] = {0, 0.5, 1, 2}, scales[] = {-2, -1, -0.5, 0.5, 1, 2};
+    uint64_t *r = &c->rng;
+    switch (t->content) {
+    case CONTENT_GATE:
+        return e == 0 ? 1 : gates[test_random(r) % 4];
+    case CONTENT_SCALE:
+        return scales[test_random(r) % 6];
+    case CONTENT_UNIT:
+        return test_uniform(r, 0.05, 0.95);
+    case CONTENT_POSITIVE:
+        return c->spec.fill == FILL_INT ? (double)(test_random(r) % 5) : test_uniform(r, 0, 1);
+    case CONTENT_VALUE:
+        return t->constant;
+    default:
+        break;
+    }
+    if (t->content == CONTENT_ROWS && t->desc.rank >= 1 && t->desc.dims[0] > 0 &&
+        e / (t->elems / t->desc.dims[0]) % 3 == 0)
+        return 0;
+    if (c->spec.fill == FILL_INT)
+        return (double)(int64_t)(test_random(r) % 5) - 2;
+    if (c->spec.fill == FILL_HUGE)
+        return 200 * (double)(1 + test_random(r) % 4);
+    return test_uniform(r, -1, 1);
+}
+
+static void store_int(bsk_dtype t, void *p, int64_t i, int64_t v)
+{
+    switch (t) {
+    case BSK_I64:
+        ((int64_t *)p)[i] = v;
+        break;
+    case BSK_I32:
+        ((int32_t *)p)[i] = (int32_t)v;
+        break;
+    case BSK_U16:
+        ((uint16_t *)p)[i] = (uint16_t)v;
+        break;
+    default:
+        ((uint8_t *)p)[i] = (uint8_t)v;
+        break;
+    }
+}
+
+/* About one index in eight lies outside [0, limit), where the type can say so. */
+static int64_t content_index(test_case *c, const test_tensor *t)
+{
+    int64_t v = (int64_t)(test_random(&c->rng) % (uint64_t)(t->limit > 0 ? t->limit : 1));
+    if (test_random(&c->rng) % 8)
+        return v;
+    bool is_signed = t->desc.dtype == BSK_I64 || t->desc.dtype == BSK_I32;
+    int64_t most = t->desc.dtype == BSK_U8 ? 255 : 65535;
+    if (is_signed)
+        return v & 1 ? -1 : t->limit + v;
+    return t->limit <= most ? most : v;
+}
+
+static void fill_distinct(test_case *c, test_tensor *t, void *base)
+{
+    int64_t *order = malloc((size_t)(t->limit + 1) * sizeof *order);
+    if (!order)
+        return;
+    for (int64_t i = 0; i < t->limit; i++)
+        order[i] = i;
+    for (int64_t i = t->limit; i > 1; i--) {
+        int64_t j = (int64_t)(test_random(&c->rng) % (uint64_t)i), v = order[i - 1];
+        order[i - 1] = order[j];
+        order[j] = v;
+    }
+    for (int64_t e = 0; e < t->elems; e++) {
+        int64_t v = e < t->limit ? order[e] : -1;
+        if (test_random(&c->rng) % 8 == 0)
+            v = e & 1 ? -1 : t->limit + 3;
+        store_int(t->desc.dtype, base, t->at[e], v);
+    }
+    free(order);
+}
+
+static bool is_float(bsk_dtype t)
+{
+    return t >= BSK_F64 && t <= BSK_BF16;
+}
+
+/* Gaps and paddings hold NaN, so that whoever reads them shows it. */
+static void fill_view(test_case *c, test_tensor *t, uint8_t *base)
+{
+    memset(base, 0xff, t->bytes);
+    if (t->content == CONTENT_DISTINCT) {
+        fill_distinct(c, t, base);
+        return;
+    }
+    for (int64_t e = 0; e < t->elems; e++) {
+        if (t->at[e] < 0)
+            continue;
+        if (is_float(t->desc.dtype))
+            bski_store(t->desc.dtype, base, t->at[e], content_float(c, t, e));
+        else if (t->content == CONTENT_FLAG)
+            store_int(t->desc.dtype, base, t->at[e], (int64_t)(test_random(&c->rng) % 2));
+        else
+            store_int(t->desc.dtype, base, t->at[e], content_index(c, t));
+    }
+}
+
+/* One NaN and one infinity in each plain floating-point input. */
+static void fill_special(test_case *c, test_tensor *t)
+{
+    bool plain = t->content == CONTENT_DEFAULT || t->content == CONTENT_POSITIVE;
+    if (c->spec.fill != FILL_SPECIAL || !plain || !t->elems || !is_float(t->desc.dtype))
+        return;
+    for (int k = 0; k < 2; k++) {
+        int64_t e = (int64_t)(test_random(&c->rng) % (uint64_t)t->elems);
+        if (t->at[e] >= 0)
+            bski_store(t->desc.dtype, t->init, t->at[e], k && !c->spec.act ? INFINITY : NAN);
+    }
+}
+
+void test_values_refresh(test_tensor *t)
+{
+    for (int32_t v = 0; v < t->views; v++)
+        for (int64_t e = 0; e < t->elems; e++) {
+            const uint8_t *base = t->init + (size_t)v * t->bytes;
+            double *out = t->value + v * t->elems + e;
+            if (t->at[e] < 0)
+                *out = NAN;
+            else if (is_float(t->desc.dtype))
+                *out = bski_load(t->desc.dtype, base, t->at[e]);
+            else
+                *out = (double)bski_load_int(t->desc.dtype, base, t->at[e]);
+        }
+}
+
+static bool tensor_make(test_case *c, test_tensor *t, bool light)
+{
+    if (!t->desc.dtype)
+        return true;
+    tensor_strides(c, t);
+    t->elems = 1;
+    for (int i = 0; i < t->desc.rank; i++)
+        t->elems *= t->desc.dims[i];
+    if (bsk_tensor_bytes(&t->desc, &t->bytes))
+        return false;
+    size_t n = (size_t)t->elems + 1, views = (size_t)t->views;
+    t->at = malloc(n * sizeof *t->at);
+    t->init = malloc(views * t->bytes + 16);
+    if (!t->at || !t->init)
+        return false;
+    tensor_offsets(c, t);
+    for (size_t v = 0; v < views; v++)
+        fill_view(c, t, t->init + v * t->bytes);
+    fill_special(c, t);
+    if (light)
+        return true;
+    t->value = malloc(views * n * sizeof *t->value);
+    t->want = !t->output ? NULL : calloc(n, sizeof *t->want);
+    t->bound = !t->output ? NULL : calloc(n, sizeof *t->bound);
+    if (!t->value || (t->output && (!t->want || !t->bound)))
+        return false;
+    test_values_refresh(t);
+    return true;
+}
+
+/* An output that shares memory with an input starts from that input's contents. */
+static void case_alias(test_case *c)
+{
+    for (int32_t i = 0; i < c->about->arg_count; i++) {
+        test_tensor *t = &c->t[i];
+        if (t->alias < 0 || !t->desc.dtype)
+            continue;
+        const test_tensor *source = &c->t[t->alias];
+        memcpy(t->init, source->init, t->bytes);
+        if (t->value)
+            test_values_refresh(t);
+    }
+}
+
+static void params_write(test_case *c)
+{
+    size_t params = c->about->params_size, args = c->about->args_size;
+    memcpy(c->params, &params, sizeof params);
+    memcpy(c->args, &args, sizeof args);
+    for (int32_t i = 0; i < c->about->arg_count; i++)
+        memcpy(c->params + c->about->args[i].desc, &c->t[i].desc, sizeof(bsk_tensor));
+    double alpha = c->spec.alpha != 0 ? c->spec.alpha : 1;
+    for (int32_t i = 0; i < c->about->scalar_count; i++) {
+        const bski_field *f = &c->about->scalars[i];
+        if (strcmp(f->name, "alpha") == 0)
+            memcpy(c->args + f->offset, &alpha, sizeof alpha);
+        if (strcmp(f->name, "beta") == 0)
+            memcpy(c->args + f->offset, &c->spec.beta, sizeof(double));
+    }
+    if (c->about->layout >= 0)
+        memcpy(c->params + c->about->layout, &c->layout, sizeof c->layout);
+    if (c->about->pairs >= 0)
+        memcpy(c->params + c->about->pairs, &c->spec.pairs, sizeof c->spec.pairs);
+}
+
+test_case *test_case_make(const test_spec *spec, bool light)
+{
+    test_case *c = calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    c->spec = *spec;
+    c->rng = spec->seed * 77 + 5;
+    test_spec_name(spec, c->name);
+    c->op = test_op_find(spec->op);
+    c->about = bski_op_find(spec->op);
+    bool good = c->op && c->about && case_layout(c);
+    for (int32_t i = 0; good && i < c->about->arg_count; i++) {
+        c->t[i].info = &c->about->args[i];
+        c->t[i].alias = -1;
+        c->t[i].output = c->about->args[i].role != BSKI_IN;
+        c->t[i].views = c->about->args[i].list && spec->pairs ? spec->pairs : 1;
+    }
+    if (good)
+        c->op->build(c);
+    for (int32_t i = 0; good && i < c->about->arg_count; i++)
+        good = tensor_make(c, &c->t[i], light);
+    if (!good) {
+        fprintf(stderr, "bsk: cannot build case %s: %s\n", c->name, bsk_last_error());
+        test_case_free(c);
+        return NULL;
+    }
+    case_alias(c);
+    params_write(c);
+    if (!light && c->op->oracle)
+        c->op->oracle(c);
+    return c;
+}
+
+void test_case_free(test_case *c)
+{
+    if (!c)
+        return;
+    for (int32_t i = 0; i < TEST_ARGS; i++) {
+        free(c->t[i].init);
+        free(c->t[i].value);
+        free(c->t[i].at);
+        free(c->t[i].want);
+        free(c->t[i].bound);
+    }
+    free(c->head);
+    free(c->row);
+    free(c->col);
+    bsk_layout_release(&c->layout);
+    free(c);
+}

@@ -1,0 +1,140 @@
+/* bsk info: devices, architectures, entries. */
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "tests/harness/test.h"
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+    bool *json = state->input;
+    (void)arg;
+    if (key == 'j') {
+        *json = true;
+        return 0;
+    }
+    if (key == ARGP_KEY_ARG)
+        argp_error(state, "info takes no arguments");
+    return ARGP_ERR_UNKNOWN;
+}
+
+static const struct argp_option options[] = {{"json", 'j', 0, 0, "Print JSON", 0}, {0}};
+static const struct argp parser = {
+    options, parse_option, "",  "Lists devices, architectures and kernel entries.",
+    NULL,    NULL,         NULL};
+
+static const int32_t block_sizes[] = {8, 16, 32, 64, 128};
+
+/* All types for an entry without a mask. */
+static uint32_t dtype_mask(const bsk_entry_info *e)
+{
+    return e->dtypes ? e->dtypes : BSKI_FLOATS;
+}
+
+static bool block_admitted(const bsk_entry_info *e, int32_t size)
+{
+    return !e->blocks || (e->blocks & bsk_block_bit(size));
+}
+
+static void json_entry(cJSON *list, const bsk_entry_info *e)
+{
+    cJSON *row = cJSON_CreateObject(), *dtypes, *blocks;
+    cJSON_AddStringToObject(row, "name", e->name);
+    cJSON_AddStringToObject(row, "op", e->op);
+    cJSON_AddStringToObject(row, "backend", e->backend);
+    cJSON_AddStringToObject(row, "arch", e->arch);
+    dtypes = cJSON_AddArrayToObject(row, "dtypes");
+    for (int t = 1; t < BSK_DTYPE_COUNT; t++)
+        if (dtype_mask(e) >> t & 1)
+            cJSON_AddItemToArray(dtypes, cJSON_CreateString(bsk_dtype_name((bsk_dtype)t)));
+    blocks = cJSON_AddArrayToObject(row, "blocks");
+    for (int i = 0; i < TEST_COUNT(block_sizes); i++)
+        if (block_admitted(e, block_sizes[i]))
+            cJSON_AddItemToArray(blocks, cJSON_CreateNumber(block_sizes[i]));
+    cJSON_AddBoolToObject(row, "other_blocks", !e->blocks || (e->blocks & 1));
+    cJSON_AddBoolToObject(row, "reference", e->reference != 0);
+    cJSON_AddItemToArray(list, row);
+}
+
+static void print_json(const bsk_context *context)
+{
+    cJSON *root = cJSON_CreateObject(), *devices, *entries;
+    cJSON_AddStringToObject(root, "version", bsk_version());
+    devices = cJSON_AddArrayToObject(root, "devices");
+    for (size_t i = 0; i < bsk_context_device_count(context); i++) {
+        bsk_device_info d = BSK_INIT(bsk_device_info);
+        cJSON *row = cJSON_CreateObject();
+        bsk_device_query(bsk_context_device(context, i), &d);
+        cJSON_AddStringToObject(row, "id", d.id);
+        cJSON_AddStringToObject(row, "backend", d.backend);
+        cJSON_AddStringToObject(row, "name", d.name);
+        cJSON_AddStringToObject(row, "arch", d.arch);
+        cJSON_AddStringToObject(row, "driver", d.driver);
+        cJSON_AddNumberToObject(row, "compute_units", d.compute_units);
+        cJSON_AddNumberToObject(row, "memory_bytes", (double)d.memory_bytes);
+        cJSON_AddItemToArray(devices, row);
+    }
+    entries = cJSON_AddArrayToObject(root, "entries");
+    bsk_entry_info e = BSK_INIT(bsk_entry_info);
+    for (size_t i = 0; bsk_context_entry(context, i, &e) == BSK_OK; i++)
+        json_entry(entries, &e);
+    char *text = cJSON_Print(root);
+    puts(text ? text : "{}");
+    free(text);
+    cJSON_Delete(root);
+}
+
+static void print_entry(const bsk_entry_info *e)
+{
+    char dtypes[64] = "", blocks[64] = "";
+    for (int t = 1; t < BSK_DTYPE_COUNT; t++)
+        if (dtype_mask(e) >> t & 1)
+            snprintf(dtypes + strlen(dtypes), sizeof dtypes - strlen(dtypes), "%s%s",
+                     dtypes[0] ? " " : "", bsk_dtype_name((bsk_dtype)t));
+    for (int i = 0; e->blocks && i < TEST_COUNT(block_sizes); i++)
+        if (block_admitted(e, block_sizes[i]))
+            snprintf(blocks + strlen(blocks), sizeof blocks - strlen(blocks), "%s%d",
+                     blocks[0] ? " " : "", block_sizes[i]);
+    printf("  %-28s %-22s %-7s %-7s %-18s %s\n", e->name, e->op, e->backend,
+           e->arch[0] ? e->arch : "any", dtypes, e->blocks ? blocks : "any block");
+}
+
+static void print_text(const bsk_context *context)
+{
+    printf("bsk %s\n\ndevices\n", bsk_version());
+    for (size_t i = 0; i < bsk_context_device_count(context); i++) {
+        bsk_device_info d = BSK_INIT(bsk_device_info);
+        bsk_device_query(bsk_context_device(context, i), &d);
+        printf("  %-10s %-8s %-8s %s, %d units, %.1f GiB%s%s\n", d.id, d.backend, d.arch, d.name,
+               d.compute_units, (double)d.memory_bytes / (double)(1 << 30), d.driver[0] ? ", " : "",
+               d.driver);
+    }
+    printf("\nentries\n");
+    bsk_entry_info e = BSK_INIT(bsk_entry_info);
+    for (size_t i = 0; bsk_context_entry(context, i, &e) == BSK_OK; i++)
+        print_entry(&e);
+    const char *notes = bsk_context_backend_notes(context);
+    if (notes[0])
+        printf("\nnotes\n%s\n", notes);
+}
+
+int bsk_info_main(int argc, char **argv)
+{
+    bool json = false;
+    bsk_context *context = NULL;
+    argp_err_exit_status = 2;
+    argp_parse(&parser, argc, argv, 0, NULL, &json);
+    if (bsk_context_create(NULL, &context)) {
+        fprintf(stderr, "bsk: %s\n", bsk_last_error());
+        return 1;
+    }
+    if (json)
+        print_json(context);
+    else
+        print_text(context);
+    bsk_context_destroy(&context);
+    return 0;
+}

@@ -1,0 +1,177 @@
+/* Names of cases: made from the spec, matched by filters. */
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/harness/test.h"
+
+/* In the order of the OPT_ bits. */
+static const char *const option_names[] = {
+    "gate",    "bias",      "residual", "rowscale", "colscale", "ld",     "trans",
+    "inplace", "offset",    "dgate",    "dbias",    "gain",     "saved",  "lazy",
+    "copy",    "normscale", "skip",     "clip",     "decay",    "smooth", "ignore",
+    "dloss",   "noloss",    "nograd",   "shared",   "tiny"};
+
+static const char *const act_names[] = {"", "relu", "gelu", "gelu_erf", "silu", "quick_gelu"};
+static const char *const gate_names[] = {"", "gskip", "gscale"};
+static const char *const norm_names[] = {"max", "l2"};
+static const char *const order_names[] = {"", "colmajor", "morton", "given"};
+static const char *const renew_names[] = {"zero", "normal", "uniform"};
+static const char *const fill_names[] = {"", "int", "special", "huge"};
+
+static void add(char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void add(char *name, const char *format, ...)
+{
+    size_t used = strlen(name);
+    if (used + 2 > TEST_NAME)
+        return;
+    if (used)
+        name[used++] = ' ';
+    va_list list;
+    va_start(list, format);
+    vsnprintf(name + used, TEST_NAME - used, format, list);
+    va_end(list);
+}
+
+static void add_word(char *name, const char *word)
+{
+    if (word[0])
+        add(name, "%s", word);
+}
+
+static void add_geometry(char *name, const test_spec *s)
+{
+    if (s->br && s->br == s->bc)
+        add(name, "b%d", s->br);
+    else if (s->br)
+        add(name, "b%dx%d", s->br, s->bc);
+    if (s->n >= 0)
+        add(name, "n%" PRId64, s->n);
+    if (s->k)
+        add(name, "k%" PRId64, s->k);
+    if (s->m)
+        add(name, "m%" PRId64, s->m);
+    if (s->heads > 1)
+        add(name, "h%d", s->heads);
+    if (s->groups)
+        add(name, "g%d", s->groups);
+    if (!s->br)
+        return;
+    switch (s->pattern) {
+    case PATTERN_RANDOM:
+        add(name, "d%.2f", s->pattern_value);
+        break;
+    case PATTERN_FULL:
+        add(name, "full");
+        break;
+    case PATTERN_EMPTY:
+        add(name, "empty");
+        break;
+    case PATTERN_ONE:
+        add(name, "one");
+        break;
+    case PATTERN_DIAGONAL:
+        add(name, "diagonal");
+        break;
+    case PATTERN_BARABASI:
+        add(name, "ba%.0f", s->pattern_value);
+        break;
+    case PATTERN_WATTS:
+        add(name, "ws%.0f", s->pattern_value);
+        break;
+    case PATTERN_UNEVEN:
+        add(name, "uneven");
+        break;
+    }
+    add_word(name, order_names[s->order]);
+}
+
+static bool has_axis(const char *op)
+{
+    return strncmp(op, "matmul", 6) == 0 || strncmp(op, "bias_act", 8) == 0 ||
+           strncmp(op, "proj_", 5) == 0 || strcmp(op, "reduced_wgrad") == 0;
+}
+
+void test_spec_name(const test_spec *s, char name[TEST_NAME])
+{
+    name[0] = 0;
+    add(name, "%s %s", s->op, bsk_dtype_name(s->dtype));
+    if (s->out && s->out != s->dtype)
+        add(name, "to_%s", bsk_dtype_name(s->out));
+    if (s->index)
+        add(name, "%s", bsk_dtype_name(s->index));
+    add_geometry(name, s);
+    if (has_axis(s->op))
+        add(name, "%s", s->axis == BSK_NC ? "nc" : "cn");
+    if (s->transpose)
+        add(name, "t");
+    add_word(name, act_names[s->act]);
+    add_word(name, gate_names[s->gate_mode]);
+    if (strcmp(s->op, "block_norm") == 0 || strcmp(s->op, "reduced_wgrad") == 0)
+        add_word(name, norm_names[s->norm]);
+    if (strcmp(s->op, "block_renew") == 0)
+        add_word(name, renew_names[s->renew]);
+    if (s->pairs > 1)
+        add(name, "p%d", s->pairs);
+    for (int i = 0; i < TEST_COUNT(option_names); i++)
+        if (s->options >> i & 1)
+            add_word(name, option_names[i]);
+    if (s->alpha != 0 && s->alpha != 1)
+        add(name, "alpha%g", s->alpha);
+    if (s->beta != 0)
+        add(name, "beta%g", s->beta);
+    if (s->value != 0)
+        add(name, "value%g", s->value);
+    add_word(name, fill_names[s->fill]);
+    add(name, "seed%" PRIu64, s->seed);
+}
+
+/* Whether one word of the name matches the glob. */
+static bool word_match(const char *name, const char *glob, size_t length)
+{
+    char pattern[TEST_NAME], word[TEST_NAME];
+    if (length >= sizeof pattern)
+        return false;
+    memcpy(pattern, glob, length);
+    pattern[length] = 0;
+    while (*name) {
+        size_t n = strcspn(name, " ");
+        memcpy(word, name, n);
+        word[n] = 0;
+        if (fnmatch(pattern, word, 0) == 0)
+            return true;
+        name += n + (name[n] == ' ');
+    }
+    return false;
+}
+
+bool test_filter(const char *name, char *const *filters, int count)
+{
+    for (int i = 0; i < count; i++)
+        for (const char *f = filters[i]; *f;) {
+            size_t n = strcspn(f, " ");
+            if (n && !word_match(name, f, n))
+                return false;
+            f += n + (f[n] == ' ');
+        }
+    return true;
+}
+
+void test_emit(test_list *list, test_spec spec)
+{
+    if (list->count == list->capacity) {
+        list->capacity = list->capacity ? 2 * list->capacity : 1024;
+        list->specs = realloc(list->specs, list->capacity * sizeof *list->specs);
+        if (!list->specs) {
+            perror("bsk");
+            exit(1);
+        }
+    }
+    if (!spec.seed)
+        spec.seed = 1;
+    list->specs[list->count++] = spec;
+}

@@ -1,0 +1,221 @@
+/* A small valid request for every public op, made through the op table. Used by the tests of the
+ * fallback and by the fuzzer of descriptors, which starts from it. */
+#ifndef REQUESTS_H
+#define REQUESTS_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/src/op.h"
+#include "common/dtype.h"
+
+/* Sizes that the shapes below are written in. The layout is K x M in blocks of r x c. */
+enum {
+    REQUEST_N = 6,
+    REQUEST_K = 24,
+    REQUEST_M = 20,
+    REQUEST_BLOCK = 8,
+    REQUEST_SMALL = 5,
+    REQUEST_PAIRS = 2
+};
+
+/* Shapes by letters: N, K, M; Z kept blocks, B block side, R and C grid, S a small number, 1.
+ * A type follows where it is not the request's: i i32, u u8, f f32. '!' marks what is optional for
+ * the op, but not for such a small request. */
+static const struct {
+    const char *op, *shapes;
+} request_shapes[] = {
+    {"matmul", "x=NK w=ZBB y=NM bias=Mf gate=Zf residual=NM row_scale=Nf col_scale=Mf"},
+    {"matmul_dgrad", "dy=NM w=ZBB dx=NK gate=Zf"},
+    {"matmul_wgrad", "x=NK dy=NM dw=ZBB gate=!Zf w=ZBB dgate=Zf dbias=Mf"},
+    {"dsd", "s=ZBB b=MN c=KN bias=Kf gate=Zf residual=KN"},
+    {"dds", "a=NK s=ZBB c=NM bias=Mf row_scale=Nf"},
+    {"sdd", "a=KN b=NM s=ZBB gate=!Zf bsum=Mf"},
+    {"reduced_wgrad", "x=NK dy=NM g=RCf"},
+    {"weight_identity", "w=ZBB"},
+    {"weight_orthogonal", "w=ZBB"},
+    {"weight_normal", "w=ZBB"},
+    {"weight_checker", "w=Zf"},
+    {"l2_normalize", "w=ZBB y=ZBB gain=Mf saved=Mf"},
+    {"l2_normalize_grad", "dy=ZBB w=ZBB saved=Mf dw=ZBB gain=Mf dgain=Mf"},
+    {"block_norm", "w=ZBB norm=Zf"},
+    {"prune_sparsity", "norm=Zf gate=Zf"},
+    {"prune_threshold", "norm=Zf gate=Zf"},
+    {"block_l2_decay", "w=ZBB gate=Zf"},
+    {"concrete_gate", "loga=Zf gate=Zf concrete=Zf"},
+    {"concrete_gate_grad", "dgate=Zf concrete=Zf dloga=Zf"},
+    {"concrete_gate_infer", "loga=Zf gate=Zf"},
+    {"block_renew", "w=ZBB keep=Zu"},
+    {"block_gather", "x=ZBB index=Si y=SBB"},
+    {"proj_gather", "x=NM index=Si y=NS"},
+    {"proj_scatter", "x=NS index=Si y=NM"},
+    {"proj_scatter_add", "x=NM v=NS index=Si y=NM"},
+    {"proj_scatter_mul", "x=NM v=NS index=Si y=NM"},
+    {"proj_scatter_mul_grad", "dy=NM x=NM v=NS index=Si dx=NM dv=NS"},
+    {"embedding", "table=KM index=Ni y=NM"},
+    {"embedding_grad", "dy=NM index=Ni dtable=KM"},
+    {"bias_act", "x=NM y=NM bias=Mf"},
+    {"bias_act_grad", "dy=NM x=!NM bias=Mf dx=!NM dbias=Mf"},
+    {"cross_entropy", "logits=NM labels=Ni loss=Nf dlogits=!NM dloss=Nf"},
+    {"adam", "param=KMf grad=KM m=KMf v=KMf norm_scale=1f gate=Kf copy=KM"},
+};
+
+/* Fields that zero does not suit. The first whose name fits counts. */
+static const struct {
+    const char *field;
+    double value;
+} request_fields[] = {
+    {"pairs", REQUEST_PAIRS},
+    {"block_rows", REQUEST_BLOCK},
+    {"block_cols", REQUEST_BLOCK},
+    {"act", BSK_ACT_RELU},
+    {"gate_mode", BSK_GATE_SCALE},
+    {"norm", BSK_NORM_L2},
+    {"renew", BSK_RENEW_NORMAL},
+    {"alpha", 1},
+    {"beta", 0.5},
+    {"value", 0.25},
+    {"rate", 0.125},
+    {"temperature", 0.75},
+    {"lr", 0.01},
+    {"step", 3},
+    {"seed", 11},
+    {"smoothing", 0.1},
+};
+
+typedef union request_struct {
+    max_align_t align;
+    unsigned char bytes[BSKI_MAX_STRUCT];
+} request_struct;
+
+/* A layout with empty rows, full rows and ragged edges. */
+static inline bsk_status request_layout(bsk_context *context, bsk_layout **layout)
+{
+    bsk_layout_params p = BSK_INIT(bsk_layout_params);
+    p.rows = REQUEST_K;
+    p.cols = REQUEST_M;
+    p.block_rows = p.block_cols = REQUEST_BLOCK;
+    static const uint8_t mask[3 * 3] = {1, 0, 1, 0, 0, 0, 1, 1, 1};
+    return bsk_layout_from_mask(context, &p, mask, layout);
+}
+
+static inline void request_set(void *base, const bski_field *f)
+{
+    for (size_t i = 0; i < sizeof request_fields / sizeof *request_fields; i++) {
+        if (strcmp(request_fields[i].field, f->name))
+            continue;
+        double v = request_fields[i].value;
+        int32_t v32 = (int32_t)v;
+        int64_t v64 = (int64_t)v;
+        char *to = (char *)base + f->offset;
+        if (f->kind == BSKI_F64)
+            memcpy(to, &v, sizeof v);
+        else if (f->kind == BSKI_I32)
+            memcpy(to, &v32, sizeof v32);
+        else
+            memcpy(to, &v64, sizeof v64);
+        return;
+    }
+}
+
+static inline int64_t request_dim(char letter, int64_t nnz)
+{
+    switch (letter) {
+    case 'N':
+        return REQUEST_N;
+    case 'K':
+        return REQUEST_K;
+    case 'M':
+        return REQUEST_M;
+    case 'Z':
+        return nnz;
+    case 'B':
+        return REQUEST_BLOCK;
+    case 'R':
+    case 'C':
+        return 3;
+    case 'S':
+        return REQUEST_SMALL;
+    default:
+        return 1;
+    }
+}
+
+static inline bsk_tensor request_tensor(const char *shape, bsk_dtype dtype, int64_t nnz)
+{
+    bsk_tensor t = {dtype, 0, {0}, {0}};
+    for (; *shape && *shape != ' '; shape++) {
+        if (*shape == 'i' || *shape == 'u')
+            t.dtype = *shape == 'i' ? BSK_I32 : BSK_U8;
+        else if (*shape == 'f')
+            t.dtype = dtype == BSK_F64 ? BSK_F64 : BSK_F32;
+        else
+            t.dims[t.rank++] = request_dim(*shape, nnz);
+    }
+    return t;
+}
+
+/* Fills params for op; with optional = false only with what the op requires. False if the table
+ * above has no row for it. */
+static inline bool request_fill(const bski_op_info *op, const bsk_layout *layout, int64_t nnz,
+                                bsk_dtype dtype, bool optional, request_struct *params)
+{
+    const char *shapes = NULL;
+    for (size_t i = 0; i < sizeof request_shapes / sizeof *request_shapes; i++)
+        if (!strcmp(request_shapes[i].op, op->name))
+            shapes = request_shapes[i].shapes;
+    size_t size = op->params_size;
+    memset(params, 0, sizeof *params);
+    memcpy(params->bytes, &size, sizeof size);
+    if (!shapes || size > sizeof *params || op->args_size > sizeof *params)
+        return false;
+    if (op->layout >= 0)
+        memcpy(params->bytes + op->layout, &layout, sizeof layout);
+    for (int i = 0; i < op->attr_count; i++)
+        request_set(params->bytes, &op->attrs[i]);
+    for (const char *s = shapes; *s; s += *s == ' ') {
+        size_t name = strcspn(s, "=");
+        for (int i = 0; i < op->arg_count; i++) {
+            const bski_arg *a = &op->args[i];
+            const char *shape = s + name + 1;
+            if (strlen(a->name) != name || strncmp(a->name, s, name) ||
+                (a->optional && !optional && *shape != '!'))
+                continue;
+            bsk_tensor t = request_tensor(shape + (*shape == '!'), dtype, nnz);
+            memcpy(params->bytes + a->desc, &t, sizeof t);
+        }
+        s += strcspn(s, " ");
+    }
+    return true;
+}
+
+/* Fills args with the scalars; memory is the caller's matter. */
+static inline void request_scalars(const bski_op_info *op, request_struct *args)
+{
+    size_t size = op->args_size;
+    memset(args, 0, sizeof *args);
+    memcpy(args->bytes, &size, sizeof size);
+    for (int i = 0; i < op->scalar_count; i++)
+        request_set(args->bytes, &op->scalars[i]);
+}
+
+/* Puts harmless numbers in memory of a tensor: floats between 1/8 and 1, distinct indices. */
+static inline void request_numbers(const bsk_tensor *t, void *memory, size_t bytes, unsigned salt)
+{
+    size_t size = bsk_dtype_size(t->dtype);
+    for (size_t i = 0; size && i < bytes / size; i++) {
+        double v = (double)(1 + (i * 5 + salt * 3) % 8) / 8;
+        if (t->dtype >= BSK_F64 && t->dtype <= BSK_BF16) {
+            bski_store(t->dtype, memory, (int64_t)i, v);
+        } else {
+            uint64_t n = t->dtype == BSK_U8 ? i % 2 : i;
+            memcpy((char *)memory + i * size, &n, size); /* little-endian */
+        }
+    }
+}
+
+#endif
