@@ -25,35 +25,36 @@ static double seconds_now(void)
 
 /* Independent chains of multiply-adds, enough for the latency times the width of the units. The
  * values stay near 1. The empty asm keeps the compiler from seeing that the chains are equal. */
-#define FMA_LOOP(name, type, vec, splat, fma, target)                                             \
-    target static double name(int64_t steps)                                                      \
-    {                                                                                             \
-        const vec a = splat((type)0.9999999), b = splat((type)1e-7);                              \
-        vec x0 = splat((type)1), x1 = x0, x2 = x0, x3 = x0, x4 = x0, x5 = x0;                     \
-        vec x6 = x0, x7 = x0, x8 = x0, x9 = x0, x10 = x0, x11 = x0;                               \
-        type out[sizeof(vec) / sizeof(type)];                                                     \
-        for (int64_t i = 0; i < steps; i++) {                                                     \
-            x0 = fma(x0, a, b), x1 = fma(x1, a, b), x2 = fma(x2, a, b);                           \
-            x3 = fma(x3, a, b), x4 = fma(x4, a, b), x5 = fma(x5, a, b);                           \
-            x6 = fma(x6, a, b), x7 = fma(x7, a, b), x8 = fma(x8, a, b);                           \
-            x9 = fma(x9, a, b), x10 = fma(x10, a, b), x11 = fma(x11, a, b);                       \
-            FMA_KEEP(x0, x1, x2, x3, x4, x5);                                                     \
-            FMA_KEEP(x6, x7, x8, x9, x10, x11);                                                   \
-        }                                                                                         \
-        x0 = fma(x0, x1, fma(x2, x3, fma(x4, x5, x6)));                                           \
-        x0 = fma(x0, x7, fma(x8, x9, fma(x10, x11, x11)));                                        \
-        memcpy(out, &x0, sizeof out);                                                             \
-        return (double)out[0];                                                                    \
+#define FMA_LOOP(name, type, vec, splat, fma, target)                                              \
+    target static double name(int64_t steps)                                                       \
+    {                                                                                              \
+        const vec a = splat((type)0.9999999), b = splat((type)1e-7);                               \
+        vec x0 = splat((type)1), x1 = x0, x2 = x0, x3 = x0, x4 = x0, x5 = x0;                      \
+        vec x6 = x0, x7 = x0, x8 = x0, x9 = x0, x10 = x0, x11 = x0;                                \
+        type out[sizeof(vec) / sizeof(type)];                                                      \
+        for (int64_t i = 0; i < steps; i++) {                                                      \
+            x0 = fma(x0, a, b), x1 = fma(x1, a, b), x2 = fma(x2, a, b);                            \
+            x3 = fma(x3, a, b), x4 = fma(x4, a, b), x5 = fma(x5, a, b);                            \
+            x6 = fma(x6, a, b), x7 = fma(x7, a, b), x8 = fma(x8, a, b);                            \
+            x9 = fma(x9, a, b), x10 = fma(x10, a, b), x11 = fma(x11, a, b);                        \
+            FMA_KEEP(x0, x1, x2, x3, x4, x5);                                                      \
+            FMA_KEEP(x6, x7, x8, x9, x10, x11);                                                    \
+        }                                                                                          \
+        x0 = fma(x0, x1, fma(x2, x3, fma(x4, x5, x6)));                                            \
+        x0 = fma(x0, x7, fma(x8, x9, fma(x10, x11, x11)));                                         \
+        memcpy(out, &x0, sizeof out);                                                              \
+        return (double)out[0];                                                                     \
     }
 
-#define FMA_KEEP_IN(where, a, b, c, d, e, f)                                                      \
-    __asm__ volatile("" : "+" where(a), "+" where(b), "+" where(c), "+" where(d), "+" where(e),   \
-                          "+" where(f))
+#define FMA_KEEP_IN(where, a, b, c, d, e, f)                                                       \
+    __asm__ volatile(""                                                                            \
+                     : "+" where(a), "+" where(b), "+" where(c), "+" where(d), "+" where(e),       \
+                       "+" where(f))
 
 #if defined(__x86_64__)
-#define FMA_KEEP(...)          FMA_KEEP_IN("x", __VA_ARGS__)
-#define MUL_ADD_PS(x, a, b)    _mm_add_ps(_mm_mul_ps(x, a), b)
-#define MUL_ADD_PD(x, a, b)    _mm_add_pd(_mm_mul_pd(x, a), b)
+#define FMA_KEEP(...)       FMA_KEEP_IN("x", __VA_ARGS__)
+#define MUL_ADD_PS(x, a, b) _mm_add_ps(_mm_mul_ps(x, a), b)
+#define MUL_ADD_PD(x, a, b) _mm_add_pd(_mm_mul_pd(x, a), b)
 FMA_LOOP(fma_f32_base, float, __m128, _mm_set1_ps, MUL_ADD_PS, )
 FMA_LOOP(fma_f64_base, double, __m128d, _mm_set1_pd, MUL_ADD_PD, )
 #define TARGET __attribute__((target("avx2,fma")))
@@ -65,14 +66,14 @@ FMA_LOOP(fma_f32_avx512, float, __m512, _mm512_set1_ps, _mm512_fmadd_ps, TARGET)
 FMA_LOOP(fma_f64_avx512, double, __m512d, _mm512_set1_pd, _mm512_fmadd_pd, TARGET)
 #undef TARGET
 #elif defined(__aarch64__)
-#define FMA_KEEP(...)          FMA_KEEP_IN("w", __VA_ARGS__)
-#define FMA_PS(x, a, b)        vfmaq_f32(b, x, a)
-#define FMA_PD(x, a, b)        vfmaq_f64(b, x, a)
+#define FMA_KEEP(...)   FMA_KEEP_IN("w", __VA_ARGS__)
+#define FMA_PS(x, a, b) vfmaq_f32(b, x, a)
+#define FMA_PD(x, a, b) vfmaq_f64(b, x, a)
 FMA_LOOP(fma_f32_base, float, float32x4_t, vdupq_n_f32, FMA_PS, )
 FMA_LOOP(fma_f64_base, double, float64x2_t, vdupq_n_f64, FMA_PD, )
 #else
-#define FMA_KEEP(...)          FMA_KEEP_IN("m", __VA_ARGS__)
-#define FMA_SCALAR(x, a, b)    ((x) * (a) + (b))
+#define FMA_KEEP(...)       FMA_KEEP_IN("m", __VA_ARGS__)
+#define FMA_SCALAR(x, a, b) ((x) * (a) + (b))
 FMA_LOOP(fma_f32_base, float, float, (float), FMA_SCALAR, )
 FMA_LOOP(fma_f64_base, double, double, (double), FMA_SCALAR, )
 #endif
@@ -83,7 +84,10 @@ typedef struct fma_kind {
     double flops;
 } fma_kind;
 
-#define FMA_KIND(name, lanes) {name, 2.0 * CHAINS * (lanes)}
+#define FMA_KIND(name, lanes)                                                                      \
+    {                                                                                              \
+        name, 2.0 * CHAINS *(lanes)                                                                \
+    }
 
 /* The loops that this processor can run; returns how many. */
 static int fma_kinds(bsk_dtype type, fma_kind kinds[3])
@@ -92,19 +96,19 @@ static int fma_kinds(bsk_dtype type, fma_kind kinds[3])
     int count = 0;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f"))
-        kinds[count++] = f64 ? (fma_kind)FMA_KIND(fma_f64_avx512, 8)
-                             : (fma_kind)FMA_KIND(fma_f32_avx512, 16);
+        kinds[count++] =
+            f64 ? (fma_kind)FMA_KIND(fma_f64_avx512, 8) : (fma_kind)FMA_KIND(fma_f32_avx512, 16);
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        kinds[count++] = f64 ? (fma_kind)FMA_KIND(fma_f64_avx2, 4)
-                             : (fma_kind)FMA_KIND(fma_f32_avx2, 8);
-    kinds[count++] = f64 ? (fma_kind)FMA_KIND(fma_f64_base, 2)
-                         : (fma_kind)FMA_KIND(fma_f32_base, 4);
+        kinds[count++] =
+            f64 ? (fma_kind)FMA_KIND(fma_f64_avx2, 4) : (fma_kind)FMA_KIND(fma_f32_avx2, 8);
+    kinds[count++] =
+        f64 ? (fma_kind)FMA_KIND(fma_f64_base, 2) : (fma_kind)FMA_KIND(fma_f32_base, 4);
 #elif defined(__aarch64__)
-    kinds[count++] = f64 ? (fma_kind)FMA_KIND(fma_f64_base, 2)
-                         : (fma_kind)FMA_KIND(fma_f32_base, 4);
+    kinds[count++] =
+        f64 ? (fma_kind)FMA_KIND(fma_f64_base, 2) : (fma_kind)FMA_KIND(fma_f32_base, 4);
 #else
-    kinds[count++] = f64 ? (fma_kind)FMA_KIND(fma_f64_base, 1)
-                         : (fma_kind)FMA_KIND(fma_f32_base, 1);
+    kinds[count++] =
+        f64 ? (fma_kind)FMA_KIND(fma_f64_base, 1) : (fma_kind)FMA_KIND(fma_f32_base, 1);
 #endif
     return count;
 }
@@ -121,6 +125,19 @@ static double fma_seconds(const fma_kind *kind, int threads, int64_t steps)
     return sum == 0.125 ? 1e30 : seconds_now() - start;
 }
 
+/* Processor time of one thread: on a busy machine the clock would count its waiting, too, and the
+ * runs would become too short to measure. */
+static double fma_busy_seconds(const fma_kind *kind, int64_t steps)
+{
+    struct timespec start, end;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
+    const double sum = kind->run(steps);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+    if (sum == 0.125)
+        return 1e30;
+    return (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+}
+
 double bski_roof_flops(int threads, bsk_dtype type)
 {
     fma_kind kinds[3];
@@ -129,11 +146,11 @@ double bski_roof_flops(int threads, bsk_dtype type)
 
     for (int k = 0; k < count; k++) {
         int64_t steps = 1024;
-        while (fma_seconds(&kinds[k], threads, steps) < run_seconds)
+        while (fma_busy_seconds(&kinds[k], steps) < run_seconds)
             steps *= 2;
         for (int r = 0; r < REPEATS; r++) {
-            const double rate = kinds[k].flops * (double)steps * threads /
-                                fma_seconds(&kinds[k], threads, steps);
+            const double rate =
+                kinds[k].flops * (double)steps * threads / fma_seconds(&kinds[k], threads, steps);
             best = rate > best ? rate : best;
         }
     }

@@ -57,6 +57,7 @@ need libcjson-dev installed libcjson-dev
 need libopenblas-dev installed libopenblas-dev
 need libdnnl-dev installed libdnnl-dev
 need gnuplot-nox command -v gnuplot
+need ocl-icd-opencl-dev pkg-config --exists OpenCL
 command -v meson >/dev/null || packages+=(meson)
 
 if [ "${1:-}" = --test ]; then
@@ -65,6 +66,7 @@ if [ "${1:-}" = --test ]; then
     need clang-format command -v clang-format
     need valgrind command -v valgrind
     need binutils command -v nm
+    need pocl-opencl-icd installed pocl-opencl-icd
 elif [ $# -gt 0 ]; then
     echo "usage: ci/deps.sh [--test]" >&2
     exit 2

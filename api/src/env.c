@@ -200,6 +200,25 @@ static bsk_status read_rows(const bsk_context_params *params, const bsk_allocato
     return BSK_OK;
 }
 
+/* Where programs of the user keep what they can make again: $XDG_CACHE_HOME, which counts if it is
+ * absolute, or $HOME/.cache. Without either there is no cache. */
+static bsk_status cache_dir_default(const bsk_allocator *allocator, bski_settings *s)
+{
+    const char *base = getenv("XDG_CACHE_HOME"), *below = "/bsk";
+    if (!base || base[0] != '/') {
+        base = getenv("HOME");
+        below = "/.cache/bsk";
+    }
+    if (!base || base[0] != '/')
+        return BSK_OK;
+    size_t bytes = strlen(base) + strlen(below) + 1;
+    s->cache_dir = bski_alloc(allocator, bytes);
+    if (!s->cache_dir)
+        return bski_fail(BSK_E_NOMEM, "no memory for settings");
+    snprintf(s->cache_dir, bytes, "%s%s", base, below);
+    return BSK_OK;
+}
+
 bsk_status bski_settings_read(const bsk_context_params *params, const bsk_allocator *allocator,
                               bski_settings *s)
 {
@@ -215,6 +234,8 @@ bsk_status bski_settings_read(const bsk_context_params *params, const bsk_alloca
                          (int)params->log_level, (int)BSK_LOG_LAUNCH);
 
     BSKI_TRY(read_rows(params, allocator, s));
+    if (!s->cache_dir && !params->ignore_environment)
+        BSKI_TRY(cache_dir_default(allocator, s));
     /* Numbers that the parameters set win over what the environment said. */
     if (params->num_threads)
         s->num_threads = params->num_threads;

@@ -172,15 +172,17 @@ static double run_progress(const session *s, const run *r)
     return done < 1 ? done : 1;
 }
 
-static void run_evaluate(session *s, run *r, int complete)
+/* The curve is drawn from a sample; the last number is that of all of the held-out text. */
+static void run_evaluate(session *s, run *r)
 {
-    // A sample is enough for the curve; the last point is over all of the held-out text.
-    enum { CURVE_SAMPLE = 8192 };
-    const size_t stride = complete ? 1 : s->held.count / CURVE_SAMPLE + 1;
+    enum { CURVE_SAMPLE = 4096 };
+    const size_t stride = s->held.count / CURVE_SAMPLE + 1;
     r->held_bits = model_bits(&r->model, &s->letters, &s->held, stride);
     if (r->point_count == MAX_POINTS)
         r->point_count--;
     r->points[r->point_count++] = (run_point){r->seconds, r->held_bits};
+    if (run_is_done(s, r))
+        r->held_bits = model_bits(&r->model, &s->letters, &s->held, 1);
 }
 
 static void order_shuffle(session *s)
@@ -242,7 +244,7 @@ static void session_train(session *s)
     enum { SLICES = 40 };
     int shown = 0;
     for (int i = 0; i < s->run_count; i++)
-        run_evaluate(s, &s->runs[i], run_is_done(s, &s->runs[i]));
+        run_evaluate(s, &s->runs[i]);
     for (;;) {
         // The runs take turns, so that what else the machine does disturbs both alike.
         run *r = NULL;
@@ -255,7 +257,7 @@ static void session_train(session *s)
         const int slice = (int)(run_progress(s, r) * SLICES);
         while (!run_is_done(s, r) && (int)(run_progress(s, r) * SLICES) == slice)
             run_step(s, r);
-        run_evaluate(s, r, run_is_done(s, r));
+        run_evaluate(s, r);
         progress_show(s, &shown);
     }
     if (s->terminal)

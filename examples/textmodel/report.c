@@ -83,7 +83,7 @@ static void page_curves(FILE *page, const report *r)
     if (r->gzip_bits > 0)
         fprintf(script, ", %.5f with lines dt 2 lw 2 lc '#666666' title 'gzip -9'", r->gzip_bits);
     fputs("\n", script);
-    page_plot(page, script, "Learning curves");
+    page_plot(page, script, "Learning curves, on a sample of the held-out text");
     fclose(script);
 }
 

@@ -7,8 +7,7 @@ root=$2
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-fail()
-{
+fail() {
     echo "FAILED: $1" >&2
     exit 1
 }
@@ -33,12 +32,12 @@ grep -q '</html>' "$dir/1.html" || fail 'the page is not complete'
 
 # Any cut and any changed byte is refused with status 1, not with a crash.
 size=$(wc -c <"$dir/1.model")
-refused()
-{
+refused() {
     status=0
     "$textmodel" --root "$root/examples" --seconds 0 --load "$dir/bad" >"$dir/bad.out" 2>&1 ||
         status=$?
     [ "$status" = 1 ] || fail "$1: status $status"
+    grep -q 'not a model' "$dir/bad.out" || fail "$1: no reason given"
 }
 for keep in 0 7 8 40 200 $((size / 2)) $((size - 1)); do
     head -c "$keep" "$dir/1.model" >"$dir/bad"

@@ -438,6 +438,8 @@ static void outer_blocks(const outer *o)
         double dot = 0, dot_mag = 0, cells = 0, terms = 0;
         bool skip = has_gate && s->gate_mode == BSK_GATE_SKIP && gate[slot] == 0;
         double scale = has_gate && s->gate_mode == BSK_GATE_SCALE ? gate[slot] : 1;
+        /* a gate of 0 gives 0 even where the product is not finite */
+        bool zero = has_gate && gate[slot] == 0;
         for (int64_t g = 0; g < groups; g++)
             for (int32_t i = 0; i < test_valid_rows(c, slot); i++)
                 for (int32_t j = 0; j < test_valid_cols(c, slot); j++) {
@@ -447,7 +449,8 @@ static void outer_blocks(const outer *o)
                         outer_element(o, slot, groups > 1 ? g : -1,
                                       (int64_t)c->row[slot] * s->br + i,
                                       (int64_t)c->col[slot] * s->bc + j, &sum, &mag, &terms);
-                    accumulate(c, o->out, at, sum * scale, (terms + 8) * u * mag * fabs(scale));
+                    accumulate(c, o->out, at, zero ? 0 : sum * scale,
+                               zero ? 0 : (terms + 8) * u * mag * fabs(scale));
                     if (w && !skip) {
                         dot += sum * w[at];
                         dot_mag += mag * fabs(w[at]);

@@ -265,6 +265,8 @@ static void list_special(test_list *list)
             s.gate_mode = o == 2 ? BSK_GATE_SKIP : BSK_GATE_IGNORE;
             s.seed = 3;
             emit_axes(list, s);
+            s.gate_mode = o == 2 ? BSK_GATE_SCALE : BSK_GATE_IGNORE;
+            s.options |= o == 2 ? OPT_DGATE : 0;
             s.br = s.bc = 32;
             s.seed = 4;
             s.act = o == 0 ? BSK_ACT_RELU : BSK_ACT_NONE;

@@ -152,6 +152,34 @@ static bsk_dtype illegal_dtype(const test_case *c, const bski_arg *arg)
     return BSK_NONE;
 }
 
+static void try_dimension(tester *t, const bski_arg *arg, const char *how, int k)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%s%d", how, k);
+    try_plan(t, arg->name, name, BSK_E_INVALID);
+}
+
+static void bad_dimension(tester *t, const bski_arg *arg, bsk_tensor *d, int k)
+{
+    d->dims[k] = -1;
+    try_dimension(t, arg, "negative", k);
+    d->dims[k] = INT64_MAX;
+    memset(d->strides, 0, sizeof d->strides);
+    try_dimension(t, arg, "overflow", k);
+    d->strides[k] = -1;
+    try_dimension(t, arg, "backwards", k);
+    d->strides[k] = INT64_MAX / 2;
+    if (d->dims[k] > 2)
+        try_dimension(t, arg, "far", k);
+    memcpy(t->c->params, t->params, sizeof t->params);
+    /* all strides zero mean contiguous */
+    if (arg->role != BSKI_IN && d->rank > 1 && d->dims[k] > 1) {
+        d->strides[k] = 0;
+        try_dimension(t, arg, "repeats", k);
+    }
+    try_longer(t, arg, d, k);
+}
+
 static void bad_tensor(tester *t, int32_t i)
 {
     const bski_arg *arg = &t->c->about->args[i];
@@ -179,25 +207,8 @@ static void bad_tensor(tester *t, int32_t i)
         }
         try_plan(t, arg->name, "rank", BSK_E_INVALID);
     }
-    for (int k = 0; k < d->rank; k++) {
-        d->dims[k] = -1;
-        try_plan(t, arg->name, "negative", BSK_E_INVALID);
-        d->dims[k] = INT64_MAX;
-        memset(d->strides, 0, sizeof d->strides);
-        try_plan(t, arg->name, "overflow", BSK_E_INVALID);
-        d->strides[k] = -1;
-        try_plan(t, arg->name, "backwards", BSK_E_INVALID);
-        d->strides[k] = INT64_MAX / 2;
-        if (d->dims[k] > 2)
-            try_plan(t, arg->name, "far", BSK_E_INVALID);
-        memcpy(t->c->params, t->params, sizeof t->params);
-        /* all strides zero mean contiguous */
-        if (arg->role != BSKI_IN && d->rank > 1 && d->dims[k] > 1) {
-            d->strides[k] = 0;
-            try_plan(t, arg->name, "repeats", BSK_E_INVALID);
-        }
-        try_longer(t, arg, d, k);
-    }
+    for (int k = 0; k < d->rank; k++)
+        bad_dimension(t, arg, d, k);
 }
 
 static void write_number(unsigned char *base, const bski_field *f, double v)
@@ -260,7 +271,7 @@ static void bad_plan(tester *t)
     verdict(t, "device", "NULL", t->c->op->plan(NULL, t->c->params, NULL, &plan), BSK_E_INVALID);
     verdict(t, "params", "NULL", t->c->op->plan(t->device->device, NULL, NULL, &plan),
             BSK_E_INVALID);
-    verdict(t, "plan", "NULL", t->c->op->plan(t->device->device, t->c->params, NULL, NULL),
+    verdict(t, "plan", "nowhere", t->c->op->plan(t->device->device, t->c->params, NULL, NULL),
             BSK_E_INVALID);
 }
 

@@ -185,7 +185,7 @@ typedef struct bsk_host {
     void *context; /* opaque: the first argument of the functions below */
     bsk_allocator allocator;
     int32_t num_threads;   /* 0: automatic */
-    const char *cache_dir; /* NULL: the backend's default; "off": none */
+    const char *cache_dir; /* an absolute directory; NULL or "off": none */
     void (*log)(void *context, bsk_log_level level, const char *format, ...);
     /* Sets the thread's last error and returns status: `return host->fail(host->context, ...)`. */
     bsk_status (*fail)(void *context, bsk_status status, const char *format, ...);

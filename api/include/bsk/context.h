@@ -62,7 +62,8 @@ typedef struct bsk_context_params {
     const char *kernels;     /* BSK_KERNEL: "+name,-glob", forced and banned entries */
     bsk_fallback fallback;   /* BSK_FALLBACK: allow, device, forbid */
     const char *plugin_path; /* BSK_PLUGIN_PATH: more directories of backend modules, by ':' */
-    const char *cache_dir;   /* BSK_CACHE_DIR: compiled binaries; "off" keeps none */
+    const char *cache_dir;   /* BSK_CACHE_DIR: compiled binaries; "off" keeps none; default:
+                              * $XDG_CACHE_HOME/bsk or $HOME/.cache/bsk */
     int32_t num_threads;     /* BSK_NUM_THREADS: of the CPU backend; default: one per core */
     int32_t ignore_environment; /* nonzero: no environment variable is read */
 } bsk_context_params;

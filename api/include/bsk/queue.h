@@ -22,7 +22,10 @@ BSK_API bsk_status bsk_queue_create(const bsk_device *device, bsk_queue **queue)
 
 /* Wraps a native stream, which stays the caller's and must outlive the queue:
  * cudaStream_t, hipStream_t or cl_command_queue, passed by value as a pointer.
- * Errors: UNSUPPORTED where the backend has no native streams (CPU). */
+ * OpenCL: the device moves into the cl_context of a queue that is wrapped before any queue, memory
+ * or plan of the device is made; later only in-order queues of the device's context are legal.
+ * Errors: UNSUPPORTED where the backend has no native streams (CPU); INVALID for a stream of
+ * another device or context. */
 BSK_API bsk_status bsk_queue_wrap(const bsk_device *device, void *native, bsk_queue **queue);
 
 /* Waits for the queue, destroys it and sets *queue to NULL; a wrapped stream is neither waited

@@ -140,6 +140,7 @@ static inline bsk_mem bsk_mem_at(bsk_mem m, size_t offset)
  * default, in all other fields. BSK_INIT_ALPHA also sets alpha = 1, for args with alpha, beta.
  *     bsk_matmul_params p = BSK_INIT(bsk_matmul_params);
  *     bsk_matmul_args a = BSK_INIT_ALPHA(bsk_matmul_args); */
+#ifdef __cplusplus
 #define BSK_INIT(type)                                                                             \
     {                                                                                              \
         sizeof(type)                                                                               \
@@ -148,6 +149,16 @@ static inline bsk_mem bsk_mem_at(bsk_mem m, size_t offset)
     {                                                                                              \
         sizeof(type), 1.0                                                                          \
     }
+#else /* by name, so that compilers do not warn of the fields that are left out */
+#define BSK_INIT(type)                                                                             \
+    {                                                                                              \
+        .struct_size = sizeof(type)                                                                \
+    }
+#define BSK_INIT_ALPHA(type)                                                                       \
+    {                                                                                              \
+        .struct_size = sizeof(type), .alpha = 1.0                                                  \
+    }
+#endif
 
 #ifdef __cplusplus
 }

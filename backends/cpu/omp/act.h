@@ -106,17 +106,17 @@ OMP_INLINE vec_f32 act_slope_vector(bsk_act act, vec_f32 x)
     return s + select_f32(bend > 0.0f, rest, splat_f32(0.0f));
 }
 
-#define ACT_ROW(x, count, vector)                                                                 \
-    do {                                                                                          \
-        int64_t i_ = 0;                                                                           \
-        for (; i_ + F32_LANES <= (count); i_ += F32_LANES)                                        \
-            store_f32((x) + i_, vector(act, load_f32((x) + i_)));                                 \
-        if (i_ < (count)) {                                                                       \
-            float tail_[F32_LANES] = {0};                                                         \
-            memcpy(tail_, (x) + i_, (size_t)((count)-i_) * sizeof(float));                        \
-            store_f32(tail_, vector(act, load_f32(tail_)));                                       \
-            memcpy((x) + i_, tail_, (size_t)((count)-i_) * sizeof(float));                        \
-        }                                                                                         \
+#define ACT_ROW(x, count, vector)                                                                  \
+    do {                                                                                           \
+        int64_t i_ = 0;                                                                            \
+        for (; i_ + F32_LANES <= (count); i_ += F32_LANES)                                         \
+            store_f32((x) + i_, vector(act, load_f32((x) + i_)));                                  \
+        if (i_ < (count)) {                                                                        \
+            float tail_[F32_LANES] = {0};                                                          \
+            memcpy(tail_, (x) + i_, (size_t)((count)-i_) * sizeof(float));                         \
+            store_f32(tail_, vector(act, load_f32(tail_)));                                        \
+            memcpy((x) + i_, tail_, (size_t)((count)-i_) * sizeof(float));                         \
+        }                                                                                          \
     } while (0)
 
 /* x = act(x) */

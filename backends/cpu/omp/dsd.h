@@ -6,17 +6,17 @@
 
 enum {
     FN(NR) = DSD_NV * FN(VL),
-    FN(PANELS) = 4,    /* panels of a group: they share each fetch of S */
-    FN(BAND) = 64,     /* features of a block row that share each fetch of B */
-    FN(STRIP) = 32,    /* features that the epilogue takes at once, or more */
+    FN(PANELS) = 4, /* panels of a group: they share each fetch of S */
+    FN(BAND) = 64,  /* features of a block row that share each fetch of B */
+    FN(STRIP) = 32, /* features that the epilogue takes at once, or more */
     FN(SLICE) = DSD_SLICE / (FN(NR) * (int)sizeof(T)), /* depth over which they do */
-    FN(PIECES) = 128,  /* pieces listed at a time */
-    FN(AHEAD) = 8      /* pieces that a kernel may look ahead */
+    FN(PIECES) = 128,                                  /* pieces listed at a time */
+    FN(AHEAD) = 8                                      /* pieces that a kernel may look ahead */
 };
 
 /* A piece of a block: all its features by depth, against rows of the packed B from `first` on. */
 typedef struct FN(piece) {
-    const T *s;    /* NULL if S has to be expanded */
+    const T *s; /* NULL if S has to be expanded */
     int64_t first;
     int32_t depth;
     int32_t slot, skip; /* where it was cut out: at this depth of the block */
@@ -27,14 +27,14 @@ typedef struct FN(dsd) {
     const bsk_layout_tables *t;
     const int64_t *start; /* the lists of op(S)'s block rows */
     const int32_t *other, *slot;
-    int64_t I, J, n;                   /* op(S) is [I, J] */
+    int64_t I, J, n; /* op(S) is [I, J] */
     int64_t block_i, block_j, grid_i;
-    int64_t stride_i, stride_j;        /* of an element within a block */
-    int64_t batch, panels, groups;     /* panels and groups of panels of one batch member */
-    int64_t group_panels, chunk;       /* panels of a group, groups packed at a time */
-    int64_t ranges;                    /* of block rows: the second factor of the tasks */
-    int64_t ahead;                     /* pieces from a use of S to the fetch of another */
-    bool expand;                       /* S cannot be used as it lies */
+    int64_t stride_i, stride_j;    /* of an element within a block */
+    int64_t batch, panels, groups; /* panels and groups of panels of one batch member */
+    int64_t group_panels, chunk;   /* panels of a group, groups packed at a time */
+    int64_t ranges;                /* of block rows: the second factor of the tasks */
+    int64_t ahead;                 /* pieces from a use of S to the fetch of another */
+    bool expand;                   /* S cannot be used as it lies */
     T alpha, beta;
     const char *s;
     const T *gate, *bias, *row_scale, *col_scale;
@@ -44,55 +44,54 @@ typedef struct FN(dsd) {
 } FN(dsd);
 
 /* One step along the depth: acc[MR][NV] += s[.][k] b[k][.] */
-#define DSD_STEP(NV, step_i, step_j)                                                              \
-    {                                                                                             \
-        V xv[NV];                                                                                 \
-        _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) xv[v] = FN(vload)(x + v * FN(VL));   \
-        _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                                  \
-        {                                                                                         \
-            V w = FN(vsplat)(s[i * (step_i)]);                                                    \
-            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[i][v] += w * xv[v];          \
-        }                                                                                         \
-        s += (step_j);                                                                            \
-        x += FN(NR);                                                                              \
+#define DSD_STEP(NV, step_i, step_j)                                                               \
+    {                                                                                              \
+        V xv[NV];                                                                                  \
+        _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) xv[v] = FN(vload)(x + v * FN(VL));    \
+        _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                                   \
+        {                                                                                          \
+            V w = FN(vsplat)(s[i * (step_i)]);                                                     \
+            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[i][v] += w * xv[v];           \
+        }                                                                                          \
+        s += (step_j);                                                                             \
+        x += FN(NR);                                                                               \
     }
 
 /* acc[MR][NV] += s b over the pieces. step_i, step_j: strides of s. S comes from main memory, in
  * an order that no hardware foresees: each eight steps fetch as much of a later piece, `ahead` of
  * this one, and each piece the start of the next one's part of B. Pieces beyond count are only
  * looked at. */
-#define DSD_TILE(name, NV, step_i, step_j, fetches, fetch_step)                                   \
-    static void FN(name)(T *restrict buffer, const FN(piece) *piece, int64_t count,               \
-                         const T *restrict b, int64_t shift, int64_t stride, int64_t ahead,       \
-                         bool resume)                                                             \
-    {                                                                                             \
-        V acc[DSD_MR][NV];                                                                        \
-        (void)stride;                                                                             \
-        (void)ahead;                                                                              \
-        _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                                  \
-            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                                  \
-                acc[i][v] = resume ? FN(vload)(buffer + i * FN(NR) + v * FN(VL)) : (V){0};        \
-        for (int64_t e = 0; e < count; e++) {                                                     \
-            const T *restrict s = piece[e].s + shift;                                             \
-            const T *restrict x = b + piece[e].first * FN(NR);                                    \
-            const T *fetch = piece[e + ahead].s + shift;                                          \
-            const T *next = b + piece[e + 1].first * FN(NR);                                      \
-            _Pragma("GCC unroll 16") for (int i = 0; i < 8 * FN(NR) * (int)sizeof(T) / 64; i++)   \
-                __builtin_prefetch((const char *)next + 64 * i);                                  \
-            int64_t k = piece[e].depth;                                                           \
-            for (; k >= 8; k -= 8) {                                                              \
-                _Pragma("GCC unroll 8") for (int i = 0; i < (fetches); i++)                       \
-                    __builtin_prefetch(fetch + i * (fetch_step));                                 \
-                fetch += 8 * (step_j);                                                            \
-                _Pragma("GCC unroll 8") for (int u = 0; u < 8; u++)                               \
-                    DSD_STEP(NV, step_i, step_j)                                                  \
-            }                                                                                     \
-            for (; k > 0; k--)                                                                    \
-                DSD_STEP(NV, step_i, step_j)                                                      \
-        }                                                                                         \
-        _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                                  \
-            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                                  \
-                FN(vstore)(buffer + i * FN(NR) + v * FN(VL), acc[i][v]);                          \
+#define DSD_TILE(name, NV, step_i, step_j, fetches, fetch_step)                                    \
+    static void FN(name)(T *restrict buffer, const FN(piece) * piece, int64_t count,               \
+                         const T *restrict b, int64_t shift, int64_t stride, int64_t ahead,        \
+                         bool resume)                                                              \
+    {                                                                                              \
+        V acc[DSD_MR][NV];                                                                         \
+        (void)stride;                                                                              \
+        (void)ahead;                                                                               \
+        _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                                   \
+            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[i][v] =                       \
+                resume ? FN(vload)(buffer + i * FN(NR) + v * FN(VL)) : (V){0};                     \
+        for (int64_t e = 0; e < count; e++) {                                                      \
+            const T *restrict s = piece[e].s + shift;                                              \
+            const T *restrict x = b + piece[e].first * FN(NR);                                     \
+            const T *fetch = piece[e + ahead].s + shift;                                           \
+            const T *next = b + piece[e + 1].first * FN(NR);                                       \
+            _Pragma("GCC unroll 16") for (int i = 0; i < 8 * FN(NR) * (int)sizeof(T) / 64; i++)    \
+                __builtin_prefetch((const char *)next + 64 * i);                                   \
+            int64_t k = piece[e].depth;                                                            \
+            for (; k >= 8; k -= 8) {                                                               \
+                _Pragma("GCC unroll 8") for (int i = 0; i < (fetches); i++)                        \
+                    __builtin_prefetch(fetch + i * (fetch_step));                                  \
+                fetch += 8 * (step_j);                                                             \
+                _Pragma("GCC unroll 8") for (int u = 0; u < 8; u++) DSD_STEP(NV, step_i, step_j)   \
+            }                                                                                      \
+            for (; k > 0; k--)                                                                     \
+                DSD_STEP(NV, step_i, step_j)                                                       \
+        }                                                                                          \
+        _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                                   \
+            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                                   \
+                FN(vstore)(buffer + i * FN(NR) + v * FN(VL), acc[i][v]);                           \
     }
 
 /* By rows of the stored block, by its columns, and from an expanded copy; full panels, and panels
@@ -109,7 +108,7 @@ DSD_TILE(tile_copy_narrow, 1, 1, DSD_MR, 0, 0)
 typedef void (*FN(tile_fn))(T *restrict, const FN(piece) *, int64_t, const T *restrict, int64_t,
                             int64_t, int64_t, bool);
 
-static FN(tile_fn) FN(tile_choose)(const FN(dsd) *d, bool copy, bool narrow)
+static FN(tile_fn) FN(tile_choose)(const FN(dsd) * d, bool copy, bool narrow)
 {
     if (copy)
         return narrow ? FN(tile_copy_narrow) : FN(tile_copy);
@@ -120,13 +119,13 @@ static FN(tile_fn) FN(tile_choose)(const FN(dsd) *d, bool copy, bool narrow)
 
 /* A band: up to BAND features of one block row, in row groups of MR. */
 typedef struct FN(band) {
-    const char *s;            /* of the group that the batch member uses */
-    int64_t list, end, skip;  /* the walk: an entry of the block row, and a depth within it */
-    int64_t row, rows;        /* within the block; all inside the matrix */
+    const char *s;           /* of the group that the batch member uses */
+    int64_t list, end, skip; /* the walk: an entry of the block row, and a depth within it */
+    int64_t row, rows;       /* within the block; all inside the matrix */
 } FN(band);
 
 /* Lists pieces from the walk's position on, at most PIECES, and moves it on. */
-static int64_t FN(pieces_list)(const FN(dsd) *d, FN(band) *band, FN(piece) *piece)
+static int64_t FN(pieces_list)(const FN(dsd) * d, FN(band) * band, FN(piece) * piece)
 {
     const int64_t size = d->block_i * d->block_j;
     int64_t count = 0;
@@ -157,13 +156,13 @@ static int64_t FN(pieces_list)(const FN(dsd) *d, FN(band) *band, FN(piece) *piec
 }
 
 /* expanded[k][MR] = features row .. row + rows - 1 of a piece, times its gate, then zeros. */
-static void FN(piece_expand)(const FN(dsd) *d, const FN(band) *band, const FN(piece) *piece,
+static void FN(piece_expand)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
                              int64_t row, int64_t rows, T *restrict expanded)
 {
     const bsk_dtype type = d->p->s.dtype;
     const size_t origin = (size_t)(piece->slot * (d->block_i * d->block_j)) * type_size(type);
-    const FN(matrix) block = {type, d->stride_j, d->stride_i,
-                              (char *)(uintptr_t)(band->s + origin)};
+    const FN(matrix)
+        block = {type, d->stride_j, d->stride_i, (char *)(uintptr_t)(band->s + origin)};
 
     if (rows < DSD_MR)
         memset(expanded, 0, (size_t)(piece->depth * DSD_MR) * sizeof(T));
@@ -176,8 +175,8 @@ static void FN(piece_expand)(const FN(dsd) *d, const FN(band) *band, const FN(pi
 }
 
 /* Pieces of one row group of a band, as copies. */
-static void FN(slice_expand)(const FN(dsd) *d, const FN(band) *band, const FN(piece) *piece,
-                             int64_t count, int64_t row, FN(piece) *copy, T *restrict expanded)
+static void FN(slice_expand)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
+                             int64_t count, int64_t row, FN(piece) * copy, T *restrict expanded)
 {
     const int64_t rows = min_i64(DSD_MR, band->rows - row);
     for (int64_t e = 0; e < count; e++) {
@@ -186,11 +185,11 @@ static void FN(slice_expand)(const FN(dsd) *d, const FN(band) *band, const FN(pi
         FN(piece_expand)(d, band, &piece[e], band->row + row, rows, expanded);
         expanded += piece[e].depth * DSD_MR;
     }
-    copy[count] = copy[0];
+    copy[count] = (FN(piece)){expanded, 0, 0, 0, 0}; /* to be looked at */
 }
 
 /* The epilogue and the store of features row .. row + rows - 1 of one panel. */
-static void FN(strip_finish)(const FN(dsd) *d, int64_t member, T *restrict x, int64_t row,
+static void FN(strip_finish)(const FN(dsd) * d, int64_t member, T *restrict x, int64_t row,
                              int64_t rows, int64_t col, int64_t cols)
 {
     const bsk_dsd_params *p = d->p;
@@ -242,8 +241,8 @@ typedef struct FN(scratch) {
 
 /* A band times pieces of its list, for each panel of a group: results go to, or are added to,
  * strip + filled rows. Between row groups the slice's part of B stays in the first-level cache. */
-static void FN(slice_compute)(const FN(dsd) *d, const FN(band) *band, FN(scratch) *scratch,
-                              const FN(piece) *piece, int64_t count, int64_t filled,
+static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scratch) * scratch,
+                              const FN(piece) * piece, int64_t count, int64_t filled,
                               const T *packed, int64_t panels, int64_t cols, bool resume)
 {
     const int64_t stride = d->stride_j == 1 ? d->stride_i : d->stride_j;
@@ -252,17 +251,18 @@ static void FN(slice_compute)(const FN(dsd) *d, const FN(band) *band, FN(scratch
         if (copy)
             FN(slice_expand)(d, band, piece, count, row, scratch->copy, scratch->expanded);
         for (int64_t q = 0; q < panels; q++)
-            FN(tile_choose)(d, copy, cols - q * FN(NR) <= FN(VL))
-        (scratch->strip[q] + (filled + row) * FN(NR), copy ? scratch->copy : piece, count,
-         packed + q * d->J * FN(NR), copy ? 0 : row * d->stride_i, stride, copy ? 1 : d->ahead,
-         resume);
+            FN(tile_choose)
+        (d, copy, cols - q * FN(NR) <= FN(VL))(
+            scratch->strip[q] + (filled + row) * FN(NR), copy ? scratch->copy : piece, count,
+            packed + q * d->J * FN(NR), copy ? 0 : row * d->stride_i, stride, copy ? 1 : d->ahead,
+            resume);
     }
 }
 
-static void FN(band_compute)(const FN(dsd) *d, FN(band) *band, FN(scratch) *scratch,
+static void FN(band_compute)(const FN(dsd) * d, FN(band) * band, FN(scratch) * scratch,
                              int64_t filled, const T *packed, int64_t panels, int64_t cols)
 {
-    const bool whole = band->rows <= DSD_MR && !d->expand && band->rows == DSD_MR;
+    const bool whole = band->rows == DSD_MR && !d->expand;
     const int64_t limit = whole ? INT64_MAX : FN(SLICE);
     bool resume = false;
 
@@ -272,8 +272,8 @@ static void FN(band_compute)(const FN(dsd) *d, FN(band) *band, FN(scratch) *scra
             int64_t depth = 0, n = 0;
             while (e + n < count && depth + scratch->piece[e + n].depth <= limit)
                 depth += scratch->piece[e + n++].depth;
-            FN(slice_compute)(d, band, scratch, scratch->piece + e, n, filled, packed, panels, cols,
-                              resume);
+            FN(slice_compute)
+            (d, band, scratch, scratch->piece + e, n, filled, packed, panels, cols, resume);
             resume = true;
             e += n;
         }
@@ -281,7 +281,7 @@ static void FN(band_compute)(const FN(dsd) *d, FN(band) *band, FN(scratch) *scra
 }
 
 /* Block rows first .. last - 1 of one group of panels. */
-static void FN(rows_compute)(const FN(dsd) *d, int64_t member, int64_t group, const T *packed,
+static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, const T *packed,
                              int64_t first, int64_t last)
 {
     const int64_t head = member % d->t->heads, panel0 = group * d->group_panels;
@@ -296,8 +296,8 @@ static void FN(rows_compute)(const FN(dsd) *d, int64_t member, int64_t group, co
     for (int64_t block = first; block < last; block++) {
         const int64_t height = min_i64(d->block_i, d->I - block * d->block_i);
         for (int64_t row = 0; row < height; row += FN(BAND)) {
-            FN(band) band = {s, start[block], start[block + 1], 0, row,
-                             min_i64(FN(BAND), height - row)};
+            FN(band)
+            band = {s, start[block], start[block + 1], 0, row, min_i64(FN(BAND), height - row)};
             FN(band_compute)(d, &band, &scratch, filled, packed, panels, d->n - col0);
             filled += band.rows;
             if (filled < FN(STRIP) && (block + 1 < last || row + FN(BAND) < height))
@@ -315,7 +315,7 @@ static void FN(rows_compute)(const FN(dsd) *d, int64_t member, int64_t group, co
 enum { FN(PACK_ROWS) = 256 };
 
 /* Packs rows of B for one panel; columns beyond n are zero. */
-static void FN(panel_pack)(const FN(dsd) *d, int64_t member, int64_t panel, int64_t row, T *dst)
+static void FN(panel_pack)(const FN(dsd) * d, int64_t member, int64_t panel, int64_t row, T *dst)
 {
     const int64_t col = panel * FN(NR), cols = min_i64(FN(NR), d->n - col);
     const int64_t rows = min_i64(FN(PACK_ROWS), d->J - row);
@@ -329,7 +329,7 @@ static void FN(panel_pack)(const FN(dsd) *d, int64_t member, int64_t panel, int6
 }
 
 /* Sizes that depend on shapes only. False if they overflow. */
-static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) *d, size_t *bytes)
+static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes)
 {
     const bsk_dsd_params *p = problem->params;
     const bsk_layout_tables *t = problem->layout;
@@ -355,7 +355,10 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) *d, size_t *bytes)
     d->panels = bski_ceil_div(d->n, FN(NR));
     if (!bski_mul_size((size_t)d->J, FN(NR) * sizeof(T), &panel))
         return false;
-    d->group_panels = max_i64(1, min_i64(FN(PANELS), (int64_t)(NEAR / panel)));
+    /* Where S is slow to fetch, or bands reuse B from the first-level cache, more panels share a
+     * fetch of S than the second level holds. */
+    const size_t near = swap || d->block_i >= 32 || sizeof(T) == 8 ? 2 * (size_t)NEAR : NEAR;
+    d->group_panels = max_i64(1, min_i64(FN(PANELS), (int64_t)(near / panel)));
     d->groups = bski_ceil_div(d->panels, d->group_panels);
     d->chunk = d->batch * d->groups;
     if (!bski_mul_size(panel, (size_t)d->group_panels, &group))
@@ -402,17 +405,19 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
                 const int64_t slot = i / parts / d.group_panels, g = g0 + slot;
                 const int64_t panel = g % d.groups * d.group_panels + q;
                 if (panel < d.panels)
-                    FN(panel_pack)(&d, g / d.groups, panel, part * FN(PACK_ROWS),
-                                   d.packed + slot * group_size + q * panel_size);
+                    FN(panel_pack)
+                (&d, g / d.groups, panel, part * FN(PACK_ROWS),
+                 d.packed + slot * group_size + q * panel_size);
             }
 #pragma omp for schedule(dynamic)
             for (int64_t i = 0; i < count * d.ranges; i++) {
                 const int64_t slot = i / d.ranges, range = i % d.ranges, g = g0 + slot;
                 const int64_t member = g / d.groups;
                 const int64_t *start = d.start + member % d.t->heads * (d.grid_i + 1);
-                FN(rows_compute)(&d, member, g % d.groups, d.packed + slot * group_size,
-                                 range_start(start, d.grid_i, range, d.ranges),
-                                 range_start(start, d.grid_i, range + 1, d.ranges));
+                FN(rows_compute)
+                (&d, member, g % d.groups, d.packed + slot * group_size,
+                 range_start(start, d.grid_i, range, d.ranges),
+                 range_start(start, d.grid_i, range + 1, d.ranges));
             }
         }
     }

@@ -25,15 +25,15 @@
 #define OMP_ACCEPT(stem)   OMP_ACCEPT_(OMP_NAME(stem))
 #define OMP_PREPARE(stem)  OMP_PREPARE_(OMP_NAME(stem))
 #define OMP_LAUNCH(stem)   OMP_LAUNCH_(OMP_NAME(stem))
-#define OMP_DECLARE(stem)                                                                         \
-    OMP_ACCEPT(stem);                                                                             \
-    OMP_PREPARE(stem);                                                                            \
+#define OMP_DECLARE(stem)                                                                          \
+    OMP_ACCEPT(stem);                                                                              \
+    OMP_PREPARE(stem);                                                                             \
     OMP_LAUNCH(stem)
 
 /* Registers decide the tiles. A tile of the dsd kernel has DSD_MR features of S and DSD_NV vectors
  * along n; one of the sdd kernel SDD_MR rows and two vectors of columns. NEAR is the packed data,
- * in bytes, that should stay in the second-level cache while the rest streams past. VEC_PAIRS: blocks
- * narrower than a vector may take two steps of a sum side by side. */
+ * in bytes, that should stay in the second-level cache while the rest streams past. VEC_PAIRS:
+ * blocks narrower than a vector may take two steps of a sum side by side. */
 #if defined(BSK_ISA_AVX512)
 #define VEC_PAIRS 1
 enum { VEC_BYTES = 64, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, NEAR = 1 << 20 };

@@ -15,12 +15,12 @@ static int queue_threads(const void *queue)
 }
 
 /* Entries that need no workspace. */
-#define OMP_PREPARE_NONE(stem)                                                                    \
-    OMP_PREPARE(stem)                                                                             \
-    {                                                                                             \
-        (void)device;                                                                             \
-        (void)prepared;                                                                           \
-        return BSK_OK;                                                                            \
+#define OMP_PREPARE_NONE(stem)                                                                     \
+    OMP_PREPARE(stem)                                                                              \
+    {                                                                                              \
+        (void)device;                                                                              \
+        (void)prepared;                                                                            \
+        return BSK_OK;                                                                             \
     }
 
 static bool axis_contiguous(const bsk_tensor *t, int32_t axis)
@@ -128,28 +128,28 @@ static void index_sort(const bsk_tensor *t, const void *index, int64_t rows, int
     }
 }
 
-#define EMBEDDING_SUM(name, type, load, store)                                                    \
-    static void name(const bsk_embedding_grad_params *p, const bsk_embedding_grad_args *a,        \
-                     int64_t v, int64_t col, int64_t count, const int64_t *order, int64_t uses)   \
-    {                                                                                             \
-        const void *dy = bsk_mem_address(a->dy);                                                  \
-        void *dtable = bsk_mem_address(a->dtable);                                                \
-        const int64_t at = v * p->dtable.strides[0] + col;                                        \
-        const type alpha = (type)a->alpha, beta = (type)a->beta;                                  \
-        type sum[CHUNK] = {0}, row[CHUNK];                                                        \
-        for (int64_t u = 0; u < uses; u++) {                                                      \
-            load(row, p->dy.dtype, dy, order[u] * p->dy.strides[0] + col, count);                 \
-            for (int64_t i = 0; i < count; i++)                                                   \
-                sum[i] += row[i];                                                                 \
-        }                                                                                         \
-        for (int64_t i = 0; i < count; i++)                                                       \
-            sum[i] *= alpha;                                                                      \
-        if (beta != 0) {                                                                          \
-            load(row, p->dtable.dtype, dtable, at, count);                                        \
-            for (int64_t i = 0; i < count; i++)                                                   \
-                sum[i] += beta * row[i];                                                          \
-        }                                                                                         \
-        store(sum, p->dtable.dtype, dtable, at, count);                                           \
+#define EMBEDDING_SUM(name, type, load, store)                                                     \
+    static void name(const bsk_embedding_grad_params *p, const bsk_embedding_grad_args *a,         \
+                     int64_t v, int64_t col, int64_t count, const int64_t *order, int64_t uses)    \
+    {                                                                                              \
+        const void *dy = bsk_mem_address(a->dy);                                                   \
+        void *dtable = bsk_mem_address(a->dtable);                                                 \
+        const int64_t at = v * p->dtable.strides[0] + col;                                         \
+        const type alpha = (type)a->alpha, beta = (type)a->beta;                                   \
+        type sum[CHUNK] = {0}, row[CHUNK];                                                         \
+        for (int64_t u = 0; u < uses; u++) {                                                       \
+            load(row, p->dy.dtype, dy, order[u] * p->dy.strides[0] + col, count);                  \
+            for (int64_t i = 0; i < count; i++)                                                    \
+                sum[i] += row[i];                                                                  \
+        }                                                                                          \
+        for (int64_t i = 0; i < count; i++)                                                        \
+            sum[i] *= alpha;                                                                       \
+        if (beta != 0) {                                                                           \
+            load(row, p->dtable.dtype, dtable, at, count);                                         \
+            for (int64_t i = 0; i < count; i++)                                                    \
+                sum[i] += beta * row[i];                                                           \
+        }                                                                                          \
+        store(sum, p->dtable.dtype, dtable, at, count);                                            \
     }
 EMBEDDING_SUM(embedding_sum_f32, float, row_load_f32, row_store_f32)
 EMBEDDING_SUM(embedding_sum_f64, double, row_load_f64, row_store_f64)
@@ -367,7 +367,8 @@ OMP_LAUNCH(bias_act_grad)
     const bsk_bias_act_grad_params *p = prepared->problem->params;
     const bsk_bias_act_grad_args *a = args;
     const act_shape s = act_shape_of(&p->dy, p->axis, bias_act_grad_axis(p));
-    const int64_t parts = bski_ceil_div(s.inner, CHUNK), bands = bski_ceil_div(s.outer, band_rows(&s));
+    const int64_t parts = bski_ceil_div(s.inner, CHUNK),
+                  bands = bski_ceil_div(s.outer, band_rows(&s));
     const bool sums = p->dbias.dtype != BSK_NONE;
     float *work = bsk_mem_address(a->workspace);
 
@@ -475,10 +476,10 @@ static void cross_entropy_row(const bsk_cross_entropy_params *p, const bsk_cross
                               int64_t n)
 {
     const int64_t cols = p->logits.dims[1], at = n * p->logits.strides[0];
-    const int64_t label = bski_load_int(p->labels.dtype, bsk_mem_address(a->labels),
-                                        n * p->labels.strides[0]);
-    const bool used = label >= 0 && label < cols &&
-                      !(p->use_ignore_index && label == p->ignore_index);
+    const int64_t label =
+        bski_load_int(p->labels.dtype, bsk_mem_address(a->labels), n * p->labels.strides[0]);
+    const bool used =
+        label >= 0 && label < cols && !(p->use_ignore_index && label == p->ignore_index);
     const void *logits = bsk_mem_address(a->logits);
     void *dlogits = bsk_mem_address(a->dlogits);
     const double even = p->smoothing / (double)cols, hit = 1 - p->smoothing;
@@ -489,7 +490,8 @@ static void cross_entropy_row(const bsk_cross_entropy_params *p, const bsk_cross
     if (p->loss.dtype != BSK_NONE) {
         double loss = 0;
         if (used) {
-            loss = log(r.sum) + hit * ((double)r.max - bski_load(p->logits.dtype, logits, at + label));
+            loss =
+                log(r.sum) + hit * ((double)r.max - bski_load(p->logits.dtype, logits, at + label));
             if (p->smoothing > 0)
                 loss += even * ((double)cols * (double)r.max - r.total);
         }

@@ -68,27 +68,27 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 #undef PAIRS
 #undef FN
 
-#define PRODUCT_ENTRY(op, type)                                                                   \
-    OMP_DECLARE(op##_##type);                                                                     \
-    OMP_ACCEPT(op##_##type)                                                                       \
-    {                                                                                             \
-        op##_##type shape;                                                                        \
-        size_t bytes;                                                                             \
-        (void)props;                                                                              \
-        return op##_shape_##type(problem, &shape, &bytes) ? BSK_ACCEPT : BSK_REFUSE_LIMIT;        \
-    }                                                                                             \
-    OMP_PREPARE(op##_##type)                                                                      \
-    {                                                                                             \
-        op##_##type shape;                                                                        \
-        (void)device;                                                                             \
-        return op##_shape_##type(prepared->problem, &shape, &prepared->workspace_bytes)           \
-                   ? BSK_OK                                                                       \
-                   : BSK_E_UNSUPPORTED;                                                           \
-    }                                                                                             \
-    OMP_LAUNCH(op##_##type)                                                                       \
-    {                                                                                             \
-        op##_run_##type(prepared, ((const bski_cpu_queue *)queue)->threads, args);                \
-        return BSK_OK;                                                                            \
+#define PRODUCT_ENTRY(op, type)                                                                    \
+    OMP_DECLARE(op##_##type);                                                                      \
+    OMP_ACCEPT(op##_##type)                                                                        \
+    {                                                                                              \
+        op##_##type shape;                                                                         \
+        size_t bytes;                                                                              \
+        (void)props;                                                                               \
+        return op##_shape_##type(problem, &shape, &bytes) ? BSK_ACCEPT : BSK_REFUSE_LIMIT;         \
+    }                                                                                              \
+    OMP_PREPARE(op##_##type)                                                                       \
+    {                                                                                              \
+        op##_##type shape;                                                                         \
+        (void)device;                                                                              \
+        return op##_shape_##type(prepared->problem, &shape, &prepared->workspace_bytes)            \
+                   ? BSK_OK                                                                        \
+                   : BSK_E_UNSUPPORTED;                                                            \
+    }                                                                                              \
+    OMP_LAUNCH(op##_##type)                                                                        \
+    {                                                                                              \
+        op##_run_##type(prepared, ((const bski_cpu_queue *)queue)->threads, args);                 \
+        return BSK_OK;                                                                             \
     }
 
 PRODUCT_ENTRY(dsd, f32)

@@ -66,12 +66,12 @@ OMP_INLINE void transpose_square_f64(double *dst, int64_t dst_ld, const double *
 #else
 enum { SQUARE_f32 = 4, SQUARE_f64 = 4 };
 
-#define TRANSPOSE_SQUARE(name, type)                                                              \
-    OMP_INLINE void name(type *dst, int64_t dst_ld, const type *src, int64_t src_ld)              \
-    {                                                                                             \
-        for (int64_t r = 0; r < 4; r++)                                                           \
-            for (int64_t c = 0; c < 4; c++)                                                       \
-                dst[r * dst_ld + c] = src[c * src_ld + r];                                        \
+#define TRANSPOSE_SQUARE(name, type)                                                               \
+    OMP_INLINE void name(type *dst, int64_t dst_ld, const type *src, int64_t src_ld)               \
+    {                                                                                              \
+        for (int64_t r = 0; r < 4; r++)                                                            \
+            for (int64_t c = 0; c < 4; c++)                                                        \
+                dst[r * dst_ld + c] = src[c * src_ld + r];                                         \
     }
 TRANSPOSE_SQUARE(transpose_square_f32, float)
 TRANSPOSE_SQUARE(transpose_square_f64, double)

@@ -7,10 +7,10 @@
  * sum in an order that depends on shapes only. */
 
 enum {
-    FN(CHUNK) = 1024,   /* steps of n packed at a time, at most */
-    FN(STEPS) = 256,    /* vectors of a strip that a kernel walks at once */
-    FN(TALL) = 8,       /* row groups that share a pair of strips */
-    FN(PACK_N) = 64,    /* steps of n and columns of a unit of packing */
+    FN(CHUNK) = 1024, /* steps of n packed at a time, at most */
+    FN(STEPS) = 256,  /* vectors of a strip that a kernel walks at once */
+    FN(TALL) = 8,     /* row groups that share a pair of strips */
+    FN(PACK_N) = 64,  /* steps of n and columns of a unit of packing */
     FN(SPAN) = 64
 };
 
@@ -18,15 +18,15 @@ typedef struct FN(sdd) {
     const bsk_sdd_params *p;
     const bsk_sdd_args *args;
     const bsk_layout_tables *t;
-    int64_t n, batch, groups; /* groups of S */
-    int64_t members;          /* batch members that add to the same block */
-    int64_t length;           /* of the joined axis n */
-    int64_t chunk;            /* of it, a multiple of pair */
-    int64_t pair, width;      /* columns of a strip: width * pair lanes */
+    int64_t n, batch, groups;   /* groups of S */
+    int64_t members;            /* batch members that add to the same block */
+    int64_t length;             /* of the joined axis n */
+    int64_t chunk;              /* of it, a multiple of pair */
+    int64_t pair, width;        /* columns of a strip: width * pair lanes */
     int64_t row_groups, strips; /* of a block */
-    size_t a_bytes, b_bytes;  /* packed */
-    bool sums;                /* blocks pass through `sum` before they reach S */
-    int64_t ranges, wide;     /* tasks: ranges of block rows, and block columns of one range */
+    size_t a_bytes, b_bytes;    /* packed */
+    bool sums;                  /* blocks pass through `sum` before they reach S */
+    int64_t ranges, wide;       /* tasks: ranges of block rows, and block columns of one range */
     T alpha, beta;
     const T *gate;
     T *a, *b, *sum;
@@ -46,29 +46,29 @@ typedef struct FN(stream) {
 } FN(stream);
 
 /* acc[MR][2] += a b over steps; out: two tiles [MR][VL]. */
-#define SDD_TILE(name, COUNT, PAIR, splat)                                                        \
-    static void FN(name)(T *restrict out, const T *restrict a, const T *restrict b0,              \
-                         const T *restrict b1, int64_t steps, bool resume)                        \
-    {                                                                                             \
-        V acc[SDD_MR][COUNT];                                                                     \
-        (void)b1;                                                                                 \
-        _Pragma("GCC unroll 8") for (int i = 0; i < SDD_MR; i++)                                  \
-            _Pragma("GCC unroll 2") for (int v = 0; v < COUNT; v++)                               \
-                acc[i][v] = resume ? FN(vload)(out + (v * SDD_MR + i) * FN(VL)) : (V){0};         \
-        _Pragma("GCC unroll 4") for (int64_t k = 0; k < steps; k++)                               \
-        {                                                                                         \
-            V x[COUNT];                                                                           \
-            _Pragma("GCC unroll 2") for (int v = 0; v < COUNT; v++)                               \
-                x[v] = FN(vload)((v ? b1 : b0) + k * FN(VL));                                     \
-            _Pragma("GCC unroll 8") for (int i = 0; i < SDD_MR; i++)                              \
-            {                                                                                     \
-                V w = splat(a[(k * SDD_MR + i) * (PAIR)]);                                        \
-                _Pragma("GCC unroll 2") for (int v = 0; v < COUNT; v++) acc[i][v] += w * x[v];    \
-            }                                                                                     \
-        }                                                                                         \
-        _Pragma("GCC unroll 8") for (int i = 0; i < SDD_MR; i++)                                  \
-            _Pragma("GCC unroll 2") for (int v = 0; v < COUNT; v++)                               \
-                FN(vstore)(out + (v * SDD_MR + i) * FN(VL), acc[i][v]);                           \
+#define SDD_TILE(name, COUNT, PAIR, splat)                                                         \
+    static void FN(name)(T *restrict out, const T *restrict a, const T *restrict b0,               \
+                         const T *restrict b1, int64_t steps, bool resume)                         \
+    {                                                                                              \
+        V acc[SDD_MR][COUNT];                                                                      \
+        (void)b1;                                                                                  \
+        _Pragma("GCC unroll 8") for (int i = 0; i < SDD_MR; i++)                                   \
+            _Pragma("GCC unroll 2") for (int v = 0; v < COUNT; v++) acc[i][v] =                    \
+                resume ? FN(vload)(out + (v * SDD_MR + i) * FN(VL)) : (V){0};                      \
+        _Pragma("GCC unroll 4") for (int64_t k = 0; k < steps; k++)                                \
+        {                                                                                          \
+            V x[COUNT];                                                                            \
+            _Pragma("GCC unroll 2") for (int v = 0; v < COUNT; v++) x[v] =                         \
+                FN(vload)((v ? b1 : b0) + k * FN(VL));                                             \
+            _Pragma("GCC unroll 8") for (int i = 0; i < SDD_MR; i++)                               \
+            {                                                                                      \
+                V w = splat(a[(k * SDD_MR + i) * (PAIR)]);                                         \
+                _Pragma("GCC unroll 2") for (int v = 0; v < COUNT; v++) acc[i][v] += w * x[v];     \
+            }                                                                                      \
+        }                                                                                          \
+        _Pragma("GCC unroll 8") for (int i = 0; i < SDD_MR; i++)                                   \
+            _Pragma("GCC unroll 2") for (int v = 0; v < COUNT; v++)                                \
+                FN(vstore)(out + (v * SDD_MR + i) * FN(VL), acc[i][v]);                            \
     }
 #define SDD_SPLAT(element)      FN(vsplat)(element)
 #define SDD_SPLAT_PAIR(element) splat_pair_f32(&(element))
@@ -93,7 +93,7 @@ static const FN(sdd_tile) FN(sdd_tiles)[][2] = {
 #endif
 };
 
-/* Steps k0 .. k0 + rows - 1 of a chunk's columns, from a buffer [rows][width] to the packed form. */
+/* Steps k0 .. k0 + rows - 1 of a chunk, from a buffer [rows][width] to the packed form. */
 static void FN(pack_pairs)(T *restrict dst, const T *restrict src, int64_t width, int64_t k0,
                            int64_t rows)
 {
@@ -124,7 +124,7 @@ typedef struct FN(packing) {
     T *dst;
 } FN(packing);
 
-static FN(matrix) FN(operand)(const FN(packing) *o, int64_t pair, int64_t batch)
+static FN(matrix) FN(operand)(const FN(packing) * o, int64_t pair, int64_t batch)
 {
     int64_t member = 0;
     FN(matrix) m = FN(matrix_of)(o->tensor, o->views[pair], &member);
@@ -138,7 +138,7 @@ static FN(matrix) FN(operand)(const FN(packing) *o, int64_t pair, int64_t batch)
 }
 
 /* Packs steps k0 .. k0 + count - 1 of the chunk, for units first .. last - 1. */
-static void FN(operand_pack)(const FN(sdd) *d, const FN(target) *g, const FN(packing) *o,
+static void FN(operand_pack)(const FN(sdd) * d, const FN(target) * g, const FN(packing) * o,
                              int64_t first, int64_t last, int64_t k0, int64_t count)
 {
     const int64_t end = k0 + count;
@@ -147,17 +147,18 @@ static void FN(operand_pack)(const FN(sdd) *d, const FN(target) *g, const FN(pac
     while (k0 < end) {
         /* Beyond the joined axis are zeros, up to a multiple of pair. */
         const bool data = k0 < g->count;
-        const int64_t v = g->from + k0, inside = v % max_i64(d->n, 1), segment = data ? v / d->n : 0;
+        const int64_t v = g->from + k0, inside = v % max_i64(d->n, 1),
+                      segment = data ? v / d->n : 0;
         const int64_t rows = data ? min_i64(min_i64(end, g->count) - k0, d->n - inside) : end - k0;
         const int64_t index = segment % d->members;
-        const int64_t batch = d->groups > 1 ? g->group * d->t->heads + g->head
-                                            : index * d->t->heads + g->head;
+        const int64_t batch =
+            d->groups > 1 ? g->group * d->t->heads + g->head : index * d->t->heads + g->head;
         const FN(matrix) m = FN(operand)(o, data ? segment / d->members : 0, batch);
         for (int64_t u = first; u < last; u++) {
             const int64_t within = u % o->per_block * o->width;
             const int64_t col = u / o->per_block * o->block + within;
-            const int64_t cols = max_i64(
-                0, min_i64(o->width, min_i64(o->cols - col, o->block - within)));
+            const int64_t cols =
+                max_i64(0, min_i64(o->width, min_i64(o->cols - col, o->block - within)));
             T *unit = o->dst + u * o->size, *to = d->pair == 1 ? unit + k0 * o->width : part;
             if (cols < o->width || !data)
                 memset(to, 0, (size_t)(rows * o->width) * sizeof(T));
@@ -171,7 +172,7 @@ static void FN(operand_pack)(const FN(sdd) *d, const FN(target) *g, const FN(pac
 }
 
 /* S, or the sums, of rows row .. row + rows - 1 and one strip of a block. tile: [MR][VL]. */
-static void FN(tile_finish)(const FN(sdd) *d, const FN(target) *g, const FN(stream) *stream,
+static void FN(tile_finish)(const FN(sdd) * d, const FN(target) * g, const FN(stream) * stream,
                             int64_t row, int64_t rows, int64_t cols, T *restrict tile)
 {
     const bsk_sdd_params *p = d->p;
@@ -181,7 +182,8 @@ static void FN(tile_finish)(const FN(sdd) *d, const FN(target) *g, const FN(stre
             for (int64_t c = 0; c < FN(VL) / 2; c++)
                 tile[i * FN(VL) + c] = tile[i * FN(VL) + 2 * c] + tile[i * FN(VL) + 2 * c + 1];
     if (d->sums) {
-        T *sum = d->sum + (stream->slot - d->t->head_start[g->head]) * size + row * bc + stream->col;
+        T *sum =
+            d->sum + (stream->slot - d->t->head_start[g->head]) * size + row * bc + stream->col;
         for (int64_t i = 0; i < rows; i++)
             for (int64_t c = 0; c < cols; c++)
                 sum[i * bc + c] = tile[i * FN(VL) + c] + (g->first ? 0 : sum[i * bc + c]);
@@ -208,14 +210,14 @@ static void FN(tile_finish)(const FN(sdd) *d, const FN(target) *g, const FN(stre
     FN(tile_store)(tile, FN(VL), &s, row, stream->col, rows, cols);
 }
 
-static bool FN(slot_skipped)(const FN(sdd) *d, int64_t slot)
+static bool FN(slot_skipped)(const FN(sdd) * d, int64_t slot)
 {
     return d->p->gate_mode == BSK_GATE_SKIP && d->gate &&
            d->gate[slot * d->p->gate.strides[0]] == 0;
 }
 
 /* One or two strips times row groups of one block row. */
-static void FN(streams_compute)(const FN(sdd) *d, const FN(target) *g, const FN(stream) *stream,
+static void FN(streams_compute)(const FN(sdd) * d, const FN(target) * g, const FN(stream) * stream,
                                 int64_t count, int64_t block_row, int64_t steps)
 {
     const int64_t block = d->t->block_rows, stored = min_i64(block, d->t->rows - block_row * block);
@@ -236,11 +238,12 @@ static void FN(streams_compute)(const FN(sdd) *d, const FN(target) *g, const FN(
             const int64_t row = top + r * SDD_MR, rows = min_i64(SDD_MR, stored - row);
             for (int64_t v = 0; v < count; v++) {
                 const int64_t col = stream[v].col, block_col = d->t->slot_col[stream[v].slot];
-                const int64_t cols = min_i64(d->t->block_cols,
-                                             d->t->cols - block_col * d->t->block_cols) - col;
+                const int64_t cols =
+                    min_i64(d->t->block_cols, d->t->cols - block_col * d->t->block_cols) - col;
                 if (cols > 0)
-                    FN(tile_finish)(d, g, &stream[v], row, rows, min_i64(cols, d->width),
-                                    tile[r] + v * SDD_MR * FN(VL));
+                    FN(tile_finish)
+                (d, g, &stream[v], row, rows, min_i64(cols, d->width),
+                 tile[r] + v * SDD_MR * FN(VL));
             }
         }
     }
@@ -260,7 +263,7 @@ static int64_t FN(list_find)(const int32_t *row_col, int64_t low, int64_t high, 
 }
 
 /* The blocks of one block row within block columns first .. last - 1. */
-static void FN(row_compute)(const FN(sdd) *d, const FN(target) *g, int64_t row, int64_t first,
+static void FN(row_compute)(const FN(sdd) * d, const FN(target) * g, int64_t row, int64_t first,
                             int64_t last)
 {
     const bsk_layout_tables *t = d->t;
@@ -274,8 +277,8 @@ static void FN(row_compute)(const FN(sdd) *d, const FN(target) *g, int64_t row, 
         const int64_t slot = t->row_slot[e];
         const bool skip = FN(slot_skipped)(d, slot);
         for (int64_t s = 0; s < d->strips; s++) {
-            const FN(stream) next = {d->b + (t->row_col[e] * d->strips + s) * unit, slot,
-                                     s * d->width};
+            const FN(stream)
+                next = {d->b + (t->row_col[e] * d->strips + s) * unit, slot, s * d->width};
             if (skip) {
                 FN(streams_compute)(d, g, &next, 1, row, 0);
                 continue;
@@ -292,26 +295,27 @@ static void FN(row_compute)(const FN(sdd) *d, const FN(target) *g, int64_t row, 
 }
 
 /* The last step for one block that went through the sums: S and the gradient of its gate. */
-static void FN(block_finish)(const FN(sdd) *d, const FN(target) *g, int64_t slot)
+static void FN(block_finish)(const FN(sdd) * d, const FN(target) * g, int64_t slot)
 {
     const bsk_sdd_params *p = d->p;
     const bsk_layout_tables *t = d->t;
     const int64_t bc = t->block_cols, size = t->block_rows * bc;
-    const int64_t rows = min_i64(t->block_rows, t->rows - (int64_t)t->slot_row[slot] * t->block_rows);
+    const int64_t rows =
+        min_i64(t->block_rows, t->rows - (int64_t)t->slot_row[slot] * t->block_rows);
     const int64_t cols = min_i64(bc, t->cols - (int64_t)t->slot_col[slot] * bc);
     const bool skip = FN(slot_skipped)(d, slot), grouped = d->groups > 1;
     const T *sum = d->sum + (slot - t->head_start[g->head]) * size;
-    char *s = (char *)bsk_mem_address(d->args->s) +
-              (size_t)((grouped ? g->group * p->s.strides[0] : 0) + slot * size) *
-                  type_size(p->s.dtype);
+    char *s =
+        (char *)bsk_mem_address(d->args->s) +
+        (size_t)((grouped ? g->group * p->s.strides[0] : 0) + slot * size) * type_size(p->s.dtype);
     const T *w = bsk_mem_address(d->args->w);
     T scale = d->alpha, product = 0, x[FN(RUN)], old[FN(RUN)];
 
     if (p->gate_mode == BSK_GATE_SCALE && d->gate)
         scale *= d->gate[slot * p->gate.strides[0]];
     if (w && p->w.rank == 4 && p->w.dims[0] > 1)
-        w = (const T *)(const void *)((const char *)w + (size_t)(g->group * p->w.strides[0]) *
-                                                            type_size(p->w.dtype));
+        w = (const T *)(const void *)((const char *)w +
+                                      (size_t)(g->group * p->w.strides[0]) * type_size(p->w.dtype));
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < cols; c += FN(RUN)) {
             const int64_t at = r * bc + c, count = min_i64(FN(RUN), cols - c);
@@ -337,7 +341,7 @@ static void FN(block_finish)(const FN(sdd) *d, const FN(target) *g, int64_t slot
 }
 
 /* bsum of columns col .. col + cols - 1, at most SPAN. */
-static void FN(columns_sum)(const FN(sdd) *d, const FN(packing) *b, int64_t col, int64_t cols)
+static void FN(columns_sum)(const FN(sdd) * d, const FN(packing) * b, int64_t col, int64_t cols)
 {
     T sum[FN(SPAN)] = {0}, part[FN(PACK_N) * FN(SPAN)];
     for (int64_t pair = 0; pair < d->p->pairs; pair++)
@@ -358,7 +362,7 @@ static void FN(columns_sum)(const FN(sdd) *d, const FN(packing) *b, int64_t col,
 }
 
 /* Sizes that depend on shapes only. False if they overflow. */
-static bool FN(sdd_shape)(const bsk_problem *problem, FN(sdd) *d, size_t *bytes)
+static bool FN(sdd_shape)(const bsk_problem *problem, FN(sdd) * d, size_t *bytes)
 {
     const bsk_sdd_params *p = problem->params;
     const bsk_layout_tables *t = problem->layout;
@@ -403,7 +407,7 @@ static bool FN(sdd_shape)(const bsk_problem *problem, FN(sdd) *d, size_t *bytes)
 }
 
 /* One chunk of one output, by the threads of the enclosing parallel region. */
-static void FN(chunk_run)(const FN(sdd) *d, const FN(target) *g, const FN(packing) *operand)
+static void FN(chunk_run)(const FN(sdd) * d, const FN(target) * g, const FN(packing) * operand)
 {
     const int64_t count = bski_ceil_div(g->count, d->pair) * d->pair;
     const int64_t parts = bski_ceil_div(count, FN(PACK_N));
@@ -418,8 +422,9 @@ static void FN(chunk_run)(const FN(sdd) *d, const FN(target) *g, const FN(packin
         const int64_t part = i % parts, k0 = part * FN(PACK_N);
         const bool b = i / parts >= spans[0];
         const int64_t first = (i / parts - (b ? spans[0] : 0)) * per[b];
-        FN(operand_pack)(d, g, &operand[b], first, min_i64(first + per[b], units[b]), k0,
-                         min_i64(FN(PACK_N), count - k0));
+        FN(operand_pack)
+        (d, g, &operand[b], first, min_i64(first + per[b], units[b]), k0,
+         min_i64(FN(PACK_N), count - k0));
     }
     const int64_t *start = d->t->row_start + g->head * (d->t->grid_rows + 1);
     const int64_t columns = bski_ceil_div(d->t->grid_cols, d->wide);
@@ -466,8 +471,11 @@ static void FN(sdd_run)(const bsk_prepared *prepared, int threads, const bsk_sdd
     {
         for (int64_t output = 0; output < t->heads * d.groups; output++)
             for (int64_t v = 0; v < d.length || v == 0; v += d.chunk) {
-                const FN(target) g = {output % t->heads, output / t->heads, v,
-                                      min_i64(d.chunk, d.length - v), v == 0,
+                const FN(target) g = {output % t->heads,
+                                      output / t->heads,
+                                      v,
+                                      min_i64(d.chunk, d.length - v),
+                                      v == 0,
                                       v + d.chunk >= d.length};
                 FN(chunk_run)(&d, &g, operand);
             }

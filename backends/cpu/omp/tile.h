@@ -56,7 +56,7 @@ static FN(matrix) FN(matrix_of)(const bsk_tensor *t, bsk_mem mem, int64_t *membe
     return (FN(matrix)){t->dtype, t->strides[axis], t->strides[axis + 1], bsk_mem_address(mem)};
 }
 
-static void FN(tile_load)(T *restrict dst, int64_t ld, const FN(matrix) *m, int64_t row,
+static void FN(tile_load)(T *restrict dst, int64_t ld, const FN(matrix) * m, int64_t row,
                           int64_t col, int64_t rows, int64_t cols)
 {
     const int64_t rs = m->row_stride, cs = m->col_stride, origin = row * rs + col * cs;
@@ -83,7 +83,7 @@ static void FN(tile_load)(T *restrict dst, int64_t ld, const FN(matrix) *m, int6
     }
 }
 
-static void FN(tile_store)(const T *restrict src, int64_t ld, const FN(matrix) *m, int64_t row,
+static void FN(tile_store)(const T *restrict src, int64_t ld, const FN(matrix) * m, int64_t row,
                            int64_t col, int64_t rows, int64_t cols)
 {
     const int64_t rs = m->row_stride, cs = m->col_stride, origin = row * rs + col * cs;
@@ -101,8 +101,8 @@ static void FN(tile_store)(const T *restrict src, int64_t ld, const FN(matrix) *
                 const int64_t n = min_i64(FN(RUN), rows - r), w = min_i64(4, cols - c);
                 FN(transpose)(run, FN(RUN), src + r * ld + c, ld, w, n);
                 for (int64_t k = 0; k < w; k++)
-                    FN(row_store)(run + k * FN(RUN), m->type, m->data, origin + r + (c + k) * cs,
-                                  n);
+                    FN(row_store)
+                (run + k * FN(RUN), m->type, m->data, origin + r + (c + k) * cs, n);
             }
     } else {
         for (int64_t r = 0; r < rows; r++)
