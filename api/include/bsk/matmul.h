@@ -124,7 +124,8 @@ typedef enum bsk_gate_mode {
  * over p and n of dY_p + beta * dbias.
  *
  * Shapes    pairs >= 1 (0 means 1) tensors x and dy of the same description, as in matmul;
- *           dw and w [nnz, r, c]; gate, dgate [nnz]; dbias [M].
+ *           dw and w [nnz, r, c]; gate, dgate [nnz]; dbias [M], with transpose_w = 0 only
+ *           (bias_act_grad sums dY for both).
  * Dtypes    x, dy equal floats; dw any float; w as x; gate, dgate, dbias f32 (f64 with f64).
  * Memory    args.x and args.dy point to arrays of `pairs` views, read during the call only.
  * Source    openai/blocksparse updat (at most 8 pairs there), gate gradient. */
