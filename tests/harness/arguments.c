@@ -327,7 +327,7 @@ static void bad_memory(tester *t, int32_t i)
     try_run(t, arg->name, "NULL");
     memset(view_of(t, i, list), 0, sizeof(bsk_mem));
     try_run(t, arg->name, "missing");
-    view_of(t, i, list)->kind = BSK_MEM_CL;
+    view_of(t, i, list)->kind = t->device->info.host_memory ? BSK_MEM_CL : BSK_MEM_HOST;
     try_run(t, arg->name, "kind");
     view_of(t, i, list)->size = tensor->bytes - 1;
     if (tensor->bytes > 1)

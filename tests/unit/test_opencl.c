@@ -73,6 +73,8 @@ static void host_end(test_host *t)
         CHECK_TEXT((t)->message, part);                                                            \
     } while (0)
 
+#define CHECK_GOOD(t, call) unit_check((call) == BSK_OK, __FILE__, __LINE__, #call, (t)->message)
+
 static bski_cl_device *device_open(test_host *t, int32_t index, bsk_device_props *props)
 {
     void *device = NULL;
@@ -251,6 +253,23 @@ static void test_memory(test_host *t, bski_cl_device *d, const bsk_device_props 
         for (int i = 0; i < N; i++)
             wrong += y[i] != 2 * x[i];
         CHECK(wrong == 0);
+        /* Buffers and pointers in one launch, and each in the other's place. */
+        bsk_mem other;
+        CHECK_GOOD(t, bski_cl_mem_alloc(d, sizeof x, &m));
+        CHECK_GOOD(t, bski_cl_mem_alloc(d, sizeof x, &other));
+        CHECK_GOOD(t, bski_cl_mem_upload(queue, m, x, sizeof x));
+        for (int i = 0; i < 8; i++) { /* more patterns than there are copies of a kernel */
+            bsk_mem p = i & 1 ? in : m, q = i & 2 ? in : m, r = i & 4 ? out : other;
+            CHECK_GOOD(t, scale_launch(queue, scale_kernel(d, BSK_F32, ""), &a, p, q, r));
+        }
+        CHECK_GOOD(t, scale_launch(queue, scale_kernel(d, BSK_F32, ""), &a, out, other, m));
+        CHECK_GOOD(t, bski_cl_mem_download(queue, y, m, sizeof y));
+        CHECK_GOOD(t, bski_cl_queue_sync(queue));
+        for (int i = 0; i < N; i++)
+            wrong += y[i] != 9 * x[i];
+        CHECK(wrong == 0);
+        bski_cl_mem_free(d, m);
+        bski_cl_mem_free(d, other);
         clSVMFree(d->context, shared);
     }
 }
@@ -271,7 +290,7 @@ static void test_events(test_host *t, bski_cl_device *d, void *queue)
     for (int i = 0; i < 2; i++) { /* recording again moves the point */
         const scale_arg a = {N, 1, i ? 200 : 1};
         CHECK(bski_cl_event_record(start, queue) == BSK_OK);
-        CHECK(scale_launch(queue, k, &a, x, x, y) == BSK_OK);
+        CHECK_GOOD(t, scale_launch(queue, k, &a, x, x, y));
         CHECK(bski_cl_event_record(stop, queue) == BSK_OK);
         CHECK(bski_cl_event_elapsed(start, stop, &times[i]) == BSK_OK);
     }

@@ -1,0 +1,158 @@
+/* What the host sides of the portable kernels share. */
+#include <backends/simt/entry.h>
+
+#include <string.h>
+
+bsk_status bski_simt_table(void *device, bsk_prepared *prepared, int table, const void *data,
+                           i64 count, size_t size)
+{
+    static const i64 nothing = 0; /* an empty table still has an address */
+    simt_device *d = device;
+    simt_state *s = prepared->state;
+    bsk_status status =
+        count > 0 ? d->api->table(d, data, (size_t)count * size, &s->table[table])
+                  : d->api->table(d, &nothing, sizeof nothing, &s->table[table]);
+    if (status)
+        bski_simt_release(device, prepared);
+    return status;
+}
+
+static bsk_status tables_make(void *device, bsk_prepared *prepared, const simt_need *need)
+{
+    const bsk_layout_tables *t = prepared->problem->layout;
+    if (need->slots) {
+        TRY(bski_simt_table(device, prepared, SLOT_ROW, t->slot_row, t->nnz, sizeof(i32)));
+        TRY(bski_simt_table(device, prepared, SLOT_COL, t->slot_col, t->nnz, sizeof(i32)));
+    }
+    if (need->cols) {
+        const i64 starts = (i64)t->heads * ((i64)t->grid_cols + 1);
+        TRY(bski_simt_table(device, prepared, COL_START, t->col_start, starts, sizeof(i64)));
+        TRY(bski_simt_table(device, prepared, COL_ROW, t->col_row, t->nnz, sizeof(i32)));
+        TRY(bski_simt_table(device, prepared, COL_SLOT, t->col_slot, t->nnz, sizeof(i32)));
+    }
+    return BSK_OK;
+}
+
+bsk_status bski_simt_prepare(void *device, bsk_prepared *prepared, const simt_need *need)
+{
+    simt_device *d = device;
+    const bsk_host *host = d->host;
+    simt_state *s = host->allocator.resize(host->allocator.user, NULL, sizeof *s);
+    if (!s)
+        return host->fail(host->context, BSK_E_NOMEM, "no memory for a plan");
+    memset(s, 0, sizeof *s);
+    prepared->state = s;
+    for (int k = 0; k < SIMT_MAX_NEEDS && need->kernels[k]; k++) {
+        bsk_status status =
+            d->api->kernel(d, need->file, need->kernels[k], prepared->problem->dtype,
+                           d->wide ? "-DWIDE=1" : "", &s->kernel[k]);
+        if (status) {
+            bski_simt_release(device, prepared);
+            return status;
+        }
+    }
+    return tables_make(device, prepared, need);
+}
+
+void bski_simt_release(void *device, bsk_prepared *prepared)
+{
+    simt_device *d = device;
+    simt_state *s = prepared->state;
+    if (!s)
+        return;
+    for (int i = 0; i < SIMT_TABLES; i++)
+        if (s->table[i].kind != BSK_MEM_NULL)
+            d->api->table_free(d, &s->table[i]);
+    d->host->allocator.resize(d->host->allocator.user, s, 0);
+    prepared->state = NULL;
+}
+
+bsk_status bski_simt_run(const simt_run *run)
+{
+    simt_queue *q = run->queue;
+    const simt_device *d = q->device;
+    simt_launch l = {
+        .groups = {run->x, run->y, 1},
+        .group_size = simt_lanes(d),
+        .buffer_count = (int32_t)run->buffer_count,
+        .scalars = run->scalars,
+        .scalar_bytes = run->scalar_bytes,
+    };
+    memcpy(l.buffers, run->buffers, run->buffer_count * sizeof *run->buffers);
+    return d->api->launch(q, state_of(run->prepared)->kernel[run->kernel], &l);
+}
+
+/* Enough groups to fill the device a few times over; more would only repeat what each sets up. */
+i64 bski_simt_groups(const simt_device *d, i64 items)
+{
+    const i64 each = d->wide ? 64 : SIMT_LANES;
+    return bski_simt_groups_most(d, bski_ceil_div(items, each), d->wide ? 4 : 16);
+}
+
+i64 bski_simt_groups_most(const simt_device *d, i64 most, i64 resident)
+{
+    const i64 units = d->props.compute_units > 0 ? d->props.compute_units : 1;
+    return most < units * resident ? most : units * resident;
+}
+
+i64 bski_simt_num(bsk_dtype type, double v)
+{
+    i64 bits;
+    if (type != BSK_F64)
+        return (i64)bski_f32_bits((float)v);
+    memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
+
+static bool mem_aligned(bsk_mem mem)
+{
+    const size_t base = mem.kind == BSK_MEM_CL ? 0 : (size_t)(uintptr_t)mem.handle;
+    return (base + mem.offset) % 16 == 0;
+}
+
+bool bski_simt_vector(const simt_device *d, bsk_dtype type, const bsk_tensor *t, bsk_mem mem,
+                      int inner)
+{
+    const int outer = 1 - inner;
+    if (t->dtype == BSK_NONE)
+        return true;
+    if (t->dims[inner] > 1 && t->strides[inner] != 1)
+        return false;
+    return d->wide || (mem_aligned(mem) &&
+                       (t->dims[outer] <= 1 || t->strides[outer] % simt_vec(d, type) == 0));
+}
+
+bool bski_simt_vector_rows(const simt_device *d, bsk_dtype type, bsk_mem mem, i64 rows, i64 cols)
+{
+    return d->wide || mem.kind == BSK_MEM_NULL ||
+           (mem_aligned(mem) && (rows <= 1 || cols % simt_vec(d, type) == 0));
+}
+
+int bski_simt_inner(const bsk_tensor *const *tensors, int count)
+{
+    int units[2] = {0, 0};
+    for (int i = 0; i < count; i++)
+        for (int axis = 0; tensors[i]->dtype != BSK_NONE && axis < 2; axis++)
+            units[axis] += tensors[i]->dims[axis] > 1 && tensors[i]->strides[axis] == 1;
+    return units[0] > units[1] ? 0 : 1;
+}
+
+bsk_reason bski_simt_accept(const bsk_device_props *props, const bsk_tensor *const *tensors,
+                            size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (BSK_DTYPE_BIT(tensors[i]->dtype) & BSKI_FLOATS & ~props->dtypes)
+            return BSK_REFUSE_DTYPE;
+    return props->max_group < SIMT_LANES ? BSK_REFUSE_LIMIT : BSK_ACCEPT;
+}
+
+bool bski_simt_space(size_t *total, i64 count, size_t size, size_t *at)
+{
+    size_t bytes, end;
+    if (!bski_mul_size((size_t)count, size, &bytes) || !bski_add_size(*total, bytes, &end) ||
+        !bski_add_size(end, 255, &end))
+        return false;
+    *at = *total;
+    *total = end & ~(size_t)255;
+    return true;
+}

@@ -1,0 +1,295 @@
+/* How the kernels of memory-bound ops share work: lanes that handle VEC neighbours at a time, walks
+ * over matrices, access through types known at run time, sums by trees of a fixed shape.
+ *
+ * The including file sets LANES, the size of a group. The form for CPUs behind OpenCL has
+ * LANES = 1: groups then walk over contiguous ranges in plain loops, which the compiler turns into
+ * vectors. One translation unit holds either that form or others. */
+#undef SYNC
+#undef GLOBAL_SYNC
+#if LANES == 1
+#define SYNC()
+#define GLOBAL_SYNC()
+#else
+#define SYNC()        BARRIER()
+#define GLOBAL_SYNC() GLOBAL_BARRIER()
+#endif
+
+/* --- once ----------------------------------------------------------------------------------- */
+#ifndef BSKI_SIMT_LANES_H
+#define BSKI_SIMT_LANES_H
+
+/* A lane's walk over the runs of VEC elements of a matrix, row by row; the last run of a row may be
+ * shorter. Steps are divided into rows and runs once, at the start. */
+typedef struct walk {
+    i64 row, run;
+    i64 step_rows, step_runs, runs;
+    i64 left; /* of this lane, this one included */
+} walk;
+
+#define walk_start(rows, cols, vec) walk_begin(rows, cols, vec, LANES)
+
+DEVICE walk walk_begin(i64 rows, i64 cols, i32 vec, i32 lanes)
+{
+    walk w;
+    w.runs = (cols + vec - 1) / vec;
+    const i64 total = rows * w.runs;
+#if LANES == 1
+    const i64 first = total / GROUPS(0) * GROUP(0) + total % GROUPS(0) * GROUP(0) / GROUPS(0);
+    const i64 next =
+        total / GROUPS(0) * (GROUP(0) + 1) + total % GROUPS(0) * (GROUP(0) + 1) / GROUPS(0);
+    const i64 step = lanes;
+    w.left = next - first;
+#else
+    const i64 first = GROUP(0) * lanes + LANE, step = GROUPS(0) * lanes;
+    w.left = first < total ? (total - first - 1) / step + 1 : 0;
+#endif
+    w.row = w.runs ? first / w.runs : 0;
+    w.run = w.runs ? first % w.runs : 0;
+    w.step_rows = w.runs ? step / w.runs : 0;
+    w.step_runs = w.runs ? step % w.runs : 0;
+    return w;
+}
+
+DEVICE void walk_next(walk *w)
+{
+    w->left--;
+    w->row += w->step_rows;
+    w->run += w->step_runs;
+    if (w->run >= w->runs) {
+        w->run -= w->runs;
+        w->row++;
+    }
+}
+
+/* Elements of a run that starts at column col. */
+DEVICE i32 run_length(i64 cols, i64 col, i32 vec)
+{
+    return cols - col < vec ? (i32)(cols - col) : vec;
+}
+
+#endif
+
+/* --- once for each type --------------------------------------------------------------------- */
+#undef VEC
+#if LANES == 1
+#define VEC 16
+#elif SIMT_CODE == 1
+#define VEC 2
+#elif SIMT_CODE == 2
+#define VEC 4
+#else
+#define VEC 8
+#endif
+
+/* A scalar argument: the bits of an R in an i64. */
+#undef NUM
+#if SIMT_CODE == 1
+#define NUM(bits) I64_AS_F64(bits)
+#else
+#define NUM(bits) U32_AS_F32((u32)(bits))
+#endif
+
+#undef SIMT_LANES_NEW
+#if SIMT_CODE == 1
+#ifndef SIMT_LANES_F64
+#define SIMT_LANES_F64
+#define SIMT_LANES_NEW
+#endif
+#elif SIMT_CODE == 2
+#ifndef SIMT_LANES_F32
+#define SIMT_LANES_F32
+#define SIMT_LANES_NEW
+#endif
+#elif SIMT_CODE == 3
+#ifndef SIMT_LANES_F16
+#define SIMT_LANES_F16
+#define SIMT_LANES_NEW
+#endif
+#else
+#ifndef SIMT_LANES_BF16
+#define SIMT_LANES_BF16
+#define SIMT_LANES_NEW
+#endif
+#endif
+
+#ifdef SIMT_LANES_NEW
+
+/* exp(x) for x whose own rounding error matters as much: |x| units of relative error. */
+DEVICE R NAME(fast_exp)(R x)
+{
+#if SIMT_CODE == 1
+    return MATH(exp)(x);
+#else
+    return MATH(exp2)(x * 1.44269504088896341f);
+#endif
+}
+
+/* Element i of an array of any float type. */
+DEVICE R NAME(load_r)(i32 type, const GLOBAL void *p, i64 i)
+{
+#if SIMT_CODE == 1
+    if (type == SIMT_F64)
+        return ((const GLOBAL f64 *)p)[i];
+#endif
+    return (R)load_as(type, p, i);
+}
+
+#if SIMT_CODE == 1
+/* To f32 by rounding to odd, which keeps what a later rounding to 16 bits needs. */
+DEVICE f32 f64_to_odd(f64 v)
+{
+    const f32 f = (f32)v;
+    const u32 u = F32_AS_U32(f);
+    if ((f64)f == v || v != v || v - v != 0)
+        return f;
+    if ((u & 0x7fffffffu) == 0x7f800000u)
+        return U32_AS_F32(u - 1);
+    if (u & 1u)
+        return f;
+    return U32_AS_F32(MATH(fabs)((f64)f) > MATH(fabs)(v) ? u - 1 : u + 1);
+}
+#endif
+
+DEVICE void NAME(store_r)(i32 type, GLOBAL void *p, i64 i, R v)
+{
+#if SIMT_CODE == 1
+    if (type == SIMT_F64)
+        ((GLOBAL f64 *)p)[i] = v;
+    else
+        store_as(type, p, i, type == SIMT_F32 ? (f32)v : f64_to_odd(v));
+#else
+    store_as(type, p, i, v);
+#endif
+}
+
+/* VEC neighbours from element i on, at an aligned address (wide form: at any). */
+DEVICE void NAME(load_run)(i32 type, const GLOBAL void *p, i64 i, R *v)
+{
+#if LANES == 1 || SIMT_CODE == 1
+    if (type == SIMT_CODE)
+        for (i32 e = 0; e < VEC; e++)
+            v[e] = LD((const GLOBAL T *)p, i + e);
+    else
+        for (i32 e = 0; e < VEC; e++)
+            v[e] = NAME(load_r)(type, p, i + e);
+#else
+    if (type == SIMT_F32) {
+        f32_load4((const GLOBAL f32 *)p + i, v);
+#if VEC == 8
+        f32_load4((const GLOBAL f32 *)p + i + 4, v + 4);
+    } else if (type == SIMT_F16) {
+        f16_load8((const GLOBAL u16 *)p + i, v);
+    } else if (type == SIMT_BF16) {
+        bf16_load8((const GLOBAL u16 *)p + i, v);
+#else
+    } else if (type == SIMT_F16) {
+        f16_load4((const GLOBAL u16 *)p + i, v);
+    } else if (type == SIMT_BF16) {
+        bf16_load4((const GLOBAL u16 *)p + i, v);
+#endif
+    } else {
+        UNROLL
+        for (i32 e = 0; e < VEC; e++)
+            v[e] = NAME(load_r)(type, p, i + e);
+    }
+#endif
+}
+
+DEVICE void NAME(store_run)(i32 type, GLOBAL void *p, i64 i, const R *v)
+{
+#if LANES == 1 || SIMT_CODE == 1
+    if (type == SIMT_CODE)
+        for (i32 e = 0; e < VEC; e++)
+            ST((GLOBAL T *)p, i + e, v[e]);
+    else
+        for (i32 e = 0; e < VEC; e++)
+            NAME(store_r)(type, p, i + e, v[e]);
+#else
+    if (type == SIMT_F32) {
+        f32_store4((GLOBAL f32 *)p + i, v);
+#if VEC == 8
+        f32_store4((GLOBAL f32 *)p + i + 4, v + 4);
+    } else if (type == SIMT_F16) {
+        f16_store8((GLOBAL u16 *)p + i, v);
+    } else if (type == SIMT_BF16) {
+        bf16_store8((GLOBAL u16 *)p + i, v);
+#else
+    } else if (type == SIMT_F16) {
+        f16_store4((GLOBAL u16 *)p + i, v);
+    } else if (type == SIMT_BF16) {
+        bf16_store4((GLOBAL u16 *)p + i, v);
+#endif
+    } else {
+        UNROLL
+        for (i32 e = 0; e < VEC; e++)
+            NAME(store_r)(type, p, i + e, v[e]);
+    }
+#endif
+}
+
+/* `count` elements at a stride, as one run where `vector` says that they are VEC aligned
+ * neighbours. What lies beyond count is 0. */
+DEVICE void NAME(load_part)(i32 type, const GLOBAL void *p, i64 i, i64 stride, i32 count,
+                            i32 vector, R *v)
+{
+    if (vector && count == VEC) {
+        NAME(load_run)(type, p, i, v);
+        return;
+    }
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        v[e] = e < count ? NAME(load_r)(type, p, i + e * stride) : (R)0;
+}
+
+DEVICE void NAME(store_part)(i32 type, GLOBAL void *p, i64 i, i64 stride, i32 count, i32 vector,
+                             const R *v)
+{
+    if (vector && count == VEC) {
+        NAME(store_run)(type, p, i, v);
+        return;
+    }
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        if (e < count)
+            NAME(store_r)(type, p, i + e * stride, v[e]);
+}
+
+/* The sum of v over `lanes` lanes (a power of two), of which this is number `lane`; scratch is
+ * their part of local memory. The whole group calls it, and every lane gets its sum. */
+DEVICE R NAME(tree_sum)(LOCAL_ARG R *scratch, i32 lane, i32 lanes, R v)
+{
+#if LANES > 1
+    scratch[lane] = v;
+    BARRIER();
+    for (i32 near = lanes / 2; near > 0; near /= 2) {
+        if (lane < near)
+            scratch[lane] += scratch[lane + near];
+        BARRIER();
+    }
+    v = scratch[0];
+    BARRIER();
+#endif
+    return v;
+}
+
+/* The same for the largest; a NaN stays. */
+DEVICE R NAME(tree_max)(LOCAL_ARG R *scratch, i32 lane, i32 lanes, R v)
+{
+#if LANES > 1
+    scratch[lane] = v;
+    BARRIER();
+    for (i32 near = lanes / 2; near > 0; near /= 2) {
+        if (lane < near) {
+            const R other = scratch[lane + near];
+            if (other > scratch[lane] || other != other)
+                scratch[lane] = other;
+        }
+        BARRIER();
+    }
+    v = scratch[0];
+    BARRIER();
+#endif
+    return v;
+}
+
+#endif

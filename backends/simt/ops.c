@@ -1,0 +1,462 @@
+/* Host side of the dense companions, of block_gather and of adam. */
+#include <backends/simt/entry.h>
+
+#include <math.h>
+
+#include <backends/simt/ops.h>
+
+static i64 num(const bsk_prepared *prepared, double v)
+{
+    return bski_simt_num(prepared->problem->dtype, v);
+}
+
+/* Groups for a walk over runs of the problem's type. */
+static i64 walk_groups(const bsk_prepared *prepared, const void *queue, i64 rows, i64 cols)
+{
+    const simt_device *d = queue_device(queue);
+    return bski_simt_groups(d, rows * simt_runs(cols, simt_vec(d, prepared->problem->dtype)));
+}
+
+/* --- embedding, block_gather --- */
+
+enum { CONVERT, COPY };
+
+SIMT_PREPARE_BY(embedding, .file = "ops", .kernels = {"embedding", "copy_rows"})
+SIMT_PREPARE_BY(block_gather, .file = "ops", .kernels = {"embedding", "copy_rows"})
+
+SIMT_ACCEPT(embedding)
+{
+    const bsk_embedding_params *p = problem->params;
+    return ACCEPT(&p->table, &p->y);
+}
+
+SIMT_LAUNCH(embedding)
+{
+    const simt_device *d = queue_device(queue);
+    const bsk_embedding_params *p = prepared->problem->params;
+    const bsk_embedding_args *a = args;
+    const embedding_arg arg = {
+        .rows = p->y.dims[0],
+        .cols = p->y.dims[1],
+        .table_rows = p->table.dims[0],
+        .table_row = p->table.strides[0],
+        .table_col = 1,
+        .y_row = p->y.strides[0],
+        .y_col = 1,
+        .index_type = (i32)p->index.dtype,
+        .y_type = (i32)p->y.dtype,
+        .vector = bski_simt_vector(d, p->table.dtype, &p->table, a->table, 1) &&
+                  bski_simt_vector(d, p->table.dtype, &p->y, a->y, 1),
+    };
+    return LAUNCH(p->y.dtype == p->table.dtype ? COPY : CONVERT,
+                  walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->table, a->index,
+                  a->y);
+}
+
+SIMT_ACCEPT(block_gather)
+{
+    const bsk_block_gather_params *p = problem->params;
+    return ACCEPT(&p->x);
+}
+
+/* Blocks are rows of a table. */
+SIMT_LAUNCH(block_gather)
+{
+    const simt_device *d = queue_device(queue);
+    const bsk_block_gather_params *p = prepared->problem->params;
+    const bsk_block_gather_args *a = args;
+    const i64 size = p->y.dims[1] * p->y.dims[2];
+    const embedding_arg arg = {
+        .rows = p->y.dims[0],
+        .cols = size,
+        .table_rows = p->x.dims[0],
+        .table_row = size,
+        .table_col = 1,
+        .y_row = size,
+        .y_col = 1,
+        .index_type = (i32)p->index.dtype,
+        .vector = bski_simt_vector_rows(d, p->x.dtype, a->x, p->x.dims[0], size) &&
+                  bski_simt_vector_rows(d, p->x.dtype, a->y, p->y.dims[0], size),
+    };
+    return LAUNCH(COPY, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->x, a->index,
+                  a->y);
+}
+
+/* --- embedding_grad --- */
+
+enum { SORT_COUNT, SORT_SCAN, SORT_MOVE, STARTS, PARTS, SUMS };
+
+/* What sorting N indices into V rows takes, and the places in the workspace. */
+typedef struct sort_plan {
+    i64 parts;
+    i32 chunks, tiles, passes;
+    size_t counts, keys[2], values[2], start, partial, bytes;
+} sort_plan;
+
+static bool sort_of(const bsk_embedding_grad_params *p, sort_plan *s)
+{
+    const i64 count = p->index.dims[0], rows = p->dtable.dims[0];
+    const i64 tiles = bski_ceil_div(count, SORT_TILE), each = bski_ceil_div(tiles, 128);
+    const size_t size = simt_num_size(p->dy.dtype);
+    i64 partial;
+    *s = (sort_plan){.parts = bski_ceil_div(count, PART_COUNT), .passes = 1};
+    s->tiles = (i32)(each < 4 ? 4 : each);
+    s->chunks = (i32)bski_ceil_div(tiles, s->tiles);
+    while (s->passes < 4 && rows >> (8 * s->passes))
+        s->passes++;
+    bool fits = bski_mul_i64(2 * s->parts, p->dy.dims[1], &partial) &&
+                bski_simt_space(&s->bytes, (i64)SORT_DIGITS * s->chunks, sizeof(i32), &s->counts) &&
+                bski_simt_space(&s->bytes, rows + 1, sizeof(i32), &s->start) &&
+                bski_simt_space(&s->bytes, partial, size, &s->partial);
+    for (int i = 0; fits && i < 2; i++)
+        fits = bski_simt_space(&s->bytes, count, sizeof(i32), &s->keys[i]) &&
+               bski_simt_space(&s->bytes, count, sizeof(i32), &s->values[i]);
+    return fits;
+}
+
+SIMT_RELEASE(embedding_grad)
+
+/* Keys and positions are 32 bits wide. */
+SIMT_ACCEPT(embedding_grad)
+{
+    const bsk_embedding_grad_params *p = problem->params;
+    sort_plan s;
+    if (p->index.dims[0] >= INT32_MAX || p->dtable.dims[0] >= INT32_MAX || !sort_of(p, &s))
+        return BSK_REFUSE_LIMIT;
+    return ACCEPT(&p->dy, &p->dtable);
+}
+
+SIMT_PREPARE(embedding_grad)
+{
+    static const simt_need need = {.file = "ops",
+                                   .kernels = {"sort_count", "sort_scan", "sort_move",
+                                               "embedding_starts", "embedding_parts",
+                                               "embedding_grad"}};
+    sort_plan s;
+    if (!sort_of(prepared->problem->params, &s))
+        return BSK_E_NOMEM;
+    prepared->workspace_bytes = s.bytes;
+    return bski_simt_prepare(device, prepared, &need);
+}
+
+/* Sorts the indices; returns which of the two buffers holds the result. */
+static bsk_status sort_launch(const bsk_prepared *prepared, void *queue, const sort_plan *s,
+                              const bsk_embedding_grad_args *a, bsk_mem *keys, bsk_mem *values)
+{
+    const bsk_embedding_grad_params *p = prepared->problem->params;
+    const bsk_mem counts = bsk_mem_at(a->workspace, s->counts);
+    for (i32 pass = 0; pass < s->passes; pass++) {
+        const sort_arg arg = {.count = p->index.dims[0],
+                              .table_rows = p->dtable.dims[0],
+                              .chunks = s->chunks,
+                              .tiles = s->tiles,
+                              .shift = 8 * pass,
+                              .first = pass == 0,
+                              .index_type = (i32)p->index.dtype};
+        const bsk_mem keys_out = bsk_mem_at(a->workspace, s->keys[pass % 2]);
+        const bsk_mem values_out = bsk_mem_at(a->workspace, s->values[pass % 2]);
+        const bsk_mem keys_in = pass ? *keys : mem_none(), values_in = pass ? *values : mem_none();
+        TRY(LAUNCH(SORT_COUNT, s->chunks, 1, arg, a->index, keys_in, counts));
+        TRY(LAUNCH(SORT_SCAN, s->chunks > 0, 1, arg, counts));
+        TRY(LAUNCH(SORT_MOVE, s->chunks, 1, arg, a->index, keys_in, values_in, counts, keys_out,
+                   values_out));
+        *keys = keys_out;
+        *values = values_out;
+    }
+    return BSK_OK;
+}
+
+SIMT_LAUNCH(embedding_grad)
+{
+    const simt_device *d = queue_device(queue);
+    const bsk_embedding_grad_params *p = prepared->problem->params;
+    const bsk_embedding_grad_args *a = args;
+    sort_plan s;
+    bsk_mem keys, values;
+    if (!sort_of(p, &s))
+        return BSK_E_INTERNAL;
+    if (p->dtable.dims[0] == 0)
+        return BSK_OK;
+    TRY(sort_launch(prepared, queue, &s, a, &keys, &values));
+    const bsk_mem start = bsk_mem_at(a->workspace, s.start);
+    const bsk_mem partial = bsk_mem_at(a->workspace, s.partial);
+    const embedding_grad_arg arg = {
+        .count = p->index.dims[0],
+        .parts = s.parts,
+        .rows = p->dtable.dims[0],
+        .cols = p->dtable.dims[1],
+        .dy_row = p->dy.strides[0],
+        .dtable_row = p->dtable.strides[0],
+        .alpha = num(prepared, a->alpha),
+        .beta = num(prepared, a->beta),
+        .dy_type = (i32)p->dy.dtype,
+        .dtable_type = (i32)p->dtable.dtype,
+        .dy_vector = bski_simt_vector(d, p->dy.dtype, &p->dy, a->dy, 1),
+        .dtable_vector = bski_simt_vector(d, p->dy.dtype, &p->dtable, a->dtable, 1),
+    };
+    TRY(LAUNCH(STARTS, bski_simt_groups(d, arg.rows + 1), 1, arg, keys, start));
+    TRY(LAUNCH(PARTS, walk_groups(prepared, queue, 2 * arg.parts, arg.cols), 1, arg, a->dy, keys,
+               values, start, partial));
+    return LAUNCH(SUMS, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->dy, values,
+                  start, partial, a->dtable);
+}
+
+/* --- bias_act --- */
+
+SIMT_PREPARE_BY(bias_act, .file = "ops", .kernels = {"bias_act"})
+
+/* The axis of a walk on which the features lie, where there is a bias. */
+static i32 bias_of(const bsk_tensor *bias, bsk_axis axis, int inner)
+{
+    return bias->dtype == BSK_NONE                      ? BIAS_NONE
+           : (axis == BSK_NC ? 1 : 0) == inner ? BIAS_COL
+                                                        : BIAS_ROW;
+}
+
+SIMT_ACCEPT(bias_act)
+{
+    const bsk_bias_act_params *p = problem->params;
+    return ACCEPT(&p->x, &p->y);
+}
+
+SIMT_LAUNCH(bias_act)
+{
+    const simt_device *d = queue_device(queue);
+    const bsk_bias_act_params *p = prepared->problem->params;
+    const bsk_bias_act_args *a = args;
+    const bsk_tensor *const tensors[] = {&p->x, &p->y};
+    const int inner = bski_simt_inner(tensors, 2), outer = 1 - inner;
+    bias_act_arg arg = {
+        .rows = p->x.dims[outer],
+        .cols = p->x.dims[inner],
+        .x_row = p->x.strides[outer],
+        .x_col = p->x.strides[inner],
+        .y_row = p->y.strides[outer],
+        .y_col = p->y.strides[inner],
+        .act = (i32)p->act,
+        .bias = bias_of(&p->bias, p->axis, inner),
+        .y_type = (i32)p->y.dtype,
+        .vector = bski_simt_vector(d, p->x.dtype, &p->x, a->x, inner) &&
+                  bski_simt_vector(d, p->x.dtype, &p->y, a->y, inner),
+    };
+    return LAUNCH(0, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->x,
+                  mem_of(&p->bias, a->bias), a->y);
+}
+
+/* --- bias_act_grad --- */
+
+enum { SLOPES, SLOPES_COLS, SLOPES_ROWS, DBIAS };
+
+/* How the sums over N are shared out. Fixed by the plan, so that the bits are. */
+typedef struct slope_plan {
+    int inner;
+    bool by_cols; /* features are columns of the walk */
+    i64 runs, rows, features;
+    i32 lanes_run;
+    i64 across, share, shares; /* groups along the features; rows or runs of a share */
+} slope_plan;
+
+static slope_plan slopes_of(const bsk_bias_act_grad_params *p, const simt_device *d)
+{
+    const bsk_tensor *const tensors[] = {&p->dy, &p->x, &p->dx};
+    slope_plan s = {.inner = bski_simt_inner(tensors, 3), .lanes_run = 1};
+    s.by_cols = (p->axis == BSK_NC ? 1 : 0) == s.inner;
+    s.runs = simt_runs(p->dy.dims[s.inner], simt_vec(d, p->dy.dtype));
+    s.rows = p->dy.dims[1 - s.inner];
+    s.features = p->dy.dims[p->axis == BSK_NC ? 1 : 0];
+    while (!d->wide && s.by_cols && s.lanes_run < s.runs && s.lanes_run < 32)
+        s.lanes_run *= 2;
+    s.across = s.by_cols ? bski_ceil_div(s.runs, s.lanes_run) : s.rows;
+    /* enough groups for the device, each with a few steps for every lane */
+    const i64 steps = s.by_cols ? bski_ceil_div(s.rows * s.lanes_run, simt_lanes(d))
+                                : bski_ceil_div(s.runs, simt_lanes(d));
+    const i64 most = bski_ceil_div(steps, 4);
+    const i64 wanted = bski_ceil_div(bski_simt_groups_most(d, INT32_MAX, 8),
+                                     s.across > 0 ? s.across : 1);
+    const i64 shares = most < wanted ? most : wanted, length = s.by_cols ? s.rows : s.runs;
+    s.share = bski_ceil_div(length, shares > 0 ? shares : 1);
+    s.shares = s.share > 0 ? bski_ceil_div(length, s.share) : 0;
+    return s;
+}
+
+SIMT_RELEASE(bias_act_grad)
+
+SIMT_ACCEPT(bias_act_grad)
+{
+    const bsk_bias_act_grad_params *p = problem->params;
+    return ACCEPT(&p->dy, &p->x, &p->dx);
+}
+
+SIMT_PREPARE(bias_act_grad)
+{
+    static const simt_need need = {.file = "ops",
+                                   .kernels = {"bias_act_grad", "bias_act_grad_cols",
+                                               "bias_act_grad_rows", "dbias_finish"}};
+    const bsk_bias_act_grad_params *p = prepared->problem->params;
+    if (p->dbias.dtype != BSK_NONE) {
+        const slope_plan s = slopes_of(p, device);
+        const size_t size = simt_num_size(p->dy.dtype);
+        i64 count;
+        size_t at;
+        if (!bski_mul_i64(s.shares, s.features, &count) ||
+            !bski_simt_space(&prepared->workspace_bytes, count, size, &at))
+            return BSK_E_NOMEM;
+    }
+    return bski_simt_prepare(device, prepared, &need);
+}
+
+SIMT_LAUNCH(bias_act_grad)
+{
+    const simt_device *d = queue_device(queue);
+    const bsk_bias_act_grad_params *p = prepared->problem->params;
+    const bsk_bias_act_grad_args *a = args;
+    const slope_plan s = slopes_of(p, d);
+    const int inner = s.inner, outer = 1 - inner;
+    const bsk_dtype type = p->dy.dtype;
+    const bsk_mem x = mem_of(&p->x, a->x), bias = mem_of(&p->bias, a->bias);
+    const bsk_mem dx = mem_of(&p->dx, a->dx);
+    const bias_act_grad_arg arg = {
+        .rows = s.rows,
+        .cols = p->dy.dims[inner],
+        .dy_row = p->dy.strides[outer],
+        .dy_col = p->dy.strides[inner],
+        .x_row = p->x.strides[outer],
+        .x_col = p->x.strides[inner],
+        .dx_row = p->dx.strides[outer],
+        .dx_col = p->dx.strides[inner],
+        .share = s.share,
+        .act = (i32)p->act,
+        .bias = bias_of(&p->bias, p->axis, inner),
+        .x_type = (i32)p->x.dtype,
+        .dx_type = (i32)p->dx.dtype,
+        .vector = bski_simt_vector(d, type, &p->dy, a->dy, inner) &&
+                  bski_simt_vector(d, type, &p->x, a->x, inner) &&
+                  bski_simt_vector(d, type, &p->dx, a->dx, inner),
+        .lanes_run = s.lanes_run,
+    };
+    if (p->dbias.dtype == BSK_NONE)
+        return LAUNCH(SLOPES, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->dy, x,
+                      bias, dx);
+    TRY(LAUNCH(s.by_cols ? SLOPES_COLS : SLOPES_ROWS, s.across, s.shares, arg, a->dy, x, bias, dx,
+               a->workspace));
+    const dbias_arg finish = {.features = s.features,
+                              .shares = s.shares,
+                              .alpha = num(prepared, a->alpha),
+                              .beta = num(prepared, a->beta)};
+    return LAUNCH(DBIAS, bski_simt_groups(d, s.features), 1, finish, a->workspace, a->dbias);
+}
+
+/* --- cross_entropy --- */
+
+SIMT_PREPARE_BY(cross_entropy, .file = "ops", .kernels = {"cross_entropy"})
+
+SIMT_ACCEPT(cross_entropy)
+{
+    const bsk_cross_entropy_params *p = problem->params;
+    return ACCEPT(&p->logits, &p->dlogits);
+}
+
+/* The second pass over a row wants it in the cache: as many groups as have room there together. */
+static i64 row_groups(const simt_device *d, i64 rows, i64 row_bytes)
+{
+    const i64 room = 262144 / (row_bytes > 0 ? row_bytes : 1);
+    return bski_simt_groups_most(d, rows, d->wide || room < 2 ? 2 : room > 16 ? 16 : room);
+}
+
+SIMT_LAUNCH(cross_entropy)
+{
+    const simt_device *d = queue_device(queue);
+    const bsk_cross_entropy_params *p = prepared->problem->params;
+    const bsk_cross_entropy_args *a = args;
+    const bsk_dtype type = p->logits.dtype;
+    const cross_entropy_arg arg = {
+        .rows = p->logits.dims[0],
+        .classes = p->logits.dims[1],
+        .logits_row = p->logits.strides[0],
+        .dlogits_row = p->dlogits.strides[0],
+        .ignore_index = p->ignore_index,
+        .alpha = num(prepared, a->alpha),
+        .smoothing = num(prepared, p->smoothing),
+        .use_ignore_index = p->use_ignore_index,
+        .label_type = (i32)p->labels.dtype,
+        .dlogits_type = (i32)p->dlogits.dtype,
+        .vector = bski_simt_vector(d, type, &p->logits, a->logits, 1),
+        .dlogits_vector = bski_simt_vector(d, type, &p->dlogits, a->dlogits, 1),
+    };
+    return LAUNCH(0, row_groups(d, arg.rows, arg.classes * (i64)simt_size(type)), 1, arg,
+                  a->logits, a->labels, mem_of(&p->loss, a->loss), mem_of(&p->dlogits, a->dlogits),
+                  mem_of(&p->dloss, a->dloss));
+}
+
+/* --- adam --- */
+
+enum { STEP, LIVE };
+
+SIMT_RELEASE(adam)
+
+SIMT_ACCEPT(adam)
+{
+    const bsk_adam_params *p = problem->params;
+    return ACCEPT(&p->param, &p->grad, &p->copy);
+}
+
+SIMT_PREPARE(adam)
+{
+    static const simt_need need = {.file = "ops", .kernels = {"adam", "adam_live"}};
+    const bsk_adam_params *p = prepared->problem->params;
+    size_t at;
+    if (p->lazy &&
+        !bski_simt_space(&prepared->workspace_bytes, p->param.dims[0], sizeof(i32), &at))
+        return BSK_E_NOMEM;
+    return bski_simt_prepare(device, prepared, &need);
+}
+
+static adam_arg adam_of(const bsk_prepared *prepared, const bsk_adam_args *a)
+{
+    const bsk_adam_params *p = prepared->problem->params;
+    const double step = (double)a->step;
+    const double correction = sqrt(1 - pow(p->beta2, step)) / (1 - pow(p->beta1, step));
+    return (adam_arg){
+        .beta1 = num(prepared, p->beta1),
+        .rest1 = num(prepared, 1 - p->beta1),
+        .beta2 = num(prepared, p->beta2),
+        .rest2 = num(prepared, 1 - p->beta2),
+        .eps = num(prepared, p->eps),
+        .grad_scale = num(prepared, a->grad_scale != 0 ? a->grad_scale : 1),
+        .rate = num(prepared, a->lr * correction),
+        .decay = num(prepared, a->lr * a->weight_decay),
+        .clip_sigma = num(prepared, a->clip_sigma),
+        .grad_type = (i32)p->grad.dtype,
+        .copy_type = (i32)p->copy.dtype,
+    };
+}
+
+SIMT_LAUNCH(adam)
+{
+    const simt_device *d = queue_device(queue);
+    const bsk_adam_params *p = prepared->problem->params;
+    const bsk_adam_args *a = args;
+    const bsk_dtype type = p->param.dtype;
+    const bsk_mem gate = mem_of(&p->gate, a->gate), copy = mem_of(&p->copy, a->copy);
+    const bsk_mem live = p->lazy ? a->workspace : mem_none();
+    const bool by_row = gate.kind != BSK_MEM_NULL || p->lazy;
+    i64 member = 1; /* elements of one member of the first dimension */
+    for (int32_t i = 1; i < p->param.rank; i++)
+        member *= p->param.dims[i];
+    adam_arg arg = adam_of(prepared, a);
+    arg.rows = by_row ? p->param.dims[0] : 1;
+    arg.cols = by_row ? member : p->param.dims[0] * member;
+    const bsk_mem views[] = {a->param, a->grad, a->m, a->v, copy};
+    arg.vector = true;
+    for (size_t i = 0; i < sizeof views / sizeof *views; i++)
+        arg.vector &= bski_simt_vector_rows(d, type, views[i], arg.rows, arg.cols);
+    if (p->lazy) {
+        const adam_live_arg rows = {.rows = arg.rows,
+                                    .cols = arg.cols,
+                                    .grad_type = arg.grad_type,
+                                    .vector = arg.vector};
+        TRY(LAUNCH(LIVE, bski_simt_groups_most(d, rows.rows, 16), 1, rows, a->grad, live));
+    }
+    return LAUNCH(STEP, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->param,
+                  a->grad, a->m, a->v, mem_of(&p->norm_scale, a->norm_scale), gate, copy, live);
+}

@@ -1,0 +1,774 @@
+/* The host side of the products: which kernel in which tiles, with which tables and workspace. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <backends/simt/launch.h>
+#include <common/checked.h>
+#include <common/dtype.h>
+
+typedef int64_t i64;
+typedef int32_t i32;
+#include "products_arg.h"
+
+/* What one group computes, as in the kernels: lanes, and tiles of rows x columns. */
+enum {
+    LANES = 128,
+    WIDE_ROWS = 32,
+    DSD_WIDE_COLS = 64,
+    SPREAD_TILE = 32,
+    SUM_COLS = 32,
+    NORM_ROWS = 32,
+    PRODUCT_ROWS = 8,
+    PRODUCT_COLS = 16
+};
+/* What the tiled kernels need, and the largest grid that every device takes. */
+enum { LOCAL_BYTES = 32 << 10, MAX_GROUPS = INT32_MAX };
+/* Sums in several parts, for enough groups: groups for each compute unit, parts, terms of a part. */
+enum { UNIT_GROUPS = 16, MAX_SPLITS = 64, MIN_TERMS = 256 };
+
+#define TRY(expression)                                                                            \
+    do {                                                                                           \
+        bsk_status try_status = (expression);                                                      \
+        if (try_status)                                                                            \
+            return try_status;                                                                     \
+    } while (0)
+
+#define ENTRY(op)                                                                                  \
+    bsk_reason simt_##op##_accept(const bsk_problem *problem, const bsk_device_props *props);      \
+    bsk_status simt_##op##_prepare(void *device, bsk_prepared *prepared);                          \
+    bsk_status simt_##op##_launch(const bsk_prepared *prepared, void *queue, const void *args);    \
+    void simt_##op##_release(void *device, bsk_prepared *prepared);
+ENTRY(dsd)
+ENTRY(sdd)
+ENTRY(reduced_wgrad)
+
+/* --- Shared --- */
+
+static size_t real_bytes(bsk_dtype dtype)
+{
+    return dtype == BSK_F64 ? sizeof(double) : sizeof(float);
+}
+
+/* A scalar in the form of NUM. */
+static i64 real_bits(bsk_dtype dtype, double v)
+{
+    i64 bits = 0;
+    float f = (float)v;
+    if (dtype == BSK_F64)
+        memcpy(&bits, &v, sizeof v);
+    else
+        memcpy(&bits, &f, sizeof f);
+    return bits;
+}
+
+static i64 clamp(i64 v, i64 low, i64 high)
+{
+    return v < low ? low : v > high ? high : v;
+}
+
+/* The product of three counts, if every device takes such a grid. */
+static bool grid_size(i64 a, i64 b, i64 c, i64 *groups)
+{
+    i64 n;
+    if (!bski_mul_i64(a, b, &n) || !bski_mul_i64(n, c, &n) || n > MAX_GROUPS)
+        return false;
+    *groups = n;
+    return true;
+}
+
+/* Bytes of `count` members of rows x cols numbers, as a multiple of a cache line. */
+static bool plane_size(i64 count, i64 rows, i64 cols, bsk_dtype dtype, size_t *bytes)
+{
+    i64 n;
+    if (!bski_mul_i64(count, rows, &n) || !bski_mul_i64(n, cols, &n) ||
+        !bski_mul_i64(n, (i64)real_bytes(dtype), &n) || !bski_add_i64(n, 63, &n))
+        return false;
+    *bytes = (size_t)(n / 64 * 64);
+    return true;
+}
+
+static bool device_fits(const bsk_device_props *props)
+{
+    return props->max_group >= LANES && props->local_bytes >= LOCAL_BYTES;
+}
+
+static bool dtype_runs(const bsk_device_props *props, bsk_dtype dtype)
+{
+    return dtype == BSK_NONE || props->dtypes & BSK_DTYPE_BIT(dtype);
+}
+
+static bsk_status limit_fail(const simt_device *d, const char *op)
+{
+    return d->host->fail(d->host->context, BSK_E_UNSUPPORTED,
+                         "%s: the problem needs more groups or workspace than can be counted", op);
+}
+
+/* Zero-filled state of a plan. */
+static bsk_status state_new(const simt_device *d, size_t bytes, bsk_prepared *prepared)
+{
+    const bsk_allocator *allocator = &d->host->allocator;
+    void *state = allocator->resize(allocator->user, NULL, bytes);
+    if (!state)
+        return d->host->fail(d->host->context, BSK_E_NOMEM, "no memory for a plan's state");
+    memset(state, 0, bytes);
+    prepared->state = state;
+    return BSK_OK;
+}
+
+static void state_free(const simt_device *d, bsk_prepared *prepared)
+{
+    const bsk_allocator *allocator = &d->host->allocator;
+    allocator->resize(allocator->user, prepared->state, 0);
+    prepared->state = NULL;
+}
+
+/* A table of the layout in device memory; empty ones are never read. */
+static bsk_status table_put(simt_device *d, const void *data, i64 count, size_t size, bsk_mem *mem)
+{
+    return count > 0 ? d->api->table(d, data, (size_t)count * size, mem) : BSK_OK;
+}
+
+static void table_drop(simt_device *d, bsk_mem *mem)
+{
+    if (mem->kind != BSK_MEM_NULL)
+        d->api->table_free(d, mem);
+}
+
+static i64 tile_lanes(const simt_device *d)
+{
+    return d->wide ? 1 : LANES;
+}
+
+static bsk_status launch(simt_queue *queue, const simt_kernel *kernel, i64 groups, i64 lanes,
+                         const bsk_mem *buffers, i32 count, const void *scalars, size_t bytes)
+{
+    simt_launch l = {.groups = {groups, 1, 1},
+                     .group_size = (i32)lanes,
+                     .buffer_count = count,
+                     .scalars = scalars,
+                     .scalar_bytes = bytes};
+    memcpy(l.buffers, buffers, (size_t)count * sizeof *buffers);
+    return queue->device->api->launch(queue, kernel, &l);
+}
+
+#define LAUNCH(queue, kernel, groups, lanes, buffers, arg)                                         \
+    launch(queue, kernel, groups, lanes, buffers, (i32)(sizeof buffers / sizeof *buffers), &(arg), \
+           sizeof(arg))
+
+/* Kernel `op` in its form for tiles of tm rows, or in the wide form. */
+static bsk_status tile_kernel(simt_device *d, const char *op, i32 tm, bsk_dtype dtype,
+                              const simt_kernel **kernel)
+{
+    char name[32], variant[16] = "-DWIDE=1";
+    if (d->wide) {
+        snprintf(name, sizeof name, "%s_wide", op);
+    } else {
+        snprintf(name, sizeof name, "%s_%d", op, (int)tm);
+        snprintf(variant, sizeof variant, "-DTM=%d", (int)tm);
+    }
+    return d->api->kernel(d, "products", name, dtype, variant, kernel);
+}
+
+static bsk_status small_kernel(simt_device *d, const char *name, bsk_dtype dtype,
+                               const simt_kernel **kernel)
+{
+    return d->api->kernel(d, "products", name, dtype, "", kernel);
+}
+
+/* The smallest tile that holds a block, or the largest tile. */
+static i32 tile_of(i32 block)
+{
+    return block <= 8 ? 8 : block <= 16 ? 16 : block <= 32 ? 32 : 64;
+}
+
+/* How many parts a sum of `terms` is cut into when there are `groups` of them. */
+static i32 split_count(const simt_device *d, i64 groups, i64 terms)
+{
+    const i64 units = d->props.compute_units > 0 ? d->props.compute_units : 1;
+    const i64 wanted = bski_ceil_div(units * (d->wide ? 2 : UNIT_GROUPS), groups > 0 ? groups : 1);
+    return (i32)clamp(wanted, 1, clamp(terms / MIN_TERMS, 1, MAX_SPLITS));
+}
+
+/* --- Operands of the wide form --- */
+
+/* A copy that the wide form wants, in the type of the arithmetic and contiguous by rows. */
+typedef struct spread {
+    bool used;
+    size_t at; /* in the workspace */
+    i64 groups;
+    spread_arg arg;
+} spread;
+
+/* An operand [outer][inner][rows][cols] of the wide form: its strides, which become the copy's. */
+typedef struct operand {
+    bsk_dtype dtype;
+    i64 outer, inner, rows, cols;
+    i64 *outer_stride, *inner_stride, *row_stride, *col_stride;
+} operand;
+
+/* Adds a copy to the workspace unless the operand is as the wide form wants it. */
+static bool spread_plan(spread *s, const operand *o, size_t *bytes)
+{
+    const bool real = o->dtype == BSK_F32 || o->dtype == BSK_F64;
+    const i64 outer = *o->outer_stride ? o->outer : 1; /* repeated data is copied once */
+    size_t own;
+    i64 count;
+    if (real && *o->col_stride == 1)
+        return true;
+    if (!bski_mul_i64(outer, o->inner, &count) ||
+        !grid_size(count, bski_ceil_div(o->rows, SPREAD_TILE), bski_ceil_div(o->cols, SPREAD_TILE),
+                   &s->groups) ||
+        !plane_size(count, o->rows, o->cols, o->dtype, &own))
+        return false;
+    s->used = true;
+    s->at = *bytes;
+    s->arg = (spread_arg){*o->outer_stride, *o->inner_stride, *o->row_stride, *o->col_stride,
+                          o->inner,         o->rows,          o->cols};
+    *o->col_stride = 1;
+    *o->row_stride = o->cols;
+    *o->inner_stride = o->rows * o->cols;
+    *o->outer_stride = outer > 1 ? o->inner * o->rows * o->cols : 0;
+    return bski_add_size(*bytes, own, bytes);
+}
+
+/* Makes the copy, if there is one; *mem becomes it. */
+static bsk_status spread_run(const spread *s, simt_queue *queue, const simt_kernel *kernel,
+                             bsk_mem workspace, bsk_mem *mem)
+{
+    if (!s->used)
+        return BSK_OK;
+    const bsk_mem buffers[] = {*mem, bsk_mem_at(workspace, s->at)};
+    *mem = buffers[1];
+    return LAUNCH(queue, kernel, s->groups, 1, buffers, s->arg);
+}
+
+/* --- dsd --- */
+
+typedef struct dsd_state {
+    const simt_kernel *product, *spread;
+    bsk_mem start, col, slot;
+    spread s, b;
+    i64 groups;
+    dsd_arg arg;
+} dsd_state;
+
+/* One batch member of a matrix: its stride, 0 where there is one. */
+static i64 batch_stride(const bsk_tensor *t, int32_t plain_rank)
+{
+    return t->rank > plain_rank && t->dims[0] > 1 ? t->strides[0] : 0;
+}
+
+static void dsd_fill(const bsk_problem *problem, dsd_arg *a)
+{
+    const bsk_dsd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    const bool flip = p->transpose_s != 0;
+    const int32_t cr = p->c.rank - 2, br = p->b.rank - 2, dr = p->residual.rank - 2;
+
+    a->s_group = batch_stride(&p->s, 3);
+    a->s_block = (i64)t->block_rows * t->block_cols;
+    a->s_row = flip ? 1 : t->block_cols;
+    a->s_col = flip ? t->block_cols : 1;
+    a->b_batch = batch_stride(&p->b, 2);
+    a->b_row = p->b.strides[br];
+    a->b_col = p->b.strides[br + 1];
+    a->c_batch = batch_stride(&p->c, 2);
+    a->c_row = p->c.strides[cr];
+    a->c_col = p->c.strides[cr + 1];
+    if (p->residual.dtype != BSK_NONE) {
+        a->d_batch = batch_stride(&p->residual, 2);
+        a->d_row = p->residual.strides[dr];
+        a->d_col = p->residual.strides[dr + 1];
+    }
+    a->rows = p->c.dims[cr];
+    a->cols = p->c.dims[cr + 1];
+    a->depth = flip ? t->rows : t->cols;
+    a->grid_rows = flip ? t->grid_cols : t->grid_rows;
+    a->block_rows = flip ? t->block_cols : t->block_rows;
+    a->block_cols = flip ? t->block_rows : t->block_cols;
+    a->heads = t->heads;
+    a->groups = p->s.rank == 4 ? (i32)p->s.dims[0] : 1;
+    a->act = (i32)p->act;
+    a->c_type = (i32)p->c.dtype;
+    a->d_type = (i32)p->residual.dtype;
+    a->s_along_k = !flip;
+    a->b_along_n = a->b_col == 1;
+    a->c_along_n = a->c_col == 1;
+}
+
+static i64 batch_count(const bsk_tensor *t)
+{
+    return t->rank == 3 ? t->dims[0] : 1;
+}
+
+/* Tiles, copies and workspace. */
+static bool dsd_shape(const bsk_problem *problem, bool wide, dsd_state *state, size_t *bytes)
+{
+    const bsk_dsd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    dsd_arg *a = &state->arg;
+    dsd_fill(problem, a);
+
+    const i32 tm = wide ? WIDE_ROWS : tile_of(a->block_rows);
+    const i32 tn = wide                        ? DSD_WIDE_COLS
+                   : problem->dtype == BSK_F64 ? (tm == 64 ? 64 : 128)
+                                               : (tm == 64 ? 128 : 256);
+    a->tiles_m = (i32)bski_ceil_div(a->block_rows, tm);
+    a->tiles_n = bski_ceil_div(a->cols, tn);
+    *bytes = 0;
+    if (!grid_size((i64)a->grid_rows * a->tiles_m, a->tiles_n, batch_count(&p->c), &state->groups))
+        return false;
+    if (!wide)
+        return true;
+    i64 none = 0;
+    /* op(S) by its columns: a row of the copy is what belongs to one k */
+    const operand s = {problem->dtype, a->groups,   t->nnz,    a->block_cols, a->block_rows,
+                       &a->s_group,    &a->s_block, &a->s_col, &a->s_row};
+    const operand b = {problem->dtype, 1,           batch_count(&p->b), a->depth, a->cols,
+                       &none,          &a->b_batch, &a->b_row,          &a->b_col};
+    return spread_plan(&state->s, &s, bytes) && spread_plan(&state->b, &b, bytes);
+}
+
+bsk_reason simt_dsd_accept(const bsk_problem *problem, const bsk_device_props *props)
+{
+    const bsk_dsd_params *p = problem->params;
+    dsd_state state = {0};
+    size_t bytes;
+    if (!dtype_runs(props, problem->dtype) || !dtype_runs(props, p->c.dtype) ||
+        !dtype_runs(props, p->residual.dtype))
+        return BSK_REFUSE_DTYPE;
+    return device_fits(props) && dsd_shape(problem, false, &state, &bytes) ? BSK_ACCEPT
+                                                                           : BSK_REFUSE_LIMIT;
+}
+
+/* The blocks of op(S) by block row. */
+static bsk_status dsd_tables(simt_device *d, const bsk_problem *problem, dsd_state *state)
+{
+    const bsk_dsd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    const bool flip = p->transpose_s != 0;
+    const i64 starts = t->heads * ((i64)state->arg.grid_rows + 1);
+    TRY(table_put(d, flip ? t->col_start : t->row_start, starts, sizeof(i64), &state->start));
+    TRY(table_put(d, flip ? t->col_row : t->row_col, t->nnz, sizeof(i32), &state->col));
+    return table_put(d, flip ? t->col_slot : t->row_slot, t->nnz, sizeof(i32), &state->slot);
+}
+
+static bsk_status dsd_kernels(simt_device *d, const bsk_problem *problem, dsd_state *state)
+{
+    TRY(tile_kernel(d, "dsd", tile_of(state->arg.block_rows), problem->dtype, &state->product));
+    return d->wide ? tile_kernel(d, "spread", 0, problem->dtype, &state->spread) : BSK_OK;
+}
+
+bsk_status simt_dsd_prepare(void *device, bsk_prepared *prepared)
+{
+    simt_device *d = device;
+    const bsk_problem *problem = prepared->problem;
+    TRY(state_new(d, sizeof(dsd_state), prepared));
+    dsd_state *state = prepared->state;
+    bsk_status status = BSK_OK;
+    if (!dsd_shape(problem, d->wide, state, &prepared->workspace_bytes))
+        status = limit_fail(d, "dsd");
+    if (!status)
+        status = dsd_kernels(d, problem, state);
+    if (!status)
+        status = dsd_tables(d, problem, state);
+    if (status)
+        simt_dsd_release(device, prepared);
+    return status;
+}
+
+bsk_status simt_dsd_launch(const bsk_prepared *prepared, void *queue, const void *args)
+{
+    const bsk_dsd_args *a = args;
+    const dsd_state *state = prepared->state;
+    const bsk_dtype dtype = prepared->problem->dtype;
+    simt_queue *q = queue;
+    dsd_arg arg = state->arg;
+    bsk_mem s = a->s, b = a->b;
+    TRY(spread_run(&state->s, q, state->spread, a->workspace, &s));
+    TRY(spread_run(&state->b, q, state->spread, a->workspace, &b));
+    arg.alpha = real_bits(dtype, a->alpha);
+    arg.beta = real_bits(dtype, a->beta);
+    const bsk_mem buffers[] = {s,
+                               b,
+                               a->c,
+                               a->gate,
+                               a->bias,
+                               a->residual,
+                               a->row_scale,
+                               a->col_scale,
+                               state->start,
+                               state->col,
+                               state->slot};
+    return LAUNCH(q, state->product, state->groups, tile_lanes(q->device), buffers, arg);
+}
+
+void simt_dsd_release(void *device, bsk_prepared *prepared)
+{
+    dsd_state *state = prepared->state;
+    if (!state)
+        return;
+    table_drop(device, &state->start);
+    table_drop(device, &state->col);
+    table_drop(device, &state->slot);
+    state_free(device, prepared);
+}
+
+/* --- sdd --- */
+
+typedef struct sdd_state {
+    const simt_kernel *product, *spread, *finish, *sums, *sums_finish;
+    bsk_mem row, col, head;
+    spread a, b;
+    i64 groups;              /* of the product */
+    i64 finish_groups;       /* 0: the product stores s */
+    i64 sum_groups;          /* 0: no bsum */
+    size_t parts, sum_parts; /* in the workspace */
+    sdd_arg arg;
+    bsum_arg sum;
+    finish_arg sum_end;
+} sdd_state;
+
+static void sdd_fill(const bsk_problem *problem, sdd_arg *a)
+{
+    const bsk_sdd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    const int32_t ar = p->a.rank - 2, br = p->b.rank - 2;
+
+    a->a_batch = batch_stride(&p->a, 2);
+    a->a_row = p->a.strides[ar];
+    a->a_k = p->a.strides[ar + 1];
+    a->b_batch = batch_stride(&p->b, 2);
+    a->b_k = p->b.strides[br];
+    a->b_col = p->b.strides[br + 1];
+    a->s_group = batch_stride(&p->s, 3);
+    a->w_group = p->w.dtype == BSK_NONE ? 0 : batch_stride(&p->w, 3);
+    a->rows = t->rows;
+    a->cols = t->cols;
+    a->n = p->a.dims[ar + 1];
+    a->nnz = t->nnz;
+    a->heads = t->heads;
+    a->groups = p->s.rank == 4 ? (i32)p->s.dims[0] : 1;
+    a->members = a->groups > 1 ? 1 : batch_count(&p->a) / t->heads;
+    a->block_rows = t->block_rows;
+    a->block_cols = t->block_cols;
+    a->gate_mode = (i32)p->gate_mode;
+    a->s_type = (i32)p->s.dtype;
+    a->a_along_k = a->a_k == 1;
+    a->b_along_k = a->b_k == 1 && a->b_col != 1;
+}
+
+/* bsum: parts [splits][cols] in the workspace. */
+static bool bsum_shape(const simt_device *d, const bsk_problem *problem, sdd_state *state,
+                       size_t *bytes)
+{
+    const bsk_sdd_params *p = problem->params;
+    const sdd_arg *a = &state->arg;
+    size_t own;
+    if (p->bsum.dtype == BSK_NONE)
+        return true;
+    /* b as it is given, not as a copy */
+    const int32_t br = p->b.rank - 2;
+    const i64 tiles = bski_ceil_div(a->cols, SUM_COLS);
+    state->sum = (bsum_arg){.b_batch = batch_stride(&p->b, 2),
+                            .b_k = p->b.strides[br],
+                            .b_col = p->b.strides[br + 1],
+                            .n = a->n,
+                            .cols = a->cols,
+                            .batch = batch_count(&p->b),
+                            .splits = d ? split_count(d, tiles, a->n) : MAX_SPLITS};
+    state->sum.along_k = state->sum.b_col != 1;
+    state->sum_end = (finish_arg){
+        .rows = 1, .cols = a->cols, .row_stride = a->cols, .splits = state->sum.splits};
+    state->sum_parts = *bytes;
+    return grid_size(tiles, state->sum.splits, 1, &state->sum_groups) &&
+           plane_size(state->sum.splits, 1, a->cols, problem->dtype, &own) &&
+           bski_add_size(*bytes, own, bytes);
+}
+
+/* Tiles, parts and workspace. Without a device: whether the problem can be counted at all. */
+static bool sdd_shape(const simt_device *d, const bsk_problem *problem, sdd_state *state,
+                      size_t *bytes)
+{
+    const bsk_sdd_params *p = problem->params;
+    const bool wide = d && d->wide;
+    sdd_arg *a = &state->arg;
+    const bsk_dtype dtype = problem->dtype;
+    sdd_fill(problem, a);
+
+    const i32 larger = a->block_rows > a->block_cols ? a->block_rows : a->block_cols;
+    const i32 tm = wide ? WIDE_ROWS : tile_of(larger);
+    const i64 block = (i64)a->block_rows * a->block_cols;
+    i64 groups, all;
+    size_t own;
+    a->tiles_m = (i32)bski_ceil_div(a->block_rows, tm);
+    a->tiles_n = (i32)bski_ceil_div(a->block_cols, tm);
+    *bytes = 0;
+    if (!grid_size(a->groups, a->nnz, (i64)a->tiles_m * a->tiles_n, &groups) ||
+        !bski_mul_i64(a->members, a->n, &all))
+        return false;
+    a->splits = d ? split_count(d, groups, all) : MAX_SPLITS;
+    a->direct = a->splits == 1 && p->pairs == 1 && p->dgate.dtype == BSK_NONE;
+    if (!grid_size(groups, a->splits, 1, &state->groups) || !bsum_shape(d, problem, state, bytes))
+        return false;
+    if (!a->direct) {
+        a->part = (i64)a->groups * a->nnz * block;
+        state->parts = *bytes;
+        state->finish_groups = p->dgate.dtype == BSK_NONE ? (i64)a->groups * a->nnz : a->nnz;
+        if (!plane_size(a->splits, (i64)a->groups * a->nnz, block, dtype, &own) ||
+            !bski_add_size(*bytes, own, bytes))
+            return false;
+    }
+    if (!wide)
+        return true;
+    i64 none = 0;
+    const operand left = {dtype,       1,       batch_count(&p->a), a->n, a->rows, &none,
+                          &a->a_batch, &a->a_k, &a->a_row};
+    const operand right = {dtype,       1,       batch_count(&p->b), a->n, a->cols, &none,
+                           &a->b_batch, &a->b_k, &a->b_col};
+    return spread_plan(&state->a, &left, bytes) && spread_plan(&state->b, &right, bytes);
+}
+
+bsk_reason simt_sdd_accept(const bsk_problem *problem, const bsk_device_props *props)
+{
+    const bsk_sdd_params *p = problem->params;
+    sdd_state state = {0};
+    size_t bytes;
+    if (!dtype_runs(props, problem->dtype) || !dtype_runs(props, p->s.dtype))
+        return BSK_REFUSE_DTYPE;
+    return device_fits(props) && sdd_shape(NULL, problem, &state, &bytes) ? BSK_ACCEPT
+                                                                          : BSK_REFUSE_LIMIT;
+}
+
+/* The blocks by slot, and the head of each where there are several. */
+static bsk_status sdd_tables(simt_device *d, const bsk_layout_tables *t, sdd_state *state)
+{
+    const bsk_allocator *allocator = &d->host->allocator;
+    TRY(table_put(d, t->slot_row, t->nnz, sizeof(i32), &state->row));
+    TRY(table_put(d, t->slot_col, t->nnz, sizeof(i32), &state->col));
+    if (t->heads == 1 || t->nnz == 0)
+        return BSK_OK;
+    i32 *head = allocator->resize(allocator->user, NULL, (size_t)t->nnz * sizeof *head);
+    if (!head)
+        return d->host->fail(d->host->context, BSK_E_NOMEM, "sdd: no memory for a table");
+    for (i32 h = 0; h < t->heads; h++)
+        for (i64 slot = t->head_start[h]; slot < t->head_start[h + 1]; slot++)
+            head[slot] = h;
+    bsk_status status = table_put(d, head, t->nnz, sizeof *head, &state->head);
+    allocator->resize(allocator->user, head, 0);
+    return status;
+}
+
+static bsk_status sdd_kernels(simt_device *d, const bsk_problem *problem, sdd_state *state)
+{
+    const sdd_arg *a = &state->arg;
+    const bsk_dtype dtype = problem->dtype;
+    const i32 larger = a->block_rows > a->block_cols ? a->block_rows : a->block_cols;
+    TRY(tile_kernel(d, "sdd", tile_of(larger), dtype, &state->product));
+    if (d->wide)
+        TRY(tile_kernel(d, "spread", 0, dtype, &state->spread));
+    if (state->finish_groups)
+        TRY(small_kernel(d, "sdd_finish", dtype, &state->finish));
+    if (state->sum_groups) {
+        TRY(small_kernel(d, "column_sums", dtype, &state->sums));
+        TRY(small_kernel(d, "parts_finish", dtype, &state->sums_finish));
+    }
+    return BSK_OK;
+}
+
+bsk_status simt_sdd_prepare(void *device, bsk_prepared *prepared)
+{
+    simt_device *d = device;
+    const bsk_problem *problem = prepared->problem;
+    TRY(state_new(d, sizeof(sdd_state), prepared));
+    sdd_state *state = prepared->state;
+    bsk_status status = BSK_OK;
+    if (!sdd_shape(d, problem, state, &prepared->workspace_bytes))
+        status = limit_fail(d, "sdd");
+    if (!status)
+        status = sdd_kernels(d, problem, state);
+    if (!status)
+        status = sdd_tables(d, problem->layout, state);
+    if (status)
+        simt_sdd_release(device, prepared);
+    return status;
+}
+
+/* One pair's product, stored in s or added to the partial results. */
+static bsk_status sdd_pair(const sdd_state *state, simt_queue *q, const bsk_sdd_args *args,
+                           const sdd_arg *arg, bsk_mem parts, i32 pair)
+{
+    bsk_mem a = args->a[pair], b = args->b[pair];
+    TRY(spread_run(&state->a, q, state->spread, args->workspace, &a));
+    TRY(spread_run(&state->b, q, state->spread, args->workspace, &b));
+    const bsk_mem buffers[] = {a,          b,          args->s,    parts,
+                               args->gate, state->row, state->col, state->head};
+    return LAUNCH(q, state->product, state->groups, tile_lanes(q->device), buffers, *arg);
+}
+
+static bsk_status bsum_launch(const sdd_state *state, simt_queue *q, const bsk_sdd_args *args,
+                              i32 pairs, bsk_dtype dtype)
+{
+    const bsk_mem parts = bsk_mem_at(args->workspace, state->sum_parts);
+    bsum_arg sum = state->sum;
+    for (i32 pair = 0; pair < pairs; pair++) {
+        const bsk_mem buffers[] = {args->b[pair], parts};
+        sum.accumulate = pair > 0;
+        TRY(LAUNCH(q, state->sums, state->sum_groups, LANES, buffers, sum));
+    }
+    finish_arg end = state->sum_end;
+    end.alpha = real_bits(dtype, args->alpha);
+    end.beta = real_bits(dtype, args->beta);
+    const bsk_mem buffers[] = {parts, args->bsum};
+    return LAUNCH(q, state->sums_finish, bski_ceil_div(end.cols, LANES), LANES, buffers, end);
+}
+
+bsk_status simt_sdd_launch(const bsk_prepared *prepared, void *queue, const void *args)
+{
+    const bsk_sdd_args *a = args;
+    const bsk_sdd_params *p = prepared->problem->params;
+    const bsk_dtype dtype = prepared->problem->dtype;
+    const sdd_state *state = prepared->state;
+    simt_queue *q = queue;
+    const bsk_mem parts =
+        state->finish_groups ? bsk_mem_at(a->workspace, state->parts) : (bsk_mem){0};
+    sdd_arg arg = state->arg;
+    arg.alpha = real_bits(dtype, a->alpha);
+    arg.beta = real_bits(dtype, a->beta);
+    for (i32 pair = 0; pair < p->pairs; pair++) {
+        arg.accumulate = pair > 0;
+        TRY(sdd_pair(state, q, a, &arg, parts, pair));
+    }
+    if (state->finish_groups) {
+        const bsk_mem buffers[] = {parts, a->s, a->w, a->gate, a->dgate, state->row, state->col};
+        TRY(LAUNCH(q, state->finish, state->finish_groups, LANES, buffers, arg));
+    }
+    return state->sum_groups ? bsum_launch(state, q, a, p->pairs, dtype) : BSK_OK;
+}
+
+void simt_sdd_release(void *device, bsk_prepared *prepared)
+{
+    sdd_state *state = prepared->state;
+    if (!state)
+        return;
+    table_drop(device, &state->row);
+    table_drop(device, &state->col);
+    table_drop(device, &state->head);
+    state_free(device, prepared);
+}
+
+/* --- reduced_wgrad --- */
+
+typedef struct reduced_state {
+    const simt_kernel *norms, *products, *finish;
+    norm_arg x, dy;
+    reduced_arg product;
+    finish_arg end;
+    i64 x_groups, dy_groups, product_groups, end_groups;
+    size_t x_at, dy_at, parts; /* in the workspace */
+} reduced_state;
+
+static norm_arg norm_fill(const bsk_tensor *t, bsk_axis axis, i32 block, bsk_norm norm)
+{
+    const int n = axis == BSK_NC ? 0 : 1, feature = 1 - n;
+    return (norm_arg){.x_n = t->strides[n],
+                      .x_feature = t->strides[feature],
+                      .n = t->dims[n],
+                      .features = t->dims[feature],
+                      .block = block,
+                      .norm = (i32)norm,
+                      .along_n = t->strides[feature] != 1};
+}
+
+static bool reduced_shape(const simt_device *d, const bsk_problem *problem, reduced_state *state,
+                          size_t *bytes)
+{
+    const bsk_reduced_wgrad_params *p = problem->params;
+    const bsk_dtype dtype = problem->dtype;
+    const i64 rows = p->g.dims[0], cols = p->g.dims[1];
+    size_t x, dy, parts;
+    i64 tiles;
+
+    state->x = norm_fill(&p->x, p->axis, p->block_rows, p->norm);
+    state->dy = norm_fill(&p->dy, p->axis, p->block_cols, p->norm);
+    const i64 n = state->x.n, strips = bski_ceil_div(n, NORM_ROWS);
+    if (!grid_size(bski_ceil_div(rows, PRODUCT_ROWS), bski_ceil_div(cols, PRODUCT_COLS), 1, &tiles))
+        return false;
+    const i32 splits = d ? split_count(d, tiles, n) : MAX_SPLITS;
+    state->product = (reduced_arg){.n = n, .rows = rows, .cols = cols, .splits = splits};
+    state->end =
+        (finish_arg){.rows = rows, .cols = cols, .row_stride = p->g.strides[0], .splits = splits};
+    if (!grid_size(strips, rows, 1, &state->x_groups) ||
+        !grid_size(strips, cols, 1, &state->dy_groups) ||
+        !grid_size(tiles, splits, 1, &state->product_groups) ||
+        !plane_size(1, rows, n, dtype, &x) || !plane_size(1, cols, n, dtype, &dy) ||
+        !plane_size(splits, rows, cols, dtype, &parts) ||
+        !grid_size(bski_ceil_div(rows * cols, LANES), 1, 1, &state->end_groups))
+        return false;
+    state->x_at = 0;
+    state->dy_at = x;
+    return bski_add_size(x, dy, &state->parts) && bski_add_size(state->parts, parts, bytes);
+}
+
+bsk_reason simt_reduced_wgrad_accept(const bsk_problem *problem, const bsk_device_props *props)
+{
+    reduced_state state = {0};
+    size_t bytes;
+    if (!dtype_runs(props, problem->dtype))
+        return BSK_REFUSE_DTYPE;
+    return device_fits(props) && reduced_shape(NULL, problem, &state, &bytes) ? BSK_ACCEPT
+                                                                              : BSK_REFUSE_LIMIT;
+}
+
+bsk_status simt_reduced_wgrad_prepare(void *device, bsk_prepared *prepared)
+{
+    simt_device *d = device;
+    const bsk_dtype dtype = prepared->problem->dtype;
+    TRY(state_new(d, sizeof(reduced_state), prepared));
+    reduced_state *state = prepared->state;
+    bsk_status status = BSK_OK;
+    if (!reduced_shape(d, prepared->problem, state, &prepared->workspace_bytes))
+        status = limit_fail(d, "reduced_wgrad");
+    if (!status)
+        status = small_kernel(d, "block_norms", dtype, &state->norms);
+    if (!status)
+        status = small_kernel(d, "norm_products", dtype, &state->products);
+    if (!status)
+        status = small_kernel(d, "parts_finish", dtype, &state->finish);
+    if (status)
+        simt_reduced_wgrad_release(device, prepared);
+    return status;
+}
+
+bsk_status simt_reduced_wgrad_launch(const bsk_prepared *prepared, void *queue, const void *args)
+{
+    const bsk_reduced_wgrad_args *a = args;
+    const bsk_reduced_wgrad_params *p = prepared->problem->params;
+    const bsk_dtype dtype = prepared->problem->dtype;
+    const reduced_state *state = prepared->state;
+    simt_queue *q = queue;
+    const bsk_mem x = bsk_mem_at(a->workspace, state->x_at);
+    const bsk_mem dy = bsk_mem_at(a->workspace, state->dy_at);
+    const bsk_mem parts = bsk_mem_at(a->workspace, state->parts);
+    reduced_arg product = state->product;
+    for (i32 pair = 0; pair < p->pairs; pair++) {
+        const bsk_mem x_buffers[] = {a->x[pair], x}, dy_buffers[] = {a->dy[pair], dy};
+        const bsk_mem buffers[] = {x, dy, parts};
+        TRY(LAUNCH(q, state->norms, state->x_groups, LANES, x_buffers, state->x));
+        TRY(LAUNCH(q, state->norms, state->dy_groups, LANES, dy_buffers, state->dy));
+        product.accumulate = pair > 0;
+        TRY(LAUNCH(q, state->products, state->product_groups, LANES, buffers, product));
+    }
+    finish_arg end = state->end;
+    end.alpha = real_bits(dtype, a->alpha);
+    end.beta = real_bits(dtype, a->beta);
+    const bsk_mem buffers[] = {parts, a->g};
+    return LAUNCH(q, state->finish, state->end_groups, LANES, buffers, end);
+}
+
+void simt_reduced_wgrad_release(void *device, bsk_prepared *prepared)
+{
+    if (prepared->state)
+        state_free(device, prepared);
+}

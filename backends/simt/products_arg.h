@@ -1,0 +1,73 @@
+/* Scalars of the product kernels: one definition for the device and the host, which defines i64 and
+ * i32 before. Strides count elements. */
+#ifndef BSKI_SIMT_PRODUCTS_ARG_H
+#define BSKI_SIMT_PRODUCTS_ARG_H
+
+typedef struct dsd_arg {
+    i64 alpha, beta; /* NUM */
+    i64 s_group, s_block, s_row, s_col; /* op(S) within a block */
+    i64 b_batch, b_row, b_col;
+    i64 c_batch, c_row, c_col;
+    i64 d_batch, d_row, d_col;           /* residual */
+    i64 rows, cols, depth;               /* of op(S): rows and depth; of C: rows and cols */
+    i64 tiles_n;                         /* groups of a batch member: row tiles x tiles_n */
+    i32 grid_rows, block_rows, block_cols; /* of op(S) */
+    i32 tiles_m;                         /* tiles of one block row */
+    i32 heads, groups;
+    i32 act, c_type, d_type;
+    i32 s_along_k, b_along_n, c_along_n; /* the contiguous axis of each */
+} dsd_arg;
+
+typedef struct sdd_arg {
+    i64 alpha, beta; /* NUM */
+    i64 a_batch, a_row, a_k;
+    i64 b_batch, b_k, b_col;
+    i64 s_group, w_group;
+    i64 rows, cols, n;
+    i64 nnz;
+    i64 part;                  /* elements of one partial result: groups x nnz x block */
+    i64 members;               /* of the batch that add up to one block */
+    i32 block_rows, block_cols;
+    i32 tiles_m, tiles_n;      /* tiles of one block */
+    i32 heads, groups, splits; /* splits: partial results over n */
+    i32 gate_mode, s_type;
+    i32 a_along_k, b_along_k;
+    i32 direct;                /* stores s; otherwise partial results */
+    i32 accumulate;            /* adds to the partial results of the pair before */
+    i32 pad;
+} sdd_arg;
+
+/* Sums of the columns of b, in `splits` partial results. */
+typedef struct bsum_arg {
+    i64 b_batch, b_k, b_col;
+    i64 n, cols, batch;
+    i32 splits, along_k;
+    i32 accumulate, pad;
+} bsum_arg;
+
+/* Partial results [splits][rows][cols] to a matrix. */
+typedef struct finish_arg {
+    i64 alpha, beta; /* NUM */
+    i64 rows, cols, row_stride;
+    i32 splits, pad;
+} finish_arg;
+
+typedef struct norm_arg {
+    i64 x_n, x_feature;
+    i64 n, features;
+    i32 block, norm;
+    i32 along_n, pad;
+} norm_arg;
+
+typedef struct reduced_arg {
+    i64 n, rows, cols;
+    i32 splits, accumulate;
+} reduced_arg;
+
+/* A copy in the type of the arithmetic, without gaps. */
+typedef struct spread_arg {
+    i64 outer_stride, inner_stride, row_stride, col_stride; /* of the source */
+    i64 inner, rows, cols;                                  /* any number of outer members */
+} spread_arg;
+
+#endif

@@ -1,0 +1,83 @@
+/* Kernels of the sparse projections. The host's side (proj.c) includes this file without SIMT_T for
+ * the struct of scalars. */
+#ifndef BSKI_SIMT_PROJ_H
+#define BSKI_SIMT_PROJ_H
+
+/* Matrices are walked by rows and columns of the output; features lie on its columns or rows. */
+typedef struct proj_arg {
+    i64 rows, cols;
+    i64 large, small; /* features of both sides */
+    i64 x_row, x_col, v_row, v_col, y_row, y_col;
+    i32 by_row; /* features are rows */
+    i32 mode;
+} proj_arg;
+
+enum { PROJ_COPY = 0, PROJ_ADD = 1, PROJ_MUL = 2 };
+
+#endif
+
+#ifdef SIMT_T
+#undef LANES
+#ifdef WIDE
+#define LANES 1
+#else
+#define LANES 256
+#endif
+#include "lanes.h"
+
+/* inverse[f]: the small feature that maps to large feature f, or -1. First cleared (mode 0), then
+ * filled: targets are distinct, so every element is written once. */
+KERNEL(proj_inverse, LANES)(BUF(const i32, index), BUF(i32, inverse), const proj_arg a)
+{
+    OPEN(const i32, index);
+    OPEN(i32, inverse);
+    for (walk w = walk_start(a.mode ? a.small : a.large, 1, 1); w.left > 0; walk_next(&w))
+        if (!a.mode)
+            inverse[w.row] = -1;
+        else if (index[w.row] >= 0 && index[w.row] < a.large)
+            inverse[index[w.row]] = (i32)w.row;
+}
+
+/* y = x[index], or x[index] * v[index] where v is given: the gradient of a factor. */
+KERNEL(proj_gather, LANES)
+(BUF(const T, x), BUF(const T, v), BUF(const i32, index), BUF(T, y), const proj_arg a)
+{
+    OPEN(const T, x);
+    OPEN(const T, v);
+    OPEN(const i32, index);
+    OPEN(T, y);
+    for (walk w = walk_start(a.rows, a.cols, 1); w.left > 0; walk_next(&w)) {
+        const i64 to = w.row * a.y_row + w.run * a.y_col, from = index[a.by_row ? w.row : w.run];
+        const i64 row = a.by_row ? from : w.row, col = a.by_row ? w.run : from;
+        if (from < 0 || from >= a.large)
+            y[to] = 0;
+        else if (v)
+            ST(y, to, LD(x, row * a.x_row + col * a.x_col) * LD(v, row * a.v_row + col * a.v_col));
+        else
+            y[to] = x[row * a.x_row + col * a.x_col];
+    }
+}
+
+/* For every large feature: x, or 0 where there is none, and v of the small feature that maps to it,
+ * if any, copied over it, added or multiplied. */
+KERNEL(proj_scatter, LANES)
+(BUF(const T, x), BUF(const T, v), BUF(const i32, inverse), BUF(T, y), const proj_arg a)
+{
+    OPEN(const T, x);
+    OPEN(const T, v);
+    OPEN(const i32, inverse);
+    OPEN(T, y);
+    for (walk w = walk_start(a.rows, a.cols, 1); w.left > 0; walk_next(&w)) {
+        const i64 to = w.row * a.y_row + w.run * a.y_col, at = w.row * a.x_row + w.run * a.x_col;
+        const i64 small = inverse[a.by_row ? w.row : w.run];
+        const i64 from = (a.by_row ? small : w.row) * a.v_row + (a.by_row ? w.run : small) * a.v_col;
+        if (small < 0)
+            y[to] = x ? x[at] : 0;
+        else if (a.mode == PROJ_COPY)
+            y[to] = v[from];
+        else
+            ST(y, to, a.mode == PROJ_ADD ? LD(x, at) + LD(v, from) : LD(x, at) * LD(v, from));
+    }
+}
+
+#endif
