@@ -2,6 +2,7 @@
 # Installs what is missing on Debian 12 or a later Debian or Ubuntu, as root or through sudo.
 #   ci/deps.sh          what building and ci/demo.sh need
 #   ci/deps.sh --test   also what ci/test.sh needs
+#   ci/deps.sh --hip    also what building the HIP backend needs
 # Where everything is there already it calls neither apt nor pip.
 set -euo pipefail
 
@@ -67,8 +68,17 @@ if [ "${1:-}" = --test ]; then
     need valgrind command -v valgrind
     need binutils command -v nm
     need pocl-opencl-icd installed pocl-opencl-icd
+elif [ "${1:-}" = --hip ]; then
+    need hipcc command -v hipcc
+    need libamdhip64-dev installed libamdhip64-dev
+    need rocm-device-libs installed rocm-device-libs
+    # Knows architectures that hipcc's own compiler does not.
+    need clang-19 command -v clang-19
+    need clang-tools-19 command -v clang-offload-bundler-19
+    need lld-19 command -v ld.lld-19
+    need llvm-19 command -v llvm-config-19
 elif [ $# -gt 0 ]; then
-    echo "usage: ci/deps.sh [--test]" >&2
+    echo "usage: ci/deps.sh [--test | --hip]" >&2
     exit 2
 fi
 
