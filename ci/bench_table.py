@@ -23,8 +23,8 @@ def table(report, source):
         f"calibrated roof {host['roof_f32_flops'] / 1e9:.0f} GFLOP/s f32; medians; "
         f"packing counted. All figures of a row come from one run: `{source}`.",
         "",
-        "| case | entry | ms | GFLOP/s | share of roof | "
-        + " | ".join(f"{p} dense / bsk" for p in peers) + (" |" if peers else ""),
+        "| case | entry | ms | GFLOP/s | share of roof |"
+        + "".join(f" {p} dense / bsk |" for p in peers),
         "|---|---|---|---|---|" + "---|" * len(peers),
     ]
     for row in rows:

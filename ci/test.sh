@@ -26,12 +26,17 @@ setup() {
     meson setup "$folder" -Dwerror=true "$@"
 }
 
-# bsk_check FOLDER TIER: the conformance tests of the CPU device, summed from their report.
+# setup_core FOLDER OPTION...: the same without the accelerators, which one build covers.
+setup_core() {
+    setup "$@" -Dcuda=disabled -Dhip=disabled -Dopencl=disabled -Dpeers=disabled
+}
+
+# bsk_check FOLDER TIER [DEVICE]: the conformance tests of a device, summed from their report.
 bsk_check() {
     local report=build-ci/$1/check.json status=0
     # Indented, since the report's line is the one that counts.
-    build-ci/"$1"/bench/bsk check --tier "$2" --device cpu:0 --json "$report" | sed 's/^/  /' ||
-        status=$?
+    build-ci/"$1"/bench/bsk check --tier "$2" --device "${3:-cpu:0}" --json "$report" |
+        sed 's/^/  /' || status=$?
     ci/sum.py check "$report"
     return $status
 }
@@ -43,7 +48,7 @@ step_style() { ci/style.sh; }
 step_demo() { ci/demo.sh; }
 
 step_gcc() {
-    CC=gcc setup gcc --prefix="$PWD/build-ci/prefix"
+    CC=gcc setup gcc --prefix="$PWD/build-ci/prefix" -Dsm=80,90a -Dgfx=gfx90a
     meson compile -C build-ci/gcc -j "$jobs"
 }
 
@@ -56,6 +61,14 @@ step_suites() {
 # The table in the README is the library's own.
 step_support() {
     build-ci/gcc/bench/bsk info --json | ci/support.py --check README.md
+}
+
+# The portable GPU kernels through OpenCL on the processor.
+step_opencl() {
+    export BSK_PLUGIN_PATH=$PWD/build-ci/gcc/backends/opencl OCL_ICD_VENDORS=pocl.icd
+    export BSK_CACHE_DIR=$PWD/build-ci/cache
+    mkdir -p -m 700 "$BSK_CACHE_DIR"
+    bsk_check gcc quick opencl:0
 }
 
 # The installed library from outside, through pkg-config, shared and static.
@@ -81,7 +94,7 @@ step_install() {
 }
 
 step_clang() {
-    CC=clang setup clang
+    CC=clang setup_core clang
     meson compile -C build-ci/clang -j "$jobs"
     meson test -C build-ci/clang --print-errorlogs --suite unit --suite abi
     ci/sum.py meson build-ci/clang/meson-logs/testlog.json
@@ -89,8 +102,8 @@ step_clang() {
 
 # The address, undefined-behaviour and leak sanitizers.
 step_asan() {
-    CC=gcc setup asan -Dbuildtype=debugoptimized -Db_sanitize=address,undefined \
-        -Dc_args=-fno-sanitize-recover=undefined -Dpeers=disabled
+    CC=gcc setup_core asan -Dbuildtype=debugoptimized -Db_sanitize=address,undefined \
+        -Dc_args=-fno-sanitize-recover=undefined
     meson compile -C build-ci/asan -j "$jobs"
     meson test -C build-ci/asan --print-errorlogs --suite unit --timeout-multiplier 3
     ci/sum.py meson build-ci/asan/meson-logs/testlog.json
@@ -99,8 +112,8 @@ step_asan() {
 
 # OpenMP's runtime is not instrumented: its barriers would be reported as races.
 step_tsan() {
-    CC=gcc setup tsan -Dbuildtype=debugoptimized -Db_sanitize=thread -Dopenmp=disabled \
-        -Dpeers=disabled
+    CC=gcc setup_core tsan -Dbuildtype=debugoptimized -Db_sanitize=thread -Dopenmp=disabled \
+
     meson compile -C build-ci/tsan -j "$jobs"
     TSAN_OPTIONS=halt_on_error=1 meson test -C build-ci/tsan --print-errorlogs --suite unit \
         --timeout-multiplier 3 threads fallback plugin
@@ -108,13 +121,13 @@ step_tsan() {
 }
 
 step_no_openmp() {
-    CC=gcc setup no-openmp -Dopenmp=disabled -Dpeers=disabled
+    CC=gcc setup_core no-openmp -Dopenmp=disabled
     meson compile -C build-ci/no-openmp -j "$jobs"
     bsk_check no-openmp quick
 }
 
 step_reference_only() {
-    CC=gcc setup reference-only -Dcpu=disabled -Dpeers=disabled
+    CC=gcc setup_core reference-only -Dcpu=disabled
     meson compile -C build-ci/reference-only -j "$jobs"
     meson test -C build-ci/reference-only --print-errorlogs --suite unit
     ci/sum.py meson build-ci/reference-only/meson-logs/testlog.json
@@ -123,8 +136,8 @@ step_reference_only() {
 
 # Both targets at once, a minute each.
 step_fuzz() {
-    CC=clang setup fuzz -Dbuildtype=debugoptimized -Dfuzz=true -Db_lundef=false \
-        -Db_sanitize=address,undefined -Dpeers=disabled -Dopenmp=disabled \
+    CC=clang setup_core fuzz -Dbuildtype=debugoptimized -Dfuzz=true -Db_lundef=false \
+        -Db_sanitize=address,undefined -Dopenmp=disabled \
         -Dc_args='-fsanitize=fuzzer-no-link -fno-sanitize-recover=undefined'
     meson compile -C build-ci/fuzz -j "$jobs" fuzz_plan fuzz_layout
     local target pids=()
@@ -163,7 +176,7 @@ step_valgrind() {
     "${check[@]}" "$tests/unit/test_fallback" "${modules[0]}"
 }
 
-steps=(deps style demo gcc suites support install clang asan tsan no_openmp reference_only fuzz valgrind)
+steps=(deps style demo gcc suites support opencl install clang asan tsan no_openmp reference_only fuzz valgrind)
 
 # --- running them ---
 

@@ -9,9 +9,8 @@ bsk_status bski_simt_table(void *device, bsk_prepared *prepared, int table, cons
     static const i64 nothing = 0; /* an empty table still has an address */
     simt_device *d = device;
     simt_state *s = prepared->state;
-    bsk_status status =
-        count > 0 ? d->api->table(d, data, (size_t)count * size, &s->table[table])
-                  : d->api->table(d, &nothing, sizeof nothing, &s->table[table]);
+    bsk_status status = count > 0 ? d->api->table(d, data, (size_t)count * size, &s->table[table])
+                                  : d->api->table(d, &nothing, sizeof nothing, &s->table[table]);
     if (status)
         bski_simt_release(device, prepared);
     return status;
@@ -33,6 +32,12 @@ static bsk_status tables_make(void *device, bsk_prepared *prepared, const simt_n
     return BSK_OK;
 }
 
+/* Devices whose groups are too small for LONG_LANES must not see a kernel that has it. */
+static const char *variant_of(const simt_device *d)
+{
+    return d->wide ? "-DWIDE=1" : d->props.max_group < SIMT_LONG_LANES ? "-DLONG_LANES=256" : "";
+}
+
 bsk_status bski_simt_prepare(void *device, bsk_prepared *prepared, const simt_need *need)
 {
     simt_device *d = device;
@@ -43,9 +48,8 @@ bsk_status bski_simt_prepare(void *device, bsk_prepared *prepared, const simt_ne
     memset(s, 0, sizeof *s);
     prepared->state = s;
     for (int k = 0; k < SIMT_MAX_NEEDS && need->kernels[k]; k++) {
-        bsk_status status =
-            d->api->kernel(d, need->file, need->kernels[k], prepared->problem->dtype,
-                           d->wide ? "-DWIDE=1" : "", &s->kernel[k]);
+        bsk_status status = d->api->kernel(d, need->file, need->kernels[k],
+                                           prepared->problem->dtype, variant_of(d), &s->kernel[k]);
         if (status) {
             bski_simt_release(device, prepared);
             return status;
@@ -73,7 +77,7 @@ bsk_status bski_simt_run(const simt_run *run)
     const simt_device *d = q->device;
     simt_launch l = {
         .groups = {run->x, run->y, 1},
-        .group_size = simt_lanes(d),
+        .group_size = run->lanes ? run->lanes : simt_lanes(d),
         .buffer_count = (int32_t)run->buffer_count,
         .scalars = run->scalars,
         .scalar_bytes = run->scalar_bytes,

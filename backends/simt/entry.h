@@ -13,7 +13,7 @@
 typedef int64_t i64;
 typedef int32_t i32;
 
-enum { SIMT_LANES = 256, SIMT_MAX_NEEDS = 8 };
+enum { SIMT_LANES = 256, SIMT_LONG_LANES = 1024, SIMT_MAX_NEEDS = 8 };
 
 /* What a plan needs: kernels of one file, in the problem's type, and tables of the layout. */
 typedef struct simt_need {
@@ -44,6 +44,7 @@ typedef struct simt_run {
     const bsk_prepared *prepared;
     void *queue;
     int kernel;
+    i32 lanes; /* of a group; 0: simt_lanes() */
     i64 x, y;
     const void *scalars;
     size_t scalar_bytes;
@@ -58,9 +59,12 @@ bsk_status bski_simt_run(const simt_run *run);
     .buffer_count = sizeof((const bsk_mem[]){__VA_ARGS__}) / sizeof(bsk_mem)
 /* Launches in the function `NAME_launch(prepared, queue, args)` of an entry. */
 #define LAUNCH(number, groups_x, groups_y, arg, ...)                                               \
+    LAUNCH_LANES(number, 0, groups_x, groups_y, arg, __VA_ARGS__)
+#define LAUNCH_LANES(number, group_lanes, groups_x, groups_y, arg, ...)                            \
     bski_simt_run(&(const simt_run){.prepared = prepared,                                          \
                                     .queue = queue,                                                \
                                     .kernel = (number),                                            \
+                                    .lanes = (group_lanes),                                        \
                                     .x = (groups_x),                                               \
                                     .y = (groups_y),                                               \
                                     .scalars = &(arg),                                             \
@@ -103,6 +107,12 @@ static inline size_t simt_size(bsk_dtype type)
 static inline size_t simt_num_size(bsk_dtype type)
 {
     return type == BSK_F64 ? sizeof(double) : sizeof(float);
+}
+
+/* LONG_LANES of ops.h. */
+static inline i32 simt_long_lanes(const simt_device *d)
+{
+    return d->wide || d->props.max_group < SIMT_LONG_LANES ? simt_lanes(d) : SIMT_LONG_LANES;
 }
 
 static inline i64 simt_vec(const simt_device *d, bsk_dtype type)

@@ -89,6 +89,14 @@ DEVICE i32 run_length(i64 cols, i64 col, i32 vec)
 #define NUM(bits) U32_AS_F32((u32)(bits))
 #endif
 
+/* The type of R, for access by type. */
+#undef R_TYPE
+#if SIMT_CODE == 1
+#define R_TYPE SIMT_F64
+#else
+#define R_TYPE SIMT_F32
+#endif
+
 #undef SIMT_LANES_NEW
 #if SIMT_CODE == 1
 #ifndef SIMT_LANES_F64
@@ -114,13 +122,44 @@ DEVICE i32 run_length(i64 cols, i64 col, i32 vec)
 
 #ifdef SIMT_LANES_NEW
 
-/* exp(x) for x whose own rounding error matters as much: |x| units of relative error. */
+/* exp(x) for x whose own rounding error matters as much: |x| units of relative error. What is below
+ * the smallest normal number may become 0. */
 DEVICE R NAME(fast_exp)(R x)
 {
 #if SIMT_CODE == 1
     return MATH(exp)(x);
 #else
-    return MATH(exp2)(x * 1.44269504088896341f);
+    return FAST_EXP2(x * 1.44269504088896341f);
+#endif
+}
+
+/* a / b to a few units, for b that is not beyond 2^126. */
+DEVICE R NAME(fast_divide)(R a, R b)
+{
+#if SIMT_CODE == 1
+    return a / b;
+#else
+    return FAST_DIVIDE(a, b);
+#endif
+}
+
+/* exp(x - shift), where scaled = exp_scale * shift: the same with one rounding less. */
+#define exp_scale ((R)1.44269504088896340736)
+DEVICE R NAME(exp_above)(R x, R shift, R scaled)
+{
+#if SIMT_CODE == 1
+    return MATH(exp)(x - shift);
+#else
+    return MATH(exp2)(x * exp_scale - scaled);
+#endif
+}
+
+DEVICE R NAME(fast_exp_above)(R x, R shift, R scaled)
+{
+#if SIMT_CODE == 1
+    return MATH(exp)(x - shift);
+#else
+    return FAST_EXP2(x * exp_scale - scaled);
 #endif
 }
 
@@ -226,6 +265,29 @@ DEVICE void NAME(store_run)(i32 type, GLOBAL void *p, i64 i, const R *v)
     }
 #endif
 }
+
+#if LANES > 1
+/* The elements of a run that was loaded as it is: registers hold more of those at a time. */
+DEVICE void NAME(unpack_run)(u32x4 q, R *v)
+{
+#if SIMT_CODE == 1
+    v[0] = I64_AS_F64((i64)(q.x | (u64)q.y << 32));
+    v[1] = I64_AS_F64((i64)(q.z | (u64)q.w << 32));
+#elif SIMT_CODE == 2
+    v[0] = U32_AS_F32(q.x);
+    v[1] = U32_AS_F32(q.y);
+    v[2] = U32_AS_F32(q.z);
+    v[3] = U32_AS_F32(q.w);
+#elif SIMT_CODE == 3
+    f16_unpack8(q, v);
+#else
+    bf16_unpack(q.x, v);
+    bf16_unpack(q.y, v + 2);
+    bf16_unpack(q.z, v + 4);
+    bf16_unpack(q.w, v + 6);
+#endif
+}
+#endif
 
 /* `count` elements at a stride, as one run where `vector` says that they are VEC aligned
  * neighbours. What lies beyond count is 0. */

@@ -100,7 +100,7 @@ static bool sort_of(const bsk_embedding_grad_params *p, sort_plan *s)
     const size_t size = simt_num_size(p->dy.dtype);
     i64 partial;
     *s = (sort_plan){.parts = bski_ceil_div(count, PART_COUNT), .passes = 1};
-    s->tiles = (i32)(each < 4 ? 4 : each);
+    s->tiles = (i32)(each < 2 ? 2 : each);
     s->chunks = (i32)bski_ceil_div(tiles, s->tiles);
     while (s->passes < 4 && rows >> (8 * s->passes))
         s->passes++;
@@ -208,9 +208,9 @@ SIMT_PREPARE_BY(bias_act, .file = "ops", .kernels = {"bias_act"})
 /* The axis of a walk on which the features lie, where there is a bias. */
 static i32 bias_of(const bsk_tensor *bias, bsk_axis axis, int inner)
 {
-    return bias->dtype == BSK_NONE                      ? BIAS_NONE
+    return bias->dtype == BSK_NONE             ? BIAS_NONE
            : (axis == BSK_NC ? 1 : 0) == inner ? BIAS_COL
-                                                        : BIAS_ROW;
+                                               : BIAS_ROW;
 }
 
 SIMT_ACCEPT(bias_act)
@@ -238,7 +238,10 @@ SIMT_LAUNCH(bias_act)
         .y_type = (i32)p->y.dtype,
         .vector = bski_simt_vector(d, p->x.dtype, &p->x, a->x, inner) &&
                   bski_simt_vector(d, p->x.dtype, &p->y, a->y, inner),
+        .bias_vector = bski_simt_vector_rows(d, p->x.dtype, mem_of(&p->bias, a->bias), 1, 0),
     };
+    arg.packed = arg.vector && arg.bias_vector && p->y.dtype == p->x.dtype &&
+                 arg.cols % simt_vec(d, p->x.dtype) == 0;
     return LAUNCH(0, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->x,
                   mem_of(&p->bias, a->bias), a->y);
 }
@@ -266,13 +269,15 @@ static slope_plan slopes_of(const bsk_bias_act_grad_params *p, const simt_device
     s.features = p->dy.dims[p->axis == BSK_NC ? 1 : 0];
     while (!d->wide && s.by_cols && s.lanes_run < s.runs && s.lanes_run < 32)
         s.lanes_run *= 2;
+    if (!s.by_cols)
+        s.lanes_run = simt_lanes(d);
     s.across = s.by_cols ? bski_ceil_div(s.runs, s.lanes_run) : s.rows;
     /* enough groups for the device, each with a few steps for every lane */
     const i64 steps = s.by_cols ? bski_ceil_div(s.rows * s.lanes_run, simt_lanes(d))
                                 : bski_ceil_div(s.runs, simt_lanes(d));
     const i64 most = bski_ceil_div(steps, 4);
-    const i64 wanted = bski_ceil_div(bski_simt_groups_most(d, INT32_MAX, 8),
-                                     s.across > 0 ? s.across : 1);
+    const i64 wanted =
+        bski_ceil_div(bski_simt_groups_most(d, INT32_MAX, 24), s.across > 0 ? s.across : 1);
     const i64 shares = most < wanted ? most : wanted, length = s.by_cols ? s.rows : s.runs;
     s.share = bski_ceil_div(length, shares > 0 ? shares : 1);
     s.shares = s.share > 0 ? bski_ceil_div(length, s.share) : 0;
@@ -289,9 +294,9 @@ SIMT_ACCEPT(bias_act_grad)
 
 SIMT_PREPARE(bias_act_grad)
 {
-    static const simt_need need = {.file = "ops",
-                                   .kernels = {"bias_act_grad", "bias_act_grad_cols",
-                                               "bias_act_grad_rows", "dbias_finish"}};
+    static const simt_need need = {
+        .file = "ops",
+        .kernels = {"bias_act_grad", "bias_act_grad_cols", "bias_act_grad_rows", "dbias_finish"}};
     const bsk_bias_act_grad_params *p = prepared->problem->params;
     if (p->dbias.dtype != BSK_NONE) {
         const slope_plan s = slopes_of(p, device);
@@ -315,7 +320,7 @@ SIMT_LAUNCH(bias_act_grad)
     const bsk_dtype type = p->dy.dtype;
     const bsk_mem x = mem_of(&p->x, a->x), bias = mem_of(&p->bias, a->bias);
     const bsk_mem dx = mem_of(&p->dx, a->dx);
-    const bias_act_grad_arg arg = {
+    bias_act_grad_arg arg = {
         .rows = s.rows,
         .cols = p->dy.dims[inner],
         .dy_row = p->dy.strides[outer],
@@ -332,8 +337,12 @@ SIMT_LAUNCH(bias_act_grad)
         .vector = bski_simt_vector(d, type, &p->dy, a->dy, inner) &&
                   bski_simt_vector(d, type, &p->x, a->x, inner) &&
                   bski_simt_vector(d, type, &p->dx, a->dx, inner),
+        .bias_vector = bski_simt_vector_rows(d, type, bias, 1, 0),
         .lanes_run = s.lanes_run,
     };
+    arg.packed = arg.vector && arg.bias_vector && arg.cols % simt_vec(d, type) == 0 &&
+                 (p->x.dtype == BSK_NONE || p->x.dtype == type) &&
+                 (p->dx.dtype == BSK_NONE || p->dx.dtype == type);
     if (p->dbias.dtype == BSK_NONE)
         return LAUNCH(SLOPES, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->dy, x,
                       bias, dx);
@@ -348,7 +357,15 @@ SIMT_LAUNCH(bias_act_grad)
 
 /* --- cross_entropy --- */
 
-SIMT_PREPARE_BY(cross_entropy, .file = "ops", .kernels = {"cross_entropy"})
+SIMT_RELEASE(cross_entropy)
+
+/* The second pass over a row wants it in the cache: long rows get large groups, and no more of them
+ * than have room there together. */
+static bool rows_are_long(const bsk_cross_entropy_params *p, const simt_device *d)
+{
+    return simt_long_lanes(d) > SIMT_LANES &&
+           simt_runs(p->logits.dims[1], simt_vec(d, p->logits.dtype)) > 4 * SIMT_LANES;
+}
 
 SIMT_ACCEPT(cross_entropy)
 {
@@ -356,11 +373,19 @@ SIMT_ACCEPT(cross_entropy)
     return ACCEPT(&p->logits, &p->dlogits);
 }
 
-/* The second pass over a row wants it in the cache: as many groups as have room there together. */
-static i64 row_groups(const simt_device *d, i64 rows, i64 row_bytes)
+SIMT_PREPARE(cross_entropy)
 {
-    const i64 room = 262144 / (row_bytes > 0 ? row_bytes : 1);
-    return bski_simt_groups_most(d, rows, d->wide || room < 2 ? 2 : room > 16 ? 16 : room);
+    static const simt_need need = {.file = "ops", .kernels = {"cross_entropy"}};
+    static const simt_need need_long = {.file = "ops", .kernels = {"cross_entropy_long"}};
+    if (rows_are_long(prepared->problem->params, device)) {
+        bsk_status status = bski_simt_prepare(device, prepared, &need_long);
+        if (status != BSK_E_UNSUPPORTED) {
+            if (!status)
+                ((simt_state *)prepared->state)->number[0] = SIMT_LONG_LANES;
+            return status;
+        }
+    } /* else, or where the device has no room for such a group */
+    return bski_simt_prepare(device, prepared, &need);
 }
 
 SIMT_LAUNCH(cross_entropy)
@@ -383,9 +408,11 @@ SIMT_LAUNCH(cross_entropy)
         .vector = bski_simt_vector(d, type, &p->logits, a->logits, 1),
         .dlogits_vector = bski_simt_vector(d, type, &p->dlogits, a->dlogits, 1),
     };
-    return LAUNCH(0, row_groups(d, arg.rows, arg.classes * (i64)simt_size(type)), 1, arg,
-                  a->logits, a->labels, mem_of(&p->loss, a->loss), mem_of(&p->dlogits, a->dlogits),
-                  mem_of(&p->dloss, a->dloss));
+    const i32 lanes = (i32)state_of(prepared)->number[0];
+    const i64 resident = lanes ? 1 : d->wide || rows_are_long(p, d) ? 2 : 8;
+    return LAUNCH_LANES(0, lanes, bski_simt_groups_most(d, arg.rows, resident), 1, arg, a->logits,
+                        a->labels, mem_of(&p->loss, a->loss), mem_of(&p->dlogits, a->dlogits),
+                        mem_of(&p->dloss, a->dloss));
 }
 
 /* --- adam --- */
@@ -405,8 +432,7 @@ SIMT_PREPARE(adam)
     static const simt_need need = {.file = "ops", .kernels = {"adam", "adam_live"}};
     const bsk_adam_params *p = prepared->problem->params;
     size_t at;
-    if (p->lazy &&
-        !bski_simt_space(&prepared->workspace_bytes, p->param.dims[0], sizeof(i32), &at))
+    if (p->lazy && !bski_simt_space(&prepared->workspace_bytes, p->param.dims[0], sizeof(i32), &at))
         return BSK_E_NOMEM;
     return bski_simt_prepare(device, prepared, &need);
 }
@@ -451,12 +477,10 @@ SIMT_LAUNCH(adam)
     for (size_t i = 0; i < sizeof views / sizeof *views; i++)
         arg.vector &= bski_simt_vector_rows(d, type, views[i], arg.rows, arg.cols);
     if (p->lazy) {
-        const adam_live_arg rows = {.rows = arg.rows,
-                                    .cols = arg.cols,
-                                    .grad_type = arg.grad_type,
-                                    .vector = arg.vector};
+        const adam_live_arg rows = {
+            .rows = arg.rows, .cols = arg.cols, .grad_type = arg.grad_type, .vector = arg.vector};
         TRY(LAUNCH(LIVE, bski_simt_groups_most(d, rows.rows, 16), 1, rows, a->grad, live));
     }
-    return LAUNCH(STEP, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->param,
-                  a->grad, a->m, a->v, mem_of(&p->norm_scale, a->norm_scale), gate, copy, live);
+    return LAUNCH(STEP, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->param, a->grad,
+                  a->m, a->v, mem_of(&p->norm_scale, a->norm_scale), gate, copy, live);
 }

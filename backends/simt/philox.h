@@ -50,11 +50,11 @@ DEVICE f32 normal_f32(philox_words w, i32 odd)
     const f32 x = (f32)(i32)(w.b - (quarter << 30)) * 1.46291807926715968e-9f; /* 2 pi / 2^32 */
     const f32 x2 = x * x;
     const f32 sine =
-        x + x * x2 *
-                (-1.6666654611e-1f + x2 * (8.3321608736e-3f + x2 * -1.9515295891e-4f));
+        x + x * x2 * (-1.6666654611e-1f + x2 * (8.3321608736e-3f + x2 * -1.9515295891e-4f));
     const f32 cosine =
         1 - 0.5f * x2 +
-        x2 * x2 * (4.166664568298827e-2f + x2 * (-1.388731625493765e-3f + x2 * 2.443315711809948e-5f));
+        x2 * x2 *
+            (4.166664568298827e-2f + x2 * (-1.388731625493765e-3f + x2 * 2.443315711809948e-5f));
     const u32 turn = odd ? quarter + 3 : quarter; /* sin(x) = cos(x - pi / 2) */
     const f32 value = turn & 1 ? sine : cosine;
     return radius * ((turn + 1) & 2 ? -value : value);
@@ -73,7 +73,7 @@ DEVICE f64 normal_f64(philox_words w, i32 odd)
 
 #undef NORMAL
 #if SIMT_CODE == 1
-#define NORMAL(seed, i) normal_f64(philox(seed, 0, i), (i32)((i) & 1))
+#define NORMAL(seed, i) normal_f64(philox(seed, 0, i), (i32)((i)&1))
 #else
-#define NORMAL(seed, i) normal_f32(philox(seed, 0, i), (i32)((i) & 1))
+#define NORMAL(seed, i) normal_f32(philox(seed, 0, i), (i32)((i)&1))
 #endif

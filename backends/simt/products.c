@@ -24,7 +24,7 @@ enum {
 };
 /* What the tiled kernels need, and the largest grid that every device takes. */
 enum { LOCAL_BYTES = 32 << 10, MAX_GROUPS = INT32_MAX };
-/* Sums in several parts, for enough groups: groups for each compute unit, parts, terms of a part. */
+/* Sums in parts, for enough groups: groups of each compute unit, parts, terms of a part. */
 enum { UNIT_GROUPS = 16, MAX_SPLITS = 64, MIN_TERMS = 256 };
 
 #define TRY(expression)                                                                            \

@@ -167,7 +167,7 @@ KERNEL(block_norms, LANES)(BUF(const T, x), BUF(R, norms), const norm_arg a)
 #else
     large = (tile[LANE][4] + tile[LANE][5]) + (tile[LANE][6] + tile[LANE][7]);
     small = (tile[LANE][8] + tile[LANE][9]) + (tile[LANE][10] + tile[LANE][11]);
-    norms[block * a.n + n0 + LANE] = large > 0      ? MATH(sqrt)(large + squares * down * down) * up
+    norms[block * a.n + n0 + LANE] = large > 0 ? MATH(sqrt)(large + squares * down * down) * up
                                      : squares == 0 ? MATH(sqrt)(small) * down
                                                     : MATH(sqrt)(squares + small * down * down);
 #endif

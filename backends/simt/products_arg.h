@@ -4,15 +4,15 @@
 #define BSKI_SIMT_PRODUCTS_ARG_H
 
 typedef struct dsd_arg {
-    i64 alpha, beta; /* NUM */
+    i64 alpha, beta;                    /* NUM */
     i64 s_group, s_block, s_row, s_col; /* op(S) within a block */
     i64 b_batch, b_row, b_col;
     i64 c_batch, c_row, c_col;
-    i64 d_batch, d_row, d_col;           /* residual */
-    i64 rows, cols, depth;               /* of op(S): rows and depth; of C: rows and cols */
-    i64 tiles_n;                         /* groups of a batch member: row tiles x tiles_n */
+    i64 d_batch, d_row, d_col;             /* residual */
+    i64 rows, cols, depth;                 /* of op(S): rows and depth; of C: rows and cols */
+    i64 tiles_n;                           /* groups of a batch member: row tiles x tiles_n */
     i32 grid_rows, block_rows, block_cols; /* of op(S) */
-    i32 tiles_m;                         /* tiles of one block row */
+    i32 tiles_m;                           /* tiles of one block row */
     i32 heads, groups;
     i32 act, c_type, d_type;
     i32 s_along_k, b_along_n, c_along_n; /* the contiguous axis of each */
@@ -25,15 +25,15 @@ typedef struct sdd_arg {
     i64 s_group, w_group;
     i64 rows, cols, n;
     i64 nnz;
-    i64 part;                  /* elements of one partial result: groups x nnz x block */
-    i64 members;               /* of the batch that add up to one block */
+    i64 part;    /* elements of one partial result: groups x nnz x block */
+    i64 members; /* of the batch that add up to one block */
     i32 block_rows, block_cols;
     i32 tiles_m, tiles_n;      /* tiles of one block */
     i32 heads, groups, splits; /* splits: partial results over n */
     i32 gate_mode, s_type;
     i32 a_along_k, b_along_k;
-    i32 direct;                /* stores s; otherwise partial results */
-    i32 accumulate;            /* adds to the partial results of the pair before */
+    i32 direct;     /* stores s; otherwise partial results */
+    i32 accumulate; /* adds to the partial results of the pair before */
     i32 pad;
 } sdd_arg;
 

@@ -41,8 +41,8 @@
 #define ALONG_M_K(e)         (LANE / TM + (e) * (LANES / TM))
 #define ALONG_M(e)           (LANE % TM)
 #define DSD_TQ               (DSD_TN < LANES ? 1 : DSD_TN / LANES)
-#define ALONG_N_K(e) (DSD_TN < LANES ? LANE / DSD_TN + (e) * (LANES / DSD_TN) : (e) / DSD_TQ)
-#define ALONG_N(e)   (DSD_TN < LANES ? LANE % DSD_TN : LANE + (e) % DSD_TQ * LANES)
+#define ALONG_N_K(e)         (DSD_TN < LANES ? LANE / DSD_TN + (e) * (LANES / DSD_TN) : (e) / DSD_TQ)
+#define ALONG_N(e)           (DSD_TN < LANES ? LANE % DSD_TN : LANE + (e) % DSD_TQ * LANES)
 
 /* sdd: the lanes as SDD_KS x SDD_TX x SDD_TY; each of the SDD_KS slices sums its share of k. */
 #define SDD_TY    (TM / SDD_RM)
@@ -121,9 +121,7 @@ KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
     FN(walk_enter)(&w, &a, gate, col, slot);
 
     R acc[DSD_RM][DSD_RN];
-    UNROLL for (i32 i = 0; i < DSD_RM; i++)
-        UNROLL for (i32 j = 0; j < DSD_RN; j++)
-            acc[i][j] = 0;
+    UNROLL for (i32 i = 0; i < DSD_RM; i++) UNROLL for (i32 j = 0; j < DSD_RN; j++) acc[i][j] = 0;
 
     /* A lane's first element of a chunk, and the ways to its others. */
     const i32 whole_tile = rows >= TM && cols == DSD_TN;
@@ -143,20 +141,21 @@ KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
         const R scale = w.gate;
         R fetched_s[DSD_SE], fetched_b[DSD_BE];
         if (more && whole_tile && w.left >= DSD_KC) {
-            UNROLL for (i32 e = 0; e < DSD_SE; e++)
-                if (DSD_KC * TM >= LANES || LANE < DSD_KC * TM)
-                    fetched_s[e] = LD(s, w.s_at + e * s_step);
-            UNROLL for (i32 e = 0; e < DSD_BE; e++)
-                fetched_b[e] = LD(b, w.b_at + (e / DSD_TQ * b_far + e % DSD_TQ * b_near));
+            UNROLL for (i32 e = 0; e < DSD_SE; e++) if (DSD_KC * TM >= LANES || LANE < DSD_KC * TM)
+                fetched_s[e] = LD(s, w.s_at + e * s_step);
+            UNROLL for (i32 e = 0; e < DSD_BE; e++) fetched_b[e] =
+                LD(b, w.b_at + (e / DSD_TQ * b_far + e % DSD_TQ * b_near));
         } else if (more) {
-            UNROLL for (i32 e = 0; e < DSD_SE; e++) {
+            UNROLL for (i32 e = 0; e < DSD_SE; e++)
+            {
                 const i32 k = a.s_along_k ? ALONG_K(e, DSD_KC) : ALONG_M_K(e);
                 const i32 r = a.s_along_k ? ALONG_K_AT(e, DSD_KC) : ALONG_M(e);
                 fetched_s[e] = 0;
                 if (r < rows && r < TM && k < w.left && k < DSD_KC)
                     fetched_s[e] = LD(s, w.s_at + e * s_step);
             }
-            UNROLL for (i32 e = 0; e < DSD_BE; e++) {
+            UNROLL for (i32 e = 0; e < DSD_BE; e++)
+            {
                 const i32 k = a.b_along_n ? ALONG_N_K(e) : ALONG_K(e, DSD_KC);
                 const i32 n = a.b_along_n ? ALONG_N(e) : ALONG_K_AT(e, DSD_KC);
                 fetched_b[e] = 0;
@@ -175,22 +174,22 @@ KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
         }
         if (round) {
             const i32 stage = (1 - now) * DSD_STAGE;
-            UNROLL for (i32 k = 0; k < DSD_KC; k++) {
+            UNROLL for (i32 k = 0; k < DSD_KC; k++)
+            {
                 R left[DSD_RM], right[DSD_RN];
-                UNROLL for (i32 i = 0; i < DSD_RM; i++)
-                    left[i] = pool[stage + k * DSD_SP + ty * DSD_RM + i];
-                UNROLL for (i32 j = 0; j < DSD_RN; j++)
-                    right[j] = pool[stage + DSD_KC * DSD_SP + k * DSD_BP +
-                                    LANE_COLUMN(j, tx, DSD_TX)];
-                UNROLL for (i32 i = 0; i < DSD_RM; i++)
-                    UNROLL for (i32 j = 0; j < DSD_RN; j++)
-                        acc[i][j] = FMA(left[i], right[j], acc[i][j]);
+                UNROLL for (i32 i = 0; i < DSD_RM; i++) left[i] =
+                    pool[stage + k * DSD_SP + ty * DSD_RM + i];
+                UNROLL for (i32 j = 0; j < DSD_RN; j++) right[j] =
+                    pool[stage + DSD_KC * DSD_SP + k * DSD_BP + LANE_COLUMN(j, tx, DSD_TX)];
+                UNROLL for (i32 i = 0; i < DSD_RM; i++) UNROLL for (i32 j = 0; j < DSD_RN; j++)
+                    acc[i][j] = FMA(left[i], right[j], acc[i][j]);
             }
         }
         if (!more)
             break;
         const i32 stage = now * DSD_STAGE;
-        UNROLL for (i32 e = 0; e < DSD_SE; e++) {
+        UNROLL for (i32 e = 0; e < DSD_SE; e++)
+        {
             const i32 k = a.s_along_k ? ALONG_K(e, DSD_KC) : ALONG_M_K(e);
             const i32 r = a.s_along_k ? ALONG_K_AT(e, DSD_KC) : ALONG_M(e);
             if (DSD_KC * TM >= LANES || LANE < DSD_KC * TM)
@@ -209,37 +208,41 @@ KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
     /* Through local memory, so that neighbouring lanes store neighbouring elements: one row of
      * each lane at a time, or one column. */
     if (a.c_along_n) {
-        UNROLL for (i32 i = 0; i < DSD_RM; i++) {
+        UNROLL for (i32 i = 0; i < DSD_RM; i++)
+        {
             BARRIER();
-            UNROLL for (i32 j = 0; j < DSD_RN; j++)
-                pool[ty * DSD_BP + LANE_COLUMN(j, tx, DSD_TX)] = acc[i][j];
+            UNROLL for (i32 j = 0; j < DSD_RN; j++) pool[ty * DSD_BP + LANE_COLUMN(j, tx, DSD_TX)] =
+                acc[i][j];
             BARRIER();
             for (i32 x = LANE; x < DSD_TY * DSD_TN; x += LANES) {
                 const i32 r = x / DSD_TN * DSD_RM + i, n = x % DSD_TN;
                 if (r < rows && n < cols)
-                    FN(dsd_store)(&a, c, bias, residual, row_scale, col_scale, m, row0 + r, n0 + n,
-                                  pool[x / DSD_TN * DSD_BP + n]);
+                    FN(dsd_store)
+                (&a, c, bias, residual, row_scale, col_scale, m, row0 + r, n0 + n,
+                 pool[x / DSD_TN * DSD_BP + n]);
             }
         }
     } else {
-        UNROLL for (i32 j = 0; j < DSD_RN; j++) {
+        UNROLL for (i32 j = 0; j < DSD_RN; j++)
+        {
             BARRIER();
-            UNROLL for (i32 i = 0; i < DSD_RM; i++)
-                pool[tx * (TM + 1) + ty * DSD_RM + i] = acc[i][j];
+            UNROLL for (i32 i = 0; i < DSD_RM; i++) pool[tx * (TM + 1) + ty * DSD_RM + i] =
+                acc[i][j];
             BARRIER();
             for (i32 x = LANE; x < DSD_TX * TM; x += LANES) {
                 const i32 r = x % TM, n = LANE_COLUMN(j, x / TM, DSD_TX);
                 if (r < rows && n < cols)
-                    FN(dsd_store)(&a, c, bias, residual, row_scale, col_scale, m, row0 + r, n0 + n,
-                                  pool[x / TM * (TM + 1) + r]);
+                    FN(dsd_store)
+                (&a, c, bias, residual, row_scale, col_scale, m, row0 + r, n0 + n,
+                 pool[x / TM * (TM + 1) + r]);
             }
         }
     }
 }
 
-KERNEL(FORMED(sdd), LANES)(BUF(const T, left), BUF(const T, right), BUF(u8, s), BUF(R, parts),
-                           BUF(const R, gate), BUF(const i32, slot_row), BUF(const i32, slot_col),
-                           BUF(const i32, slot_head), const sdd_arg a)
+KERNEL(FORMED(sdd), LANES)
+(BUF(const T, left), BUF(const T, right), BUF(u8, s), BUF(R, parts), BUF(const R, gate),
+ BUF(const i32, slot_row), BUF(const i32, slot_col), BUF(const i32, slot_head), const sdd_arg a)
 {
     LOCAL R pool[SDD_POOL] ALIGNED;
     OPEN(const T, left);
@@ -278,9 +281,7 @@ KERNEL(FORMED(sdd), LANES)(BUF(const T, left), BUF(const T, right), BUF(u8, s), 
     const i64 first = FN(sdd_first)(&a, group, slot_head ? slot_head[slot] : 0);
 
     R acc[SDD_RM][SDD_RN];
-    UNROLL for (i32 i = 0; i < SDD_RM; i++)
-        UNROLL for (i32 j = 0; j < SDD_RN; j++)
-            acc[i][j] = 0;
+    UNROLL for (i32 i = 0; i < SDD_RM; i++) UNROLL for (i32 j = 0; j < SDD_RN; j++) acc[i][j] = 0;
 
     /* A lane's first element of a chunk, and the way to its next. */
     const i32 whole_tile = rows >= TM && cols >= TM;
@@ -308,12 +309,14 @@ KERNEL(FORMED(sdd), LANES)(BUF(const T, left), BUF(const T, right), BUF(u8, s), 
             const i64 k_left = a.n - k0;
             if (whole_tile && k_left >= SDD_KC) {
                 const GLOBAL T *a_from = at + a_lane, *b_from = bt + b_lane;
-                UNROLL for (i32 e = 0; e < SDD_E; e++) {
+                UNROLL for (i32 e = 0; e < SDD_E; e++)
+                {
                     fetched_a[e] = LD(a_from, e * a_step);
                     fetched_b[e] = LD(b_from, e * b_step);
                 }
             } else {
-                UNROLL for (i32 e = 0; e < SDD_E; e++) {
+                UNROLL for (i32 e = 0; e < SDD_E; e++)
+                {
                     i32 k = a.a_along_k ? ALONG_K(e, SDD_KC) : ALONG_M_K(e);
                     i32 r = a.a_along_k ? ALONG_K_AT(e, SDD_KC) : ALONG_M(e);
                     fetched_a[e] = fetched_b[e] = 0;
@@ -336,22 +339,23 @@ KERNEL(FORMED(sdd), LANES)(BUF(const T, left), BUF(const T, right), BUF(u8, s), 
         }
         if (round) {
             const i32 stage = (1 - now) * SDD_STAGE;
-            UNROLL for (i32 x = 0; x < SDD_KC / SDD_KS; x++) {
+            UNROLL for (i32 x = 0; x < SDD_KC / SDD_KS; x++)
+            {
                 const i32 k = x * SDD_KS + slice;
                 R rows_of[SDD_RM], cols_of[SDD_RN];
-                UNROLL for (i32 i = 0; i < SDD_RM; i++)
-                    rows_of[i] = pool[stage + k * SDD_P + ty * SDD_RM + i];
-                UNROLL for (i32 j = 0; j < SDD_RN; j++)
-                    cols_of[j] = pool[stage + (SDD_KC + k) * SDD_P + LANE_COLUMN(j, tx, SDD_TX)];
-                UNROLL for (i32 i = 0; i < SDD_RM; i++)
-                    UNROLL for (i32 j = 0; j < SDD_RN; j++)
-                        acc[i][j] = FMA(rows_of[i], cols_of[j], acc[i][j]);
+                UNROLL for (i32 i = 0; i < SDD_RM; i++) rows_of[i] =
+                    pool[stage + k * SDD_P + ty * SDD_RM + i];
+                UNROLL for (i32 j = 0; j < SDD_RN; j++) cols_of[j] =
+                    pool[stage + (SDD_KC + k) * SDD_P + LANE_COLUMN(j, tx, SDD_TX)];
+                UNROLL for (i32 i = 0; i < SDD_RM; i++) UNROLL for (i32 j = 0; j < SDD_RN; j++)
+                    acc[i][j] = FMA(rows_of[i], cols_of[j], acc[i][j]);
             }
         }
         if (!more)
             break;
         const i32 stage = now * SDD_STAGE;
-        UNROLL for (i32 e = 0; e < SDD_E; e++) {
+        UNROLL for (i32 e = 0; e < SDD_E; e++)
+        {
             pool[stage + a_put + e * a_put_step] = fetched_a[e];
             pool[stage + SDD_KC * SDD_P + b_put + e * b_put_step] = fetched_b[e];
         }
@@ -362,17 +366,18 @@ KERNEL(FORMED(sdd), LANES)(BUF(const T, left), BUF(const T, right), BUF(u8, s), 
     for (i32 turn = 0; turn < SDD_KS; turn++) {
         BARRIER();
         if (slice == turn)
-            UNROLL for (i32 i = 0; i < SDD_RM; i++)
-                UNROLL for (i32 j = 0; j < SDD_RN; j++) {
-                    const i32 x = (ty * SDD_RM + i) * TM + LANE_COLUMN(j, tx, SDD_TX);
-                    pool[x] = turn ? pool[x] + acc[i][j] : acc[i][j];
-                }
+            UNROLL for (i32 i = 0; i < SDD_RM; i++) UNROLL for (i32 j = 0; j < SDD_RN; j++)
+            {
+                const i32 x = (ty * SDD_RM + i) * TM + LANE_COLUMN(j, tx, SDD_TX);
+                pool[x] = turn ? pool[x] + acc[i][j] : acc[i][j];
+            }
     }
     BARRIER();
     for (i32 x = LANE; x < TM * TM; x += LANES) {
         const i32 r = x / TM, n = x % TM;
         if (r < rows && n < cols)
-            FN(sdd_store)(&a, s, parts, split, group, slot,
-                          (i64)(in_row + r) * a.block_cols + in_col + n, g, pool[x]);
+            FN(sdd_store)
+        (&a, s, parts, split, group, slot, (i64)(in_row + r) * a.block_cols + in_col + n, g,
+         pool[x]);
     }
 }

@@ -27,7 +27,8 @@ DEVICE void FN(row_pack)(V *to, i32 vectors, const GLOBAL R *p, i64 count)
 }
 
 /* acc += left right for 8 rows and 2 vectors; acc's rows are `stride` vectors apart. */
-DEVICE void FN(tile_add)(V *acc, i32 stride, const R *left, const V *right, i32 right_stride, i32 depth)
+DEVICE void FN(tile_add)(V *acc, i32 stride, const R *left, const V *right, i32 right_stride,
+                         i32 depth)
 {
     V c0[WIDE_RM], c1[WIDE_RM];
     UNROLL
@@ -96,13 +97,11 @@ KERNEL(dsd_wide, LANES)(DSD_BUFFERS(R), const dsd_arg a)
     if (a.c_along_n)
         for (i32 r = 0; r < rows; r++)
             for (i32 n = 0; n < cols; n++)
-                FN(dsd_store)(&a, c, bias, residual, row_scale, col_scale, m, row0 + r, n0 + n,
-                              sums[r * DSD_NV * 16 + n]);
-    else
-        for (i32 n = 0; n < cols; n++)
-            for (i32 r = 0; r < rows; r++)
-                FN(dsd_store)(&a, c, bias, residual, row_scale, col_scale, m, row0 + r, n0 + n,
-                              sums[r * DSD_NV * 16 + n]);
+                FN(dsd_store)
+    (&a, c, bias, residual, row_scale, col_scale, m, row0 + r, n0 + n, sums[r * DSD_NV * 16 + n]);
+    else for (i32 n = 0; n < cols; n++) for (i32 r = 0; r < rows; r++)
+        FN(dsd_store)(&a, c, bias, residual, row_scale, col_scale, m, row0 + r, n0 + n,
+                      sums[r * DSD_NV * 16 + n]);
 }
 
 KERNEL(sdd_wide, LANES)
@@ -133,8 +132,7 @@ KERNEL(sdd_wide, LANES)
     i32 cols = (i32)(cols_left < a.block_cols - in_col ? cols_left : a.block_cols - in_col);
     rows = rows < WIDE_TM ? rows : WIDE_TM;
     cols = cols < WIDE_TM ? cols : WIDE_TM;
-    const i64 head = slot_head ? slot_head[slot] : 0;
-    const i64 first = a.groups > 1 ? group * a.heads + head : head;
+    const i64 first = FN(sdd_first)(&a, group, slot_head ? slot_head[slot] : 0);
     const i64 begin = a.n / a.splits * split + a.n % a.splits * split / a.splits;
     i64 end = a.n / a.splits * (split + 1) + a.n % a.splits * (split + 1) / a.splits;
 
@@ -160,9 +158,9 @@ KERNEL(sdd_wide, LANES)
     const R *sums = (const R *)acc;
     for (i32 r = 0; r < rows; r++)
         for (i32 n = 0; n < cols; n++)
-            FN(sdd_store)(&a, s, parts, split, group, slot,
-                          (i64)(in_row + r) * a.block_cols + in_col + n, g,
-                          sums[r * SDD_NV * 16 + n]);
+            FN(sdd_store)
+    (&a, s, parts, split, group, slot, (i64)(in_row + r) * a.block_cols + in_col + n, g,
+     sums[r * SDD_NV * 16 + n]);
 }
 
 /* to[m][r][c] = from, in the type of the arithmetic and without gaps: tiles of 32 x 32. */
@@ -175,7 +173,8 @@ KERNEL(spread_wide, LANES)(BUF(const T, from), BUF(R, to), const spread_arg a)
     const i64 row0 = tile / tiles_n * 32, col0 = tile % tiles_n * 32;
     const i32 rows = (i32)(a.rows - row0 < 32 ? a.rows - row0 : 32);
     const i32 cols = (i32)(a.cols - col0 < 32 ? a.cols - col0 : 32);
-    from += m / a.inner * a.outer_stride + m % a.inner * a.inner_stride + row0 * a.row_stride + col0 * a.col_stride;
+    from += m / a.inner * a.outer_stride + m % a.inner * a.inner_stride + row0 * a.row_stride +
+            col0 * a.col_stride;
     to += (m * a.rows + row0) * a.cols + col0;
     if (a.row_stride == 1)
         for (i32 c = 0; c < cols; c++)

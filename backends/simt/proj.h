@@ -70,7 +70,8 @@ KERNEL(proj_scatter, LANES)
     for (walk w = walk_start(a.rows, a.cols, 1); w.left > 0; walk_next(&w)) {
         const i64 to = w.row * a.y_row + w.run * a.y_col, at = w.row * a.x_row + w.run * a.x_col;
         const i64 small = inverse[a.by_row ? w.row : w.run];
-        const i64 from = (a.by_row ? small : w.row) * a.v_row + (a.by_row ? w.run : small) * a.v_col;
+        const i64 from =
+            (a.by_row ? small : w.row) * a.v_row + (a.by_row ? w.run : small) * a.v_col;
         if (small < 0)
             y[to] = x ? x[at] : 0;
         else if (a.mode == PROJ_COPY)

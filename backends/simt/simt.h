@@ -49,18 +49,21 @@ typedef uchar u8;
         (__global type *)(name##_base ? (__global char *)name##_base + name##_byte : 0)
 #define KERNEL(name, size)                                                                         \
     __kernel __attribute__((reqd_work_group_size(size, 1, 1))) void NAME(name)
-#define GROUP(axis)  ((i64)get_group_id(axis))
-#define GROUPS(axis) ((i64)get_num_groups(axis))
-#define LANE         ((i32)get_local_id(0))
-#define BARRIER()    barrier(CLK_LOCAL_MEM_FENCE)
-#define GLOBAL_BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
-#define U32_AS_F32   as_float
-#define F32_AS_U32   as_uint
-#define FMA(a, b, c) mad(a, b, c)
-#define MATH(fn)     fn /* one name for float and double */
-#define I64_AS_F64   as_double
-#define F64_AS_U64   as_ulong
-#define UNROLL       _Pragma("unroll")
+#define GROUP(axis)       ((i64)get_group_id(axis))
+#define GROUPS(axis)      ((i64)get_num_groups(axis))
+#define LANE              ((i32)get_local_id(0))
+#define BARRIER()         barrier(CLK_LOCAL_MEM_FENCE)
+#define GLOBAL_BARRIER()  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
+#define U32_AS_F32        as_float
+#define F32_AS_U32        as_uint
+#define FMA(a, b, c)      mad(a, b, c)
+#define MATH(fn)          fn /* one name for float and double */
+#define I64_AS_F64        as_double
+#define F64_AS_U64        as_ulong
+#define UNROLL            _Pragma("unroll")
+#define NO_UNROLL         _Pragma("unroll 1")
+#define FAST_DIVIDE(a, b) native_divide(a, b) /* f32, a few units */
+#define FAST_EXP2(x)      native_exp2(x)      /* f32; may flush what is below 2^-126 */
 
 typedef uint2 u32x2;
 typedef uint4 u32x4;
@@ -83,6 +86,12 @@ DEVICE void f16_load4(const GLOBAL u16 *p, f32 *v)
 DEVICE void f16_load8(const GLOBAL u16 *p, f32 *v)
 {
     vstore8(vloada_half8(0, (const __global half *)p), 0, v);
+}
+
+/* Eight f16 numbers in a register. */
+DEVICE void f16_unpack8(u32x4 q, f32 *v)
+{
+    vstore8(vload_half8(0, (const __private half *)&q), 0, v);
 }
 
 DEVICE void f16_store4(GLOBAL u16 *p, const f32 *v)
@@ -118,7 +127,7 @@ typedef uint32_t u32;
 typedef uint16_t u16;
 typedef uint8_t u8;
 
-#define SIMT_HAS_F64     1
+#define SIMT_HAS_F64 1
 #define GLOBAL
 #define BUF(type, name)  type *name##_base
 #define OPEN(type, name) type *name = name##_base
@@ -129,6 +138,8 @@ typedef uint8_t u8;
 #if defined(SIMT_EMULATOR)
 #include "emulator.h" /* LOCAL DEVICE KERNEL GROUP GROUPS LANE BARRIERs and the conversions */
 #define UNROLL
+#define NO_UNROLL
+#define FAST_EXP2(x)       exp2f(x)
 
 typedef f32 f32x16 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef f64 f64x16 __attribute__((vector_size(128), aligned(8), may_alias));
@@ -183,9 +194,25 @@ DEVICE u64 F64_AS_U64(f64 value)
 #define I64_AS_F64         __longlong_as_double
 #define F64_AS_U64(v)      ((u64)__double_as_longlong(v))
 #define UNROLL             _Pragma("unroll")
+#define NO_UNROLL          _Pragma("unroll 1")
+#define FAST_DIVIDE(a, b)  __fdividef(a, b)
+#if defined(__CUDA_ARCH__)
+#define FAST_EXP2 exp2_flushed
+#else
+#define FAST_EXP2(x) exp2f(x)
+#endif
 
 typedef uint2 u32x2;
 typedef uint4 u32x4;
+
+#if defined(__CUDA_ARCH__)
+DEVICE f32 exp2_flushed(f32 x)
+{
+    f32 y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+#endif
 
 DEVICE f32 f16_load(const u16 *p)
 {
@@ -196,6 +223,16 @@ DEVICE void f16_store(u16 *p, f32 v)
 {
     *p = __half_as_ushort(__float2half_rn(v));
 }
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 /* one instruction rounds two numbers */
+#define SIMT_BF16_PACK bf16_round_pair
+DEVICE u32 bf16_round_pair(f32 low, f32 high)
+{
+    u32 word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+#endif
 #endif
 
 /* Four and eight f16 numbers at an address aligned to their size. The conversions work on memory,
@@ -209,14 +246,18 @@ DEVICE void f16_load4(const u16 *p, f32 *v)
         v[e] = f16_load(h + e);
 }
 
-DEVICE void f16_load8(const u16 *p, f32 *v)
+DEVICE void f16_unpack8(u32x4 q, f32 *v)
 {
-    u32x4 q = *(const u32x4 *)p;
     const u16 h[8] = {(u16)q.x, (u16)(q.x >> 16), (u16)q.y, (u16)(q.y >> 16),
                       (u16)q.z, (u16)(q.z >> 16), (u16)q.w, (u16)(q.w >> 16)};
     UNROLL
     for (i32 e = 0; e < 8; e++)
         v[e] = f16_load(h + e);
+}
+
+DEVICE void f16_load8(const u16 *p, f32 *v)
+{
+    f16_unpack8(*(const u32x4 *)p, v);
 }
 
 DEVICE void f16_store4(u16 *p, const f32 *v)
@@ -244,8 +285,16 @@ DEVICE void f16_store8(u16 *p, const f32 *v)
 /* ================================================================================== common ==== */
 
 /* Values of bsk_dtype, for arguments whose type is known at run time only. */
-enum { SIMT_F64 = 1, SIMT_F32 = 2, SIMT_F16 = 3, SIMT_BF16 = 4, SIMT_I64 = 5, SIMT_I32 = 6,
-       SIMT_U16 = 7, SIMT_U8 = 8 };
+enum {
+    SIMT_F64 = 1,
+    SIMT_F32 = 2,
+    SIMT_F16 = 3,
+    SIMT_BF16 = 4,
+    SIMT_I64 = 5,
+    SIMT_I32 = 6,
+    SIMT_U16 = 7,
+    SIMT_U8 = 8
+};
 
 DEVICE f32 bf16_load(const GLOBAL u16 *p)
 {
@@ -272,7 +321,11 @@ DEVICE void bf16_unpack(u32 word, f32 *v)
 
 DEVICE u32 bf16_pack(const f32 *v)
 {
+#ifdef SIMT_BF16_PACK
+    return SIMT_BF16_PACK(v[0], v[1]);
+#else
     return bf16_bits(v[0]) | bf16_bits(v[1]) << 16;
+#endif
 }
 
 DEVICE void bf16_load4(const GLOBAL u16 *p, f32 *v)

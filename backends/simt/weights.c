@@ -293,8 +293,7 @@ SIMT_LAUNCH(prune_threshold)
     double value = a->value;
     if (p->norm.dtype == BSK_F32 && (double)(float)value < value)
         value = nextafterf((float)value, INFINITY);
-    const vector_arg arg = {.count = p->norm.dims[0],
-                            .low = bski_simt_num(p->norm.dtype, value)};
+    const vector_arg arg = {.count = p->norm.dims[0], .low = bski_simt_num(p->norm.dtype, value)};
     return LAUNCH(0, bski_simt_groups(queue_device(queue), arg.count), 1, arg, a->norm, a->gate);
 }
 

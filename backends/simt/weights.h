@@ -75,7 +75,7 @@ DEVICE i32 block_extent(i64 size, i32 block, i32 block_size)
     for (walk w = walk_start((a).count, (i64)(a).block_rows * (a).block_cols, 1); w.left > 0;      \
          walk_next(&w))
 
-/* ============================================================================= initialisers ==== */
+/* ======================================================================== initialisers ==== */
 
 /* alpha holds the bits of the scale in T. */
 KERNEL(weight_identity, LANES)
@@ -94,8 +94,10 @@ KERNEL(weight_identity, LANES)
     BLOCK_WALK(at, a)
     {
         const i32 row = slot_row[at.row], col = slot_col[at.row];
-        const i32 i = (i32)((u32)at.run / (u32)a.block_cols), j = (i32)((u32)at.run % (u32)a.block_cols);
-        if (i < block_extent(a.rows, row, a.block_rows) && j < block_extent(a.cols, col, a.block_cols))
+        const i32 i = (i32)((u32)at.run / (u32)a.block_cols),
+                  j = (i32)((u32)at.run % (u32)a.block_cols);
+        if (i < block_extent(a.rows, row, a.block_rows) &&
+            j < block_extent(a.cols, col, a.block_cols))
             w[at.row * at.runs + at.run] =
                 row % a.grid_cols == col % a.grid_rows && i == j ? one : (T)0;
     }
@@ -109,7 +111,8 @@ KERNEL(weight_normal, LANES)
     OPEN(const i32, slot_col);
     BLOCK_WALK(at, a)
     {
-        const i32 i = (i32)((u32)at.run / (u32)a.block_cols), j = (i32)((u32)at.run % (u32)a.block_cols);
+        const i32 i = (i32)((u32)at.run / (u32)a.block_cols),
+                  j = (i32)((u32)at.run % (u32)a.block_cols);
         const u64 element = (u64)(at.row * at.runs + at.run);
         if (i < block_extent(a.rows, slot_row[at.row], a.block_rows) &&
             j < block_extent(a.cols, slot_col[at.row], a.block_cols))
@@ -148,7 +151,7 @@ DEVICE R NAME(vector_square)(const GLOBAL R *x, i64 length, LOCAL_ARG R *scratch
 /* Removes the directions of vectors 0 .. k - 1 from vector k, twice, and scales it to length 1;
  * 0 if too little was left. Classical Gram-Schmidt: done twice it is as good as the modified one,
  * and its dot products do not wait for each other. */
-DEVICE i32 NAME(vector_orthonormalize)(const NAME(block_column) *c, i64 k, LOCAL_ARG R *scratch)
+DEVICE i32 NAME(vector_orthonormalize)(const NAME(block_column) * c, i64 k, LOCAL_ARG R *scratch)
 {
     GLOBAL R *x = c->vectors + k * c->length;
     const R before = NAME(vector_square)(x, c->length, scratch);
@@ -180,8 +183,8 @@ DEVICE i32 NAME(vector_orthonormalize)(const NAME(block_column) *c, i64 k, LOCAL
 
 /* One group for each block column of each head; place: where its vectors begin in the workspace. */
 KERNEL(weight_orthogonal, LANES)
-(BUF(T, w), BUF(R, space), BUF(const i64, place), BUF(const i64, col_start), BUF(const i32, col_row),
- BUF(const i32, col_slot), const orthogonal_arg a)
+(BUF(T, w), BUF(R, space), BUF(const i64, place), BUF(const i64, col_start),
+ BUF(const i32, col_row), BUF(const i32, col_slot), const orthogonal_arg a)
 {
     LOCAL R scratch[LANES];
     OPEN(T, w);
@@ -238,7 +241,7 @@ KERNEL(weight_orthogonal, LANES)
     }
 }
 
-/* ============================================================================= l2_normalize ==== */
+/* ======================================================================== l2_normalize ==== */
 
 /* A group's part of a block column: `lanes` columns from `first_col` on, over which LANES / lanes
  * rows at a time are walked through all entries. */
@@ -264,7 +267,7 @@ DEVICE NAME(column_part) NAME(column_of)(const column_arg *a, const GLOBAL i64 *
 }
 
 /* Offset in w of row number r of the entries' rows, or -1 beyond the matrix. */
-DEVICE i64 NAME(column_at)(const column_arg *a, const NAME(column_part) *c,
+DEVICE i64 NAME(column_at)(const column_arg *a, const NAME(column_part) * c,
                            const GLOBAL i32 *col_row, const GLOBAL i32 *col_slot, i64 r)
 {
     const i64 e = c->first + r / a->block_rows;
@@ -275,15 +278,15 @@ DEVICE i64 NAME(column_at)(const column_arg *a, const NAME(column_part) *c,
 }
 
 /* Sums over the lanes of one column: scratch is [rows][lanes]. */
-DEVICE R NAME(column_sum)(const column_arg *a, const NAME(column_part) *c, LOCAL_ARG R *scratch,
+DEVICE R NAME(column_sum)(const column_arg *a, const NAME(column_part) * c, LOCAL_ARG R *scratch,
                           R sum)
 {
 #if LANES > 1
     scratch[LANE] = sum;
     BARRIER();
-    for (i32 half = c->lanes_row / 2; half > 0; half /= 2) {
-        if (c->lane_row < half)
-            scratch[LANE] += scratch[LANE + half * a->lanes];
+    for (i32 reach = c->lanes_row / 2; reach > 0; reach /= 2) {
+        if (c->lane_row < reach)
+            scratch[LANE] += scratch[LANE + reach * a->lanes];
         BARRIER();
     }
     sum = scratch[LANE % a->lanes];
@@ -367,7 +370,7 @@ KERNEL(l2_normalize_grad, LANES)
         dgain[c.col] = alpha * dot * inverse + (beta != 0 ? beta * dgain[c.col] : (R)0);
 }
 
-/* =================================================================== norms, pruning and decay ==== */
+/* ============================================================== norms, pruning and decay ==== */
 
 /* A lane's share of the blocks of a group: `lanes` lanes for each. */
 typedef struct NAME(block_part) {
@@ -389,14 +392,12 @@ DEVICE NAME(block_part) NAME(block_of)(const block_arg *a, const GLOBAL i32 *slo
 }
 
 /* Offset in w of element x of the part of a block that lies in the matrix. */
-DEVICE i64 NAME(block_at)(const block_arg *a, const NAME(block_part) *b, i64 x)
+DEVICE i64 NAME(block_at)(const block_arg *a, const NAME(block_part) * b, i64 x)
 {
-    return b->first + (b->width == a->block_cols
-                           ? x
-                           : x / b->width * a->block_cols + x % b->width);
+    return b->first + (b->width == a->block_cols ? x : x / b->width * a->block_cols + x % b->width);
 }
 
-DEVICE R NAME(block_measure)(const block_arg *a, const NAME(block_part) *b, const GLOBAL T *w,
+DEVICE R NAME(block_measure)(const block_arg *a, const NAME(block_part) * b, const GLOBAL T *w,
                              LOCAL_ARG R *scratch)
 {
     R sum = 0;
@@ -495,9 +496,9 @@ KERNEL(prune_sparsity, LANES)(BUF(const T, norm), BUF(f32, gate), const vector_a
             count += NAME(prune_key)(norm[i]) >= candidate;
         scratch[LANE] = count;
         SYNC();
-        for (i32 half = LANES / 2; half > 0; half /= 2) {
-            if (LANE < half)
-                scratch[LANE] += scratch[LANE + half];
+        for (i32 reach = LANES / 2; reach > 0; reach /= 2) {
+            if (LANE < reach)
+                scratch[LANE] += scratch[LANE + reach];
             SYNC();
         }
         count = scratch[0];
@@ -541,7 +542,7 @@ KERNEL(prune_threshold, LANES)(BUF(const T, norm), BUF(f32, gate), const vector_
 #undef KEY
 #undef KEY_BITS
 
-/* ============================================================================ concrete gates ==== */
+/* ======================================================================= concrete gates ==== */
 
 DEVICE R NAME(gate_clamp)(R v)
 {
@@ -557,7 +558,8 @@ KERNEL(concrete_gate, LANES)
     OPEN(T, gate);
     OPEN(T, concrete);
     for (walk w = walk_start(a.count, 1, 1); w.left > 0; walk_next(&w)) {
-        const R u = philox_uniform((u64)a.seed, (u64)a.offset, (u64)w.row) * NUM(a.rest) + NUM(a.eps);
+        const R u =
+            philox_uniform((u64)a.seed, (u64)a.offset, (u64)w.row) * NUM(a.rest) + NUM(a.eps);
         const R logit = MATH(log)(u) - MATH(log)(1 - u) + loga[w.row];
         const R c = 1 / (1 + MATH(exp)(-logit * NUM(a.rate)));
         concrete[w.row] = c;
@@ -592,7 +594,7 @@ KERNEL(concrete_gate_infer, LANES)(BUF(const T, loga), BUF(T, gate), const vecto
 }
 #endif
 
-/* ============================================================================== block_renew ==== */
+/* ========================================================================= block_renew ==== */
 
 /* The sum of the first `parts` partial results, by the whole group. */
 DEVICE R NAME(renew_total)(const GLOBAL R *partial, i32 parts, LOCAL_ARG R *scratch)
@@ -624,7 +626,8 @@ KERNEL(renew_moments, LANES)
     R sum = 0, count = 0;
     BLOCK_WALK(at, a)
     {
-        const i32 i = (i32)((u32)at.run / (u32)a.block_cols), j = (i32)((u32)at.run % (u32)a.block_cols);
+        const i32 i = (i32)((u32)at.run / (u32)a.block_cols),
+                  j = (i32)((u32)at.run % (u32)a.block_cols);
         if (!keep[at.row] || i >= block_extent(a.rows, slot_row[at.row], a.block_rows) ||
             j >= block_extent(a.cols, slot_col[at.row], a.block_cols))
             continue;
@@ -661,7 +664,8 @@ KERNEL(block_renew, LANES)
     }
     BLOCK_WALK(at, a)
     {
-        const i32 i = (i32)((u32)at.run / (u32)a.block_cols), j = (i32)((u32)at.run % (u32)a.block_cols);
+        const i32 i = (i32)((u32)at.run / (u32)a.block_cols),
+                  j = (i32)((u32)at.run % (u32)a.block_cols);
         if (keep[at.row] || i >= block_extent(a.rows, slot_row[at.row], a.block_rows) ||
             j >= block_extent(a.cols, slot_col[at.row], a.block_cols))
             continue;

@@ -1,0 +1,48 @@
+/* Shared by the files of the CUDA backend. */
+#ifndef BSKI_CUDA_H
+#define BSKI_CUDA_H
+
+#include <stdbool.h>
+
+#include <cuda_runtime_api.h>
+
+#include <backends/simt/launch.h>
+
+typedef struct bski_cuda_device {
+    simt_device simt; /* first: what the portable kernels see */
+    int index;
+} bski_cuda_device;
+
+typedef struct bski_cuda_queue {
+    simt_queue simt; /* first: what launches see */
+    cudaStream_t stream;
+    bool wrapped;
+} bski_cuda_queue;
+
+/* The rank of the newest architecture whose code a device of a compute capability (10 x major +
+ * minor) runs. Code for an architecture with an "a" runs on that capability alone. */
+int32_t bski_cuda_arch(int capability);
+
+/* Sets a message with the name of a CUDA error and answers the status that it stands for. */
+bsk_status bski_cuda_fail(const bsk_host *host, cudaError_t error, const char *what);
+
+/* The functions of bsk_backend. */
+bsk_status bski_cuda_probe(const bsk_host *host, int32_t *count);
+bsk_status bski_cuda_device_open(const bsk_host *host, int32_t index, void **device,
+                                 bsk_device_props *props);
+void bski_cuda_device_close(void *device);
+bsk_status bski_cuda_queue_create(void *device, void **queue);
+bsk_status bski_cuda_queue_wrap(void *device, void *native, void **queue);
+void bski_cuda_queue_destroy(void *queue);
+bsk_status bski_cuda_queue_sync(void *queue);
+bsk_status bski_cuda_mem_alloc(void *device, size_t bytes, bsk_mem *mem);
+void bski_cuda_mem_free(void *device, bsk_mem mem);
+bsk_status bski_cuda_mem_upload(void *queue, bsk_mem dst, const void *src, size_t bytes);
+bsk_status bski_cuda_mem_download(void *queue, void *dst, bsk_mem src, size_t bytes);
+bsk_status bski_cuda_mem_fill(void *queue, bsk_mem dst, uint8_t byte, size_t bytes);
+bsk_status bski_cuda_event_create(void *device, void **event);
+void bski_cuda_event_destroy(void *event);
+bsk_status bski_cuda_event_record(void *event, void *queue);
+bsk_status bski_cuda_event_elapsed(void *start, void *stop, double *milliseconds);
+
+#endif

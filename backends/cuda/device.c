@@ -1,0 +1,531 @@
+/* CUDA devices, queues, memory, events and launches of the portable kernels.
+ *
+ * Every function makes its device current for the calls it makes, and leaves the thread's device as
+ * it was. */
+#include <stdio.h>
+#include <string.h>
+
+#include <backends/cuda/cuda.h>
+
+/* --- Errors --- */
+
+typedef struct error_row {
+    cudaError_t error;
+    bsk_status status;
+} error_row;
+
+/* Errors that are not here are BSK_E_DEVICE. */
+static const error_row error_rows[] = {
+    {cudaErrorMemoryAllocation, BSK_E_DEVICE_NOMEM},
+    {cudaErrorInvalidValue, BSK_E_INVALID},
+    {cudaErrorInvalidDevice, BSK_E_INVALID},
+    {cudaErrorInvalidResourceHandle, BSK_E_INVALID},
+    {cudaErrorStreamCaptureUnsupported, BSK_E_INVALID},
+    {cudaErrorStreamCaptureInvalidated, BSK_E_INVALID},
+    {cudaErrorStreamCaptureImplicit, BSK_E_INVALID},
+    {cudaErrorCapturedEvent, BSK_E_INVALID},
+    {cudaErrorInvalidDeviceFunction, BSK_E_UNSUPPORTED},
+    {cudaErrorNoKernelImageForDevice, BSK_E_UNSUPPORTED},
+    {cudaErrorUnsupportedPtxVersion, BSK_E_UNSUPPORTED},
+    /* The context is dead after these: every later call gives the same error. */
+    {cudaErrorECCUncorrectable, BSK_E_DEVICE_LOST},
+    {cudaErrorNvlinkUncorrectable, BSK_E_DEVICE_LOST},
+    {cudaErrorIllegalAddress, BSK_E_DEVICE_LOST},
+    {cudaErrorLaunchTimeout, BSK_E_DEVICE_LOST},
+    {cudaErrorContextIsDestroyed, BSK_E_DEVICE_LOST},
+    {cudaErrorAssert, BSK_E_DEVICE_LOST},
+    {cudaErrorHardwareStackError, BSK_E_DEVICE_LOST},
+    {cudaErrorIllegalInstruction, BSK_E_DEVICE_LOST},
+    {cudaErrorMisalignedAddress, BSK_E_DEVICE_LOST},
+    {cudaErrorInvalidAddressSpace, BSK_E_DEVICE_LOST},
+    {cudaErrorInvalidPc, BSK_E_DEVICE_LOST},
+    {cudaErrorLaunchFailure, BSK_E_DEVICE_LOST},
+};
+
+bsk_status bski_cuda_fail(const bsk_host *host, cudaError_t error, const char *what)
+{
+    bsk_status status = BSK_E_DEVICE;
+    for (size_t i = 0; i < sizeof error_rows / sizeof *error_rows; i++)
+        if (error_rows[i].error == error)
+            status = error_rows[i].status;
+    cudaGetLastError(); /* the caller hears of it here, and not from the next call of its own */
+    return host->fail(host->context, status, "cuda: %s: %s (%s)", what, cudaGetErrorName(error),
+                      cudaGetErrorString(error));
+}
+
+static bsk_status status_of(const bsk_host *host, cudaError_t error, const char *what)
+{
+    return error ? bski_cuda_fail(host, error, what) : BSK_OK;
+}
+
+/* Zero-filled; NULL and a message if memory is short. */
+static void *host_alloc(const bsk_host *host, size_t bytes, const char *what)
+{
+    void *p = host->allocator.resize(host->allocator.user, NULL, bytes);
+    if (p)
+        memset(p, 0, bytes);
+    else
+        host->fail(host->context, BSK_E_NOMEM, "cuda: no memory for %s", what);
+    return p;
+}
+
+static void host_free(const bsk_host *host, void *pointer)
+{
+    if (pointer)
+        host->allocator.resize(host->allocator.user, pointer, 0);
+}
+
+/* --- The current device --- */
+
+static cudaError_t device_enter(const bski_cuda_device *d, int *before)
+{
+    cudaError_t error = cudaGetDevice(before);
+    if (error || *before == d->index)
+        return error;
+    error = cudaSetDevice(d->index);
+    if (error)
+        *before = d->index;
+    return error;
+}
+
+static void device_leave(const bski_cuda_device *d, int before)
+{
+    if (before != d->index)
+        cudaSetDevice(before);
+}
+
+/* Evaluates a call with the device current. */
+#define ON_DEVICE(error, d, call)                                                                  \
+    do {                                                                                           \
+        int before = (d)->index;                                                                   \
+        (error) = device_enter(d, &before);                                                        \
+        if (!(error))                                                                              \
+            (error) = (call);                                                                      \
+        device_leave(d, before);                                                                   \
+    } while (0)
+
+/* --- Devices --- */
+
+bsk_status bski_cuda_probe(const bsk_host *host, int32_t *count)
+{
+    int n = 0; /* left alone without a driver */
+    cudaError_t error = cudaGetDeviceCount(&n);
+    *count = error ? 0 : n;
+    if (error) {
+        const bool absent = error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice;
+        host->log(host->context, absent ? BSK_LOG_INFO : BSK_LOG_WARN, "cuda: no device: %s (%s)",
+                  cudaGetErrorName(error), cudaGetErrorString(error));
+        cudaGetLastError();
+    }
+    return BSK_OK;
+}
+
+/* Kernels: the address of the symbol that the compiler makes for one stands for it. */
+struct simt_kernel {
+    const char *name; /* with its type */
+    const char *variant;
+    const void *function;
+};
+
+#define SIMT_KERNEL(file, kernel, type, variant) extern const char kernel##_##type[];
+#include <backends/simt/instances.inc>
+#undef SIMT_KERNEL
+
+#define SIMT_KERNEL(file, kernel, type, variant) {#kernel "_" #type, variant, kernel##_##type},
+static const simt_kernel kernels[] = {
+#include <backends/simt/instances.inc>
+};
+#undef SIMT_KERNEL
+
+/* Names of the storage types in the dialect. */
+static const char *const type_names[BSK_DTYPE_COUNT] = {
+    [BSK_F64] = "f64", [BSK_F32] = "f32", [BSK_F16] = "f16", [BSK_BF16] = "bf16"};
+
+/* Whether a kernel is `name` for the type. */
+static bool kernel_is(const simt_kernel *k, const char *name, const char *type)
+{
+    const size_t n = strlen(name);
+    return !strncmp(k->name, name, n) && k->name[n] == '_' && !strcmp(k->name + n + 1, type);
+}
+
+static bsk_status device_kernel(simt_device *device, const char *file, const char *name,
+                                bsk_dtype type, const char *variant, const simt_kernel **kernel)
+{
+    const bski_cuda_device *d = (const bski_cuda_device *)device;
+    const bsk_host *host = device->host;
+    const char *type_name = (unsigned)type < BSK_DTYPE_COUNT ? type_names[type] : NULL;
+    const simt_kernel *k = NULL;
+    *kernel = NULL;
+    for (size_t i = 0; type_name && i < sizeof kernels / sizeof *kernels; i++)
+        if (kernel_is(&kernels[i], name, type_name) && !strcmp(kernels[i].variant, variant))
+            k = &kernels[i];
+    if (!k)
+        return host->fail(host->context, BSK_E_INTERNAL,
+                          "cuda: no kernel %s (%s) for type %d in %s", name, variant, (int)type,
+                          file);
+    /* Loads the kernel now: a first launch that loads it could not be captured in a graph. */
+    struct cudaFuncAttributes attributes;
+    cudaError_t error;
+    ON_DEVICE(error, d, cudaFuncGetAttributes(&attributes, k->function));
+    if (error)
+        return bski_cuda_fail(host, error, k->name);
+    *kernel = k;
+    return BSK_OK;
+}
+
+/* --- Launches --- */
+
+enum { MAX_GROUPS_X = INT32_MAX, MAX_GROUPS_YZ = 65535 };
+
+static bsk_status device_launch(simt_queue *queue, const simt_kernel *kernel, const simt_launch *l)
+{
+    const bski_cuda_queue *q = (const bski_cuda_queue *)queue;
+    const bski_cuda_device *d = (const bski_cuda_device *)queue->device;
+    const bsk_host *host = queue->device->host;
+    const int64_t *groups = l->groups;
+    if (groups[0] <= 0 || groups[1] <= 0 || groups[2] <= 0)
+        return BSK_OK;
+    if (groups[0] > MAX_GROUPS_X || groups[1] > MAX_GROUPS_YZ || groups[2] > MAX_GROUPS_YZ)
+        return host->fail(host->context, BSK_E_UNSUPPORTED,
+                          "cuda: %s: a grid of %lld x %lld x %lld groups; at most %d x %d x %d are "
+                          "legal",
+                          kernel->name, (long long)groups[0], (long long)groups[1],
+                          (long long)groups[2], MAX_GROUPS_X, MAX_GROUPS_YZ, MAX_GROUPS_YZ);
+    void *address[SIMT_MAX_BUFFERS], *arguments[SIMT_MAX_BUFFERS + 1];
+    for (int32_t i = 0; i < l->buffer_count; i++) {
+        address[i] = bsk_mem_address(l->buffers[i]);
+        arguments[i] = &address[i];
+    }
+    /* Read before the call returns; the cast is what the interface asks for. */
+    arguments[l->buffer_count] = (void *)(uintptr_t)l->scalars;
+    const dim3 grid = {(unsigned)groups[0], (unsigned)groups[1], (unsigned)groups[2]};
+    const dim3 group = {(unsigned)l->group_size, 1, 1};
+    cudaError_t error;
+    ON_DEVICE(error, d, cudaLaunchKernel(kernel->function, grid, group, arguments, 0, q->stream));
+    return status_of(host, error, kernel->name);
+}
+
+/* --- Tables --- */
+
+/* Copies on a stream of its own, so that neither the caller's streams nor a capture of them are
+ * touched, and waits. */
+static cudaError_t table_fill(void *to, const void *data, size_t bytes)
+{
+    cudaStream_t stream;
+    cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (error)
+        return error;
+    error = cudaMemcpyAsync(to, data, bytes, cudaMemcpyHostToDevice, stream);
+    cudaError_t waited = cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+    return error ? error : waited;
+}
+
+static bsk_status device_table(simt_device *device, const void *data, size_t bytes, bsk_mem *mem)
+{
+    const bski_cuda_device *d = (const bski_cuda_device *)device;
+    bsk_status status = BSK_OK;
+    *mem = (bsk_mem){BSK_MEM_NULL, NULL, 0, 0};
+    if (bytes)
+        status = bski_cuda_mem_alloc(device, bytes, mem);
+    if (status || !bytes)
+        return status;
+    cudaError_t error;
+    ON_DEVICE(error, d, table_fill(mem->handle, data, bytes));
+    if (error) {
+        bski_cuda_mem_free(device, *mem);
+        *mem = (bsk_mem){BSK_MEM_NULL, NULL, 0, 0};
+    }
+    return status_of(device->host, error, "a table");
+}
+
+static void device_table_free(simt_device *device, bsk_mem *mem)
+{
+    bski_cuda_mem_free(device, *mem);
+    *mem = (bsk_mem){BSK_MEM_NULL, NULL, 0, 0};
+}
+
+static const simt_api device_api = {
+    .kernel = device_kernel,
+    .launch = device_launch,
+    .table = device_table,
+    .table_free = device_table_free,
+};
+
+/* --- Opening --- */
+
+static int device_number(int index, enum cudaDeviceAttr what)
+{
+    int value = 0;
+    return cudaDeviceGetAttribute(&value, what, index) ? 0 : value;
+}
+
+static cudaError_t device_props(int index, bsk_device_props *props)
+{
+    struct cudaDeviceProp p;
+    int driver = 0;
+    cudaError_t error = cudaGetDeviceProperties(&p, index);
+    if (!error)
+        error = cudaDriverGetVersion(&driver);
+    if (error)
+        return error;
+    *props = (bsk_device_props){
+        .struct_size = sizeof *props,
+        .arch = bski_cuda_arch(10 * p.major + p.minor),
+        .compute_units = p.multiProcessorCount,
+        .memory_bytes = p.totalGlobalMem,
+        .mem_kinds = 1u << BSK_MEM_DEVICE,
+        .dtypes = BSK_DTYPE_BIT(BSK_F64) | BSK_DTYPE_BIT(BSK_F32) | BSK_DTYPE_BIT(BSK_F16) |
+                  BSK_DTYPE_BIT(BSK_BF16) | BSK_DTYPE_BIT(BSK_I64) | BSK_DTYPE_BIT(BSK_I32) |
+                  BSK_DTYPE_BIT(BSK_U16) | BSK_DTYPE_BIT(BSK_U8),
+        .local_bytes = p.sharedMemPerBlock,
+        .max_group = device_number(index, cudaDevAttrMaxThreadsPerBlock),
+        .wave = device_number(index, cudaDevAttrWarpSize),
+    };
+    snprintf(props->name, sizeof props->name, "%.*s", (int)sizeof props->name - 1, p.name);
+    snprintf(props->driver, sizeof props->driver, "CUDA %d.%d", driver / 1000, driver % 1000 / 10);
+    return cudaSuccess;
+}
+
+bsk_status bski_cuda_device_open(const bsk_host *host, int32_t index, void **device,
+                                 bsk_device_props *props)
+{
+    char what[32];
+    *device = NULL;
+    snprintf(what, sizeof what, "device %d", (int)index);
+    cudaError_t error = device_props(index, props);
+    if (error)
+        return bski_cuda_fail(host, error, what);
+    bski_cuda_device *d = host_alloc(host, sizeof *d, "a device");
+    if (!d)
+        return BSK_E_NOMEM;
+    d->simt.api = &device_api;
+    d->simt.host = host;
+    d->simt.props = *props;
+    d->index = index;
+    *device = d;
+    return BSK_OK;
+}
+
+void bski_cuda_device_close(void *device)
+{
+    bski_cuda_device *d = device;
+    if (d)
+        host_free(d->simt.host, d);
+}
+
+/* --- Queues --- */
+
+static const bski_cuda_device *queue_device(const bski_cuda_queue *q)
+{
+    return (const bski_cuda_device *)q->simt.device;
+}
+
+static bsk_status queue_make(bski_cuda_device *d, cudaStream_t stream, bool wrapped, void **queue)
+{
+    bski_cuda_queue *q = host_alloc(d->simt.host, sizeof *q, "a queue");
+    if (!q)
+        return BSK_E_NOMEM;
+    q->simt.device = &d->simt;
+    q->stream = stream;
+    q->wrapped = wrapped;
+    *queue = q;
+    return BSK_OK;
+}
+
+bsk_status bski_cuda_queue_create(void *device, void **queue)
+{
+    bski_cuda_device *d = device;
+    cudaStream_t stream;
+    cudaError_t error;
+    *queue = NULL;
+    ON_DEVICE(error, d, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    if (error)
+        return bski_cuda_fail(d->simt.host, error, "a queue");
+    bsk_status status = queue_make(d, stream, false, queue);
+    if (status)
+        cudaStreamDestroy(stream);
+    return status;
+}
+
+/* The device of a stream. The default streams belong to the current device, whichever that is. */
+static cudaError_t stream_device(cudaStream_t stream, int *index)
+{
+#if CUDART_VERSION >= 12080
+    return cudaStreamGetDevice(stream, index);
+#else
+    /* No call answers that; but an event goes only into streams of its own device. */
+    cudaEvent_t event;
+    cudaError_t error = cudaGetDevice(index);
+    if (!error)
+        error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    if (error)
+        return error;
+    if (cudaEventRecord(event, stream) == cudaErrorInvalidResourceHandle) {
+        *index = -1;
+        cudaGetLastError();
+    }
+    return cudaEventDestroy(event);
+#endif
+}
+
+bsk_status bski_cuda_queue_wrap(void *device, void *native, void **queue)
+{
+    bski_cuda_device *d = device;
+    const bsk_host *host = d->simt.host;
+    int index = -1;
+    cudaError_t error;
+    *queue = NULL;
+    ON_DEVICE(error, d, stream_device(native, &index));
+    if (error)
+        return bski_cuda_fail(host, error, "native");
+    if (index != d->index)
+        return host->fail(host->context, BSK_E_INVALID,
+                          "cuda: native is a stream of another device than cuda:%d", d->index);
+    return queue_make(d, native, true, queue);
+}
+
+void bski_cuda_queue_destroy(void *queue)
+{
+    bski_cuda_queue *q = queue;
+    if (!q)
+        return;
+    if (!q->wrapped) {
+        cudaStreamSynchronize(q->stream);
+        cudaStreamDestroy(q->stream);
+    }
+    host_free(q->simt.device->host, q);
+}
+
+bsk_status bski_cuda_queue_sync(void *queue)
+{
+    const bski_cuda_queue *q = queue;
+    cudaError_t error;
+    ON_DEVICE(error, queue_device(q), cudaStreamSynchronize(q->stream));
+    return status_of(q->simt.device->host, error, "work of the queue");
+}
+
+/* --- Memory --- */
+
+bsk_status bski_cuda_mem_alloc(void *device, size_t bytes, bsk_mem *mem)
+{
+    const bski_cuda_device *d = device;
+    void *p = NULL;
+    char what[64];
+    cudaError_t error;
+    *mem = (bsk_mem){BSK_MEM_NULL, NULL, 0, 0};
+    ON_DEVICE(error, d, cudaMalloc(&p, bytes ? bytes : 1));
+    if (error) {
+        snprintf(what, sizeof what, "a buffer of %zu bytes", bytes);
+        return bski_cuda_fail(d->simt.host, error, what);
+    }
+    *mem = (bsk_mem){BSK_MEM_DEVICE, p, 0, bytes};
+    return BSK_OK;
+}
+
+void bski_cuda_mem_free(void *device, bsk_mem mem)
+{
+    const bski_cuda_device *d = device;
+    cudaError_t error;
+    if (mem.kind != BSK_MEM_DEVICE || !mem.handle)
+        return;
+    ON_DEVICE(error, d, cudaFree(mem.handle));
+    if (error) { /* of earlier work, which its queue reports */
+        d->simt.host->log(d->simt.host->context, BSK_LOG_INFO, "cuda: freeing memory: %s",
+                          cudaGetErrorName(error));
+        cudaGetLastError();
+    }
+}
+
+static bsk_status queue_copy(const bski_cuda_queue *q, void *dst, const void *src, size_t bytes,
+                             enum cudaMemcpyKind kind, const char *what)
+{
+    cudaError_t error = cudaSuccess;
+    if (bytes)
+        ON_DEVICE(error, queue_device(q), cudaMemcpyAsync(dst, src, bytes, kind, q->stream));
+    return status_of(q->simt.device->host, error, what);
+}
+
+bsk_status bski_cuda_mem_upload(void *queue, bsk_mem dst, const void *src, size_t bytes)
+{
+    return queue_copy(queue, bsk_mem_address(dst), src, bytes, cudaMemcpyHostToDevice, "an upload");
+}
+
+bsk_status bski_cuda_mem_download(void *queue, void *dst, bsk_mem src, size_t bytes)
+{
+    return queue_copy(queue, dst, bsk_mem_address(src), bytes, cudaMemcpyDeviceToHost,
+                      "a download");
+}
+
+bsk_status bski_cuda_mem_fill(void *queue, bsk_mem dst, uint8_t byte, size_t bytes)
+{
+    const bski_cuda_queue *q = queue;
+    cudaError_t error = cudaSuccess;
+    if (bytes)
+        ON_DEVICE(error, queue_device(q),
+                  cudaMemsetAsync(bsk_mem_address(dst), byte, bytes, q->stream));
+    return status_of(q->simt.device->host, error, "a fill");
+}
+
+/* --- Events --- */
+
+typedef struct queue_event {
+    const bski_cuda_device *device;
+    cudaEvent_t handle;
+} queue_event;
+
+bsk_status bski_cuda_event_create(void *device, void **event)
+{
+    const bski_cuda_device *d = device;
+    const bsk_host *host = d->simt.host;
+    queue_event *e = host_alloc(host, sizeof *e, "an event");
+    *event = NULL;
+    if (!e)
+        return BSK_E_NOMEM;
+    e->device = d;
+    cudaError_t error;
+    ON_DEVICE(error, d, cudaEventCreate(&e->handle));
+    if (error) {
+        host_free(host, e);
+        return bski_cuda_fail(host, error, "an event");
+    }
+    *event = e;
+    return BSK_OK;
+}
+
+void bski_cuda_event_destroy(void *event)
+{
+    queue_event *e = event;
+    if (!e)
+        return;
+    cudaEventDestroy(e->handle);
+    host_free(e->device->simt.host, e);
+}
+
+bsk_status bski_cuda_event_record(void *event, void *queue)
+{
+    const queue_event *e = event;
+    const bski_cuda_queue *q = queue;
+    cudaError_t error;
+    ON_DEVICE(error, e->device, cudaEventRecord(e->handle, q->stream));
+    return status_of(e->device->simt.host, error, "an event");
+}
+
+static cudaError_t events_elapsed(const queue_event *from, const queue_event *to, float *elapsed)
+{
+    cudaError_t error = cudaEventSynchronize(from->handle);
+    if (!error)
+        error = cudaEventSynchronize(to->handle);
+    return error ? error : cudaEventElapsedTime(elapsed, from->handle, to->handle);
+}
+
+bsk_status bski_cuda_event_elapsed(void *start, void *stop, double *milliseconds)
+{
+    const queue_event *from = start;
+    float elapsed = 0;
+    cudaError_t error;
+    ON_DEVICE(error, from->device, events_elapsed(from, stop, &elapsed));
+    if (!error)
+        *milliseconds = elapsed;
+    return status_of(from->device->simt.host, error, "the time between two events");
+}

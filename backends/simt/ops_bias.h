@@ -1,0 +1,358 @@
+/* Kernels of bias_act and bias_act_grad, for the type that type.h set. */
+
+#undef SQRT_2_OVER_PI
+#undef SQRT_1_OVER_2
+#define SQRT_2_OVER_PI ((R)0.79788456080286535588)
+#define SQRT_1_OVER_2  ((R)0.70710678118654752440)
+
+/* v(x) and v'(x) of an activation x * sigmoid(v(x)). */
+DEVICE R NAME(act_argument)(i32 act, R x, R *slope)
+{
+    const R cubic = (R)0.044715;
+    if (act == ACT_GELU) {
+        *slope = 2 * SQRT_2_OVER_PI * (1 + 3 * cubic * x * x);
+        return 2 * SQRT_2_OVER_PI * x * (1 + cubic * x * x);
+    }
+    *slope = act == ACT_SILU ? (R)1 : (R)1.702;
+    return *slope * x;
+}
+
+DEVICE R NAME(act_of)(i32 act, R x)
+{
+    R slope;
+    if (act == ACT_NONE)
+        return x;
+    if (act == ACT_RELU)
+        return x <= 0 ? (R)0 : x; /* keeps NaN */
+    if (act == ACT_GELU_ERF)
+        return (R)0.5 * x * MATH(erfc)(-x * SQRT_1_OVER_2);
+    return NAME(fast_divide)(x, 1 + NAME(fast_exp)(-NAME(act_argument)(act, x, &slope)));
+}
+
+DEVICE R NAME(act_slope)(i32 act, R x)
+{
+    if (act == ACT_NONE)
+        return 1;
+    if (act == ACT_RELU)
+        return x > 0 ? (R)1 : x <= 0 ? (R)0 : x;
+    if (act == ACT_GELU_ERF)
+        return (R)0.5 * MATH(erfc)(-x * SQRT_1_OVER_2) +
+               x * ((R)0.5 * SQRT_2_OVER_PI) * NAME(fast_exp)((R)-0.5 * x * x);
+    /* sigmoid(v) and sigmoid(-v), both without cancellation */
+    R slope;
+    const R v = NAME(act_argument)(act, x, &slope), t = NAME(fast_exp)(-MATH(fabs)(v));
+    const R high = NAME(fast_divide)(1, 1 + t), low = t * high, bend = high * low;
+    return (v >= 0 ? high : v < 0 ? low : v) + (bend > 0 ? x * bend * slope : (R)0);
+}
+
+/* Adds the bias to a run. */
+DEVICE void NAME(bias_add)(i32 on, const GLOBAL R *bias, const walk *w, i32 count, i32 vector, R *v)
+{
+    R b[VEC];
+    if (on == BIAS_COL) {
+        NAME(load_part)(R_TYPE, bias, w->run * VEC, 1, count, vector, b);
+        UNROLL
+        for (i32 e = 0; e < VEC; e++)
+            v[e] += b[e];
+    } else if (on == BIAS_ROW) {
+        b[0] = bias[w->row];
+        UNROLL
+        for (i32 e = 0; e < VEC; e++)
+            v[e] += b[0];
+    }
+}
+
+#if LANES > 1
+DEVICE void NAME(bias_add_packed)(i32 on, const GLOBAL R *bias, i64 row, i64 run, R *v)
+{
+    R b[VEC];
+    if (on == BIAS_COL)
+        NAME(load_run)(R_TYPE, bias, run * VEC, b);
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        v[e] += on == BIAS_COL ? b[e] : on == BIAS_ROW ? bias[row] : (R)0;
+}
+#endif
+
+/* Branches on act once for a run. */
+DEVICE void NAME(act_run)(i32 act, R *v)
+{
+#define EACH(code)                                                                                 \
+    if (act == code) {                                                                             \
+        UNROLL                                                                                     \
+        for (i32 e = 0; e < VEC; e++)                                                              \
+            v[e] = NAME(act_of)(code, v[e]);                                                       \
+    }
+    EACH(ACT_RELU)
+    EACH(ACT_GELU)
+    EACH(ACT_GELU_ERF)
+    EACH(ACT_SILU)
+    EACH(ACT_QUICK_GELU)
+#undef EACH
+}
+
+/* d *= act'(v), element by element. */
+DEVICE void NAME(slope_run)(i32 act, const R *v, R *d)
+{
+#define EACH(code)                                                                                 \
+    if (act == code) {                                                                             \
+        UNROLL                                                                                     \
+        for (i32 e = 0; e < VEC; e++)                                                              \
+            d[e] *= NAME(act_slope)(code, v[e]);                                                   \
+    }
+    EACH(ACT_RELU)
+    EACH(ACT_GELU)
+    EACH(ACT_GELU_ERF)
+    EACH(ACT_SILU)
+    EACH(ACT_QUICK_GELU)
+#undef EACH
+}
+
+KERNEL(bias_act, LANES)
+(BUF(const T, x), BUF(const R, bias), BUF(u8, y), const bias_act_arg a)
+{
+    OPEN(const T, x);
+    OPEN(const R, bias);
+    OPEN(u8, y);
+    walk w = walk_start(a.rows, a.cols, VEC);
+#if LANES > 1
+    while (a.packed && w.left >= 4) {
+        u32x4 q[4];
+        walk at[4];
+        UNROLL
+        for (i32 u = 0; u < 4; u++) {
+            at[u] = w;
+            q[u] = *(const GLOBAL u32x4 *)(x + w.row * a.x_row + w.run * VEC);
+            walk_next(&w);
+        }
+        UNROLL
+        for (i32 u = 0; u < 4; u++) {
+            R v[VEC];
+            NAME(unpack_run)(q[u], v);
+            NAME(bias_add_packed)(a.bias, bias, at[u].row, at[u].run, v);
+            NAME(act_run)(a.act, v);
+            NAME(store_run)(SIMT_CODE, y, at[u].row * a.y_row + at[u].run * VEC, v);
+        }
+    }
+#endif
+    NO_UNROLL
+    for (; w.left > 0; walk_next(&w)) {
+        const i32 count = run_length(a.cols, w.run * VEC, VEC);
+        R v[VEC];
+        NAME(load_part)
+        (SIMT_CODE, x, w.row * a.x_row + w.run * VEC * a.x_col, a.x_col, count, a.vector, v);
+        NAME(bias_add)(a.bias, bias, &w, count, a.bias_vector, v);
+        NAME(act_run)(a.act, v);
+        NAME(store_part)
+        (a.y_type, y, w.row * a.y_row + w.run * VEC * a.y_col, a.y_col, count, a.vector, v);
+    }
+}
+
+/* One run of dx, which is 0 past the end. x is not read where the activation is none. */
+DEVICE void NAME(slope_part)(const bias_act_grad_arg *a, const GLOBAL T *dy, const GLOBAL u8 *x,
+                             const GLOBAL R *bias, const walk *w, R *d)
+{
+    const i64 col = w->run * VEC;
+    const i32 count = run_length(a->cols, col, VEC);
+    R v[VEC];
+    NAME(load_part)
+    (SIMT_CODE, dy, w->row * a->dy_row + col * a->dy_col, a->dy_col, count, a->vector, d);
+    if (a->act == ACT_NONE)
+        return;
+    NAME(load_part)
+    (a->x_type, x, w->row * a->x_row + col * a->x_col, a->x_col, count, a->vector, v);
+    NAME(bias_add)(a->bias, bias, w, count, a->bias_vector, v);
+    NAME(slope_run)(a->act, v, d);
+}
+
+#if LANES > 1
+/* The same for a packed run: q[0] of dy, q[1] of x. */
+DEVICE void NAME(slope_load)(const bias_act_grad_arg *a, const GLOBAL T *dy, const GLOBAL u8 *x,
+                             i64 row, i64 run, u32x4 *q)
+{
+    q[0] = *(const GLOBAL u32x4 *)(dy + row * a->dy_row + run * VEC);
+    if (a->act != ACT_NONE)
+        q[1] = *(const GLOBAL u32x4 *)((const GLOBAL T *)x + row * a->x_row + run * VEC);
+}
+
+DEVICE void NAME(slope_packed)(const bias_act_grad_arg *a, const GLOBAL R *bias, GLOBAL u8 *dx,
+                               i64 row, i64 run, const u32x4 *q, R *d)
+{
+    R v[VEC];
+    NAME(unpack_run)(q[0], d);
+    if (a->act != ACT_NONE) {
+        NAME(unpack_run)(q[1], v);
+        NAME(bias_add_packed)(a->bias, bias, row, run, v);
+        NAME(slope_run)(a->act, v, d);
+    }
+    if (dx)
+        NAME(store_run)(SIMT_CODE, dx, row * a->dx_row + run * VEC, d);
+}
+#endif
+
+DEVICE void NAME(slope_store)(const bias_act_grad_arg *a, const walk *w, GLOBAL u8 *dx, const R *d)
+{
+    const i64 col = w->run * VEC;
+    NAME(store_part)
+    (a->dx_type, dx, w->row * a->dx_row + col * a->dx_col, a->dx_col, run_length(a->cols, col, VEC),
+     a->vector, d);
+}
+
+KERNEL(bias_act_grad, LANES)
+(BUF(const T, dy), BUF(const u8, x), BUF(const R, bias), BUF(u8, dx), const bias_act_grad_arg a)
+{
+    OPEN(const T, dy);
+    OPEN(const u8, x);
+    OPEN(const R, bias);
+    OPEN(u8, dx);
+    walk w = walk_start(a.rows, a.cols, VEC);
+    R d[VEC];
+#if LANES > 1
+    while (a.packed && w.left >= 2) {
+        u32x4 q[2][2];
+        walk at[2];
+        UNROLL
+        for (i32 u = 0; u < 2; u++) {
+            at[u] = w;
+            NAME(slope_load)(&a, dy, x, w.row, w.run, q[u]);
+            walk_next(&w);
+        }
+        UNROLL
+        for (i32 u = 0; u < 2; u++)
+            NAME(slope_packed)(&a, bias, dx, at[u].row, at[u].run, q[u], d);
+    }
+#endif
+    NO_UNROLL
+    for (; w.left > 0; walk_next(&w)) {
+        NAME(slope_part)(&a, dy, x, bias, &w, d);
+        NAME(slope_store)(&a, &w, dx, d);
+    }
+}
+
+/* dx, where given, and partial sums of it; features are columns. Group (i, j): runs from
+ * i * lanes_run on, share j of the rows. */
+KERNEL(bias_act_grad_cols, LANES)
+(BUF(const T, dy), BUF(const u8, x), BUF(const R, bias), BUF(u8, dx), BUF(R, partial),
+ const bias_act_grad_arg a)
+{
+    LOCAL R scratch[LANES * VEC];
+    OPEN(const T, dy);
+    OPEN(const u8, x);
+    OPEN(const R, bias);
+    OPEN(u8, dx);
+    OPEN(R, partial);
+    const i32 lanes_row = LANES / a.lanes_run, lane_row = LANE / a.lanes_run;
+    walk w;
+    w.run = GROUP(0) * a.lanes_run + LANE % a.lanes_run;
+    w.row = GROUP(1) * a.share + lane_row;
+    i64 end = (GROUP(1) + 1) * a.share < a.rows ? (GROUP(1) + 1) * a.share : a.rows;
+    if (w.run * VEC >= a.cols)
+        end = 0;
+    R sum[VEC], d[VEC];
+    for (i32 e = 0; e < VEC; e++)
+        sum[e] = 0;
+#if LANES > 1
+    NO_UNROLL
+    for (; a.packed && w.row + lanes_row < end; w.row += 2 * lanes_row) {
+        u32x4 q[2][2];
+        UNROLL
+        for (i32 u = 0; u < 2; u++)
+            NAME(slope_load)(&a, dy, x, w.row + u * lanes_row, w.run, q[u]);
+        UNROLL
+        for (i32 u = 0; u < 2; u++) {
+            NAME(slope_packed)(&a, bias, dx, w.row + u * lanes_row, w.run, q[u], d);
+            UNROLL
+            for (i32 e = 0; e < VEC; e++)
+                sum[e] += d[e];
+        }
+    }
+#endif
+    NO_UNROLL
+    for (; w.row < end; w.row += lanes_row) {
+        NAME(slope_part)(&a, dy, x, bias, &w, d);
+        UNROLL
+        for (i32 e = 0; e < VEC; e++)
+            sum[e] += d[e];
+        if (dx)
+            NAME(slope_store)(&a, &w, dx, d);
+    }
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        scratch[e * LANES + LANE] = sum[e];
+    SYNC();
+    for (i32 reach = lanes_row / 2; reach > 0; reach /= 2) {
+        if (lane_row < reach)
+            for (i32 e = 0; e < VEC; e++)
+                scratch[e * LANES + LANE] += scratch[e * LANES + LANE + reach * a.lanes_run];
+        SYNC();
+    }
+    for (i32 e = 0; lane_row == 0 && e < VEC && w.run * VEC + e < a.cols; e++)
+        partial[GROUP(1) * a.cols + w.run * VEC + e] = scratch[e * LANES + LANE];
+}
+
+/* The same where features are rows. Group (i, j): row i, share j of its runs. */
+KERNEL(bias_act_grad_rows, LANES)
+(BUF(const T, dy), BUF(const u8, x), BUF(const R, bias), BUF(u8, dx), BUF(R, partial),
+ const bias_act_grad_arg a)
+{
+    LOCAL R scratch[LANES];
+    OPEN(const T, dy);
+    OPEN(const u8, x);
+    OPEN(const R, bias);
+    OPEN(u8, dx);
+    OPEN(R, partial);
+    const i64 runs = (a.cols + VEC - 1) / VEC;
+    const i64 end = (GROUP(1) + 1) * a.share < runs ? (GROUP(1) + 1) * a.share : runs;
+    walk w;
+    w.row = GROUP(0);
+    w.run = GROUP(1) * a.share + LANE;
+    R sum = 0, d[VEC];
+#if LANES > 1
+    NO_UNROLL
+    for (; a.packed && w.run + a.lanes_run < end; w.run += 2 * a.lanes_run) {
+        u32x4 q[2][2];
+        UNROLL
+        for (i32 u = 0; u < 2; u++)
+            NAME(slope_load)(&a, dy, x, w.row, w.run + u * a.lanes_run, q[u]);
+        UNROLL
+        for (i32 u = 0; u < 2; u++) {
+            NAME(slope_packed)(&a, bias, dx, w.row, w.run + u * a.lanes_run, q[u], d);
+            R part = 0;
+            UNROLL
+            for (i32 e = 0; e < VEC; e++)
+                part += d[e];
+            sum += part;
+        }
+    }
+#endif
+    NO_UNROLL
+    for (; w.run < end; w.run += a.lanes_run) {
+        R part = 0;
+        NAME(slope_part)(&a, dy, x, bias, &w, d);
+        UNROLL
+        for (i32 e = 0; e < VEC; e++)
+            part += d[e];
+        sum += part;
+        if (dx)
+            NAME(slope_store)(&a, &w, dx, d);
+    }
+    sum = NAME(tree_sum)(scratch, LANE, LANES, sum);
+    if (LANE == 0)
+        partial[GROUP(1) * a.rows + w.row] = sum;
+}
+
+KERNEL(dbias_finish, LANES)(BUF(const R, partial), BUF(R, dbias), const dbias_arg a)
+{
+    OPEN(const R, partial);
+    OPEN(R, dbias);
+    const R alpha = NUM(a.alpha), beta = NUM(a.beta);
+    for (walk w = walk_start(a.features, 1, 1); w.left > 0; walk_next(&w)) {
+        R sum = 0;
+        for (i64 s = 0; s < a.shares; s += 8) {
+            UNROLL
+            for (i32 u = 0; u < 8; u++)
+                sum += s + u < a.shares ? partial[(s + u) * a.features + w.row] : (R)0;
+        }
+        dbias[w.row] = beta != 0 ? alpha * sum + beta * dbias[w.row] : alpha * sum;
+    }
+}

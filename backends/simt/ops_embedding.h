@@ -1,0 +1,294 @@
+/* Kernels of embedding, block_gather and embedding_grad, for the type that type.h set. */
+
+KERNEL(embedding, LANES)
+(BUF(const T, table), BUF(const u8, index), BUF(u8, y), const embedding_arg a)
+{
+    OPEN(const T, table);
+    OPEN(const u8, index);
+    OPEN(u8, y);
+    walk w = walk_start(a.rows, a.cols, VEC);
+    while (w.left > 0) {
+        R v[UNDERWAY][VEC];
+        walk at[UNDERWAY];
+        UNROLL
+        for (i32 u = 0; u < UNDERWAY; u++) {
+            at[u] = w;
+            if (w.left > 0) {
+                const i64 col = w.run * VEC, from = load_index(a.index_type, index, w.row);
+                const i32 inside = from >= 0 && from < a.table_rows;
+                NAME(load_part)
+                (SIMT_CODE, table, (inside ? from * a.table_row : 0) + col * a.table_col,
+                 a.table_col, inside ? run_length(a.cols, col, VEC) : 0, a.vector, v[u]);
+            }
+            walk_next(&w);
+        }
+        UNROLL
+        for (i32 u = 0; u < UNDERWAY; u++)
+            if (at[u].left > 0) {
+                const i64 col = at[u].run * VEC;
+                NAME(store_part)
+                (a.y_type, y, at[u].row * a.y_row + col * a.y_col, a.y_col,
+                 run_length(a.cols, col, VEC), a.vector, v[u]);
+            }
+    }
+}
+
+/* Blocks and rows as they are: the bits move unchanged. */
+KERNEL(copy_rows, LANES)
+(BUF(const T, table), BUF(const u8, index), BUF(T, y), const embedding_arg a)
+{
+    OPEN(const T, table);
+    OPEN(const u8, index);
+    OPEN(T, y);
+    for (walk w = walk_start(a.rows, a.cols, VEC); w.left > 0; walk_next(&w)) {
+        const i64 col = w.run * VEC, from = load_index(a.index_type, index, w.row);
+        const i32 inside = from >= 0 && from < a.table_rows;
+        const i32 count = run_length(a.cols, col, VEC);
+        const i64 x_at = (inside ? from * a.table_row : 0) + col * a.table_col;
+        const i64 y_at = w.row * a.y_row + col * a.y_col;
+#if LANES > 1
+        if (a.vector && count == VEC) {
+            u32x4 q = {0, 0, 0, 0};
+            if (inside)
+                q = *(const GLOBAL u32x4 *)(table + x_at);
+            *(GLOBAL u32x4 *)(y + y_at) = q;
+            continue;
+        }
+#endif
+        for (i32 e = 0; e < count; e++)
+            y[y_at + e * a.y_col] = inside ? table[x_at + e * a.table_col] : 0;
+    }
+}
+
+/* ====================================================================== embedding_grad ==== */
+
+DEVICE i32 NAME(sort_key)(const sort_arg *a, const GLOBAL u8 *index, const GLOBAL i32 *keys, i64 i)
+{
+    if (!a->first)
+        return keys[i];
+    const i64 row = load_index(a->index_type, index, i);
+    return (i32)(row >= 0 && row < a->table_rows ? row : a->table_rows);
+}
+
+/* Digits of the tile that starts at position `first`; SORT_DIGITS past the end. */
+DEVICE void NAME(sort_tile)(const sort_arg *a, const GLOBAL u8 *index, const GLOBAL i32 *keys,
+                            i64 first, LOCAL_ARG i32 *tile)
+{
+    for (i32 l = LANE; l < SORT_TILE; l += LANES)
+        tile[l] = first + l < a->count
+                      ? NAME(sort_key)(a, index, keys, first + l) >> a->shift & (SORT_DIGITS - 1)
+                      : SORT_DIGITS;
+}
+
+/* How many of the first `count` digits of a tile are `digit`. */
+DEVICE i32 NAME(sort_matches)(const LOCAL_ARG i32 *tile, i32 count, i32 digit)
+{
+    i32 sum = 0;
+    for (i32 l = 0; l < count; l += 16) {
+        UNROLL
+        for (i32 u = 0; u < 16; u++)
+            sum += l + u < count && tile[l + u] == digit;
+    }
+    return sum;
+}
+
+KERNEL(sort_count, LANES)
+(BUF(const u8, index), BUF(const i32, keys), BUF(i32, counts), const sort_arg a)
+{
+    LOCAL i32 tile[SORT_TILE];
+    LOCAL i32 sum[SORT_DIGITS];
+    OPEN(const u8, index);
+    OPEN(const i32, keys);
+    OPEN(i32, counts);
+    for (i32 d = LANE; d < SORT_DIGITS; d += LANES)
+        sum[d] = 0;
+    for (i32 t = 0; t < a.tiles; t++) {
+        NAME(sort_tile)(&a, index, keys, (GROUP(0) * a.tiles + t) * SORT_TILE, tile);
+        SYNC();
+        for (i32 d = LANE; d < SORT_DIGITS; d += LANES)
+            sum[d] += NAME(sort_matches)(tile, SORT_TILE, d);
+        SYNC();
+    }
+    for (i32 d = LANE; d < SORT_DIGITS; d += LANES)
+        counts[GROUP(0) * SORT_DIGITS + d] = sum[d];
+}
+
+/* Counts become positions: digit by digit, within a digit chunk by chunk. One group. */
+KERNEL(sort_scan, LANES)(BUF(i32, counts), const sort_arg a)
+{
+    LOCAL i32 start[SORT_DIGITS + 1];
+    OPEN(i32, counts);
+    for (i32 d = LANE; d < SORT_DIGITS; d += LANES) {
+        const GLOBAL i32 *mine = counts + d;
+        i32 sum = 0;
+        for (i32 c = 0; c < a.chunks; c += 16) {
+            UNROLL
+            for (i32 u = 0; u < 16; u++)
+                sum += c + u < a.chunks ? mine[(c + u) * SORT_DIGITS] : 0;
+        }
+        start[d + 1] = sum;
+    }
+    SYNC();
+    if (LANE == 0)
+        start[0] = 0;
+#if LANES == 1
+    for (i32 d = 0; d < SORT_DIGITS; d++)
+        start[d + 1] += start[d];
+#else
+    for (i32 step = 1; step < SORT_DIGITS; step *= 2) {
+        const i32 before = LANE >= step ? start[LANE + 1 - step] : 0;
+        SYNC();
+        start[LANE + 1] += before;
+        SYNC();
+    }
+#endif
+    for (i32 d = LANE; d < SORT_DIGITS; d += LANES) {
+        GLOBAL i32 *mine = counts + d;
+        i32 sum = start[d];
+        for (i32 c = 0; c < a.chunks; c += 16) {
+            i32 count[16];
+            UNROLL
+            for (i32 u = 0; u < 16; u++)
+                count[u] = c + u < a.chunks ? mine[(c + u) * SORT_DIGITS] : 0;
+            UNROLL
+            for (i32 u = 0; u < 16; u++)
+                if (c + u < a.chunks) {
+                    mine[(c + u) * SORT_DIGITS] = sum;
+                    sum += count[u];
+                }
+        }
+    }
+}
+
+KERNEL(sort_move, LANES)
+(BUF(const u8, index), BUF(const i32, keys), BUF(const i32, values), BUF(const i32, counts),
+ BUF(i32, keys_out), BUF(i32, values_out), const sort_arg a)
+{
+    LOCAL i32 tile[SORT_TILE];
+    LOCAL i32 next[SORT_DIGITS];
+    OPEN(const u8, index);
+    OPEN(const i32, keys);
+    OPEN(const i32, values);
+    OPEN(const i32, counts);
+    OPEN(i32, keys_out);
+    OPEN(i32, values_out);
+    for (i32 d = LANE; d < SORT_DIGITS; d += LANES)
+        next[d] = counts[GROUP(0) * SORT_DIGITS + d];
+    for (i32 t = 0; t < a.tiles; t++) {
+        const i64 first = (GROUP(0) * a.tiles + t) * SORT_TILE;
+        NAME(sort_tile)(&a, index, keys, first, tile);
+        SYNC();
+        for (i32 l = LANE; l < SORT_TILE && first + l < a.count; l += LANES) {
+            const i32 to = next[tile[l]] + NAME(sort_matches)(tile, l, tile[l]);
+            keys_out[to] = NAME(sort_key)(&a, index, keys, first + l);
+            values_out[to] = a.first ? (i32)(first + l) : values[first + l];
+        }
+        SYNC();
+        for (i32 d = LANE; d < SORT_DIGITS; d += LANES)
+            next[d] += NAME(sort_matches)(tile, SORT_TILE, d);
+        SYNC();
+    }
+}
+
+/* start[v]: the first position of the sorted keys that is not below v, v = 0 .. rows. */
+KERNEL(embedding_starts, LANES)
+(BUF(const i32, keys), BUF(i32, start), const embedding_grad_arg a)
+{
+    OPEN(const i32, keys);
+    OPEN(i32, start);
+    for (walk w = walk_start(a.rows + 1, 1, 1); w.left > 0; walk_next(&w)) {
+        i64 low = 0, high = a.count;
+        while (low < high) {
+            const i64 middle = (low + high) / 2;
+            if (keys[middle] < w.row)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        start[w.row] = (i32)low;
+    }
+}
+
+/* The sum of dy over positions first .. last - 1 of the sorted list, in that order. */
+DEVICE void NAME(embedding_sum)(const embedding_grad_arg *a, const GLOBAL u8 *dy,
+                                const GLOBAL i32 *values, i64 first, i64 last, i64 col, R *sum)
+{
+    const i32 count = run_length(a->cols, col, VEC);
+    for (i32 e = 0; e < VEC; e++)
+        sum[e] = 0;
+    for (i64 p = first; p < last; p += UNDERWAY) {
+        R v[UNDERWAY][VEC];
+        UNROLL
+        for (i32 u = 0; u < UNDERWAY; u++)
+            if (p + u < last)
+                NAME(load_part)
+        (a->dy_type, dy, (i64)values[p + u] * a->dy_row + col, 1, count, a->dy_vector, v[u]);
+        UNROLL
+        for (i32 u = 0; u < UNDERWAY; u++)
+            UNROLL
+        for (i32 e = 0; e < VEC; e++)
+            if (p + u < last)
+                sum[e] += v[u][e];
+    }
+}
+
+KERNEL(embedding_parts, LANES)
+(BUF(const u8, dy), BUF(const i32, keys), BUF(const i32, values), BUF(const i32, start),
+ BUF(R, partial), const embedding_grad_arg a)
+{
+    OPEN(const u8, dy);
+    OPEN(const i32, keys);
+    OPEN(const i32, values);
+    OPEN(const i32, start);
+    OPEN(R, partial);
+    for (walk w = walk_start(2 * a.parts, a.cols, VEC); w.left > 0; walk_next(&w)) {
+        const i64 part = w.row / 2 * PART_COUNT;
+        const i64 end = part + PART_COUNT < a.count ? part + PART_COUNT : a.count;
+        const i32 row = keys[w.row & 1 ? end - 1 : part];
+        if (row >= a.rows || start[row + 1] - start[row] <= PART_COUNT)
+            continue;
+        const i64 first = start[row] > part ? start[row] : part;
+        const i64 last = start[row + 1] < end ? start[row + 1] : end;
+        R sum[VEC];
+        NAME(embedding_sum)(&a, dy, values, first, last, w.run * VEC, sum);
+        const i32 count = run_length(a.cols, w.run * VEC, VEC);
+        for (i32 e = 0; e < VEC; e++)
+            if (e < count)
+                partial[w.row * a.cols + w.run * VEC + e] = sum[e];
+    }
+}
+
+KERNEL(embedding_grad, LANES)
+(BUF(const u8, dy), BUF(const i32, values), BUF(const i32, start), BUF(const R, partial),
+ BUF(u8, dtable), const embedding_grad_arg a)
+{
+    OPEN(const u8, dy);
+    OPEN(const i32, values);
+    OPEN(const i32, start);
+    OPEN(const R, partial);
+    OPEN(u8, dtable);
+    const R alpha = NUM(a.alpha), beta = NUM(a.beta);
+    for (walk w = walk_start(a.rows, a.cols, VEC); w.left > 0; walk_next(&w)) {
+        const i64 col = w.run * VEC, first = start[w.row], last = start[w.row + 1];
+        const i64 at = w.row * a.dtable_row + col;
+        const i32 count = run_length(a.cols, col, VEC);
+        R sum[VEC], old[VEC];
+        if (last - first <= PART_COUNT)
+            NAME(embedding_sum)(&a, dy, values, first, last, col, sum);
+        else {
+            /* The first part may hold other rows: then this one is its last. */
+            i64 p = first / PART_COUNT, slot = 2 * p + (first % PART_COUNT != 0);
+            for (i32 e = 0; e < VEC; e++)
+                sum[e] = 0;
+            for (; p <= (last - 1) / PART_COUNT; slot = 2 * ++p)
+                for (i32 e = 0; e < VEC; e++)
+                    if (e < count)
+                        sum[e] += partial[slot * a.cols + col + e];
+        }
+        if (beta != 0)
+            NAME(load_part)(a.dtable_type, dtable, at, 1, count, a.dtable_vector, old);
+        for (i32 e = 0; e < VEC; e++)
+            sum[e] = beta != 0 ? alpha * sum[e] + beta * old[e] : alpha * sum[e];
+        NAME(store_part)(a.dtable_type, dtable, at, 1, count, a.dtable_vector, sum);
+    }
+}

@@ -1,0 +1,312 @@
+/* The CUDA backend round the kernels: all ops captured in one CUDA graph and replayed, wrapped
+ * streams, the thread's current device, and faults. Argument: the module. */
+#include <stdbool.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include <cuda_runtime_api.h>
+
+#include "requests.h"
+#include "unit.h"
+
+#define CHECK_CUDA(call) CHECK((call) == cudaSuccess)
+
+/* --- One op with its memory on the device --- */
+
+typedef struct job {
+    const bsk_device *device;
+    const bski_op_info *op;
+    request_struct params, args;
+    bsk_plan *plan;
+    bsk_plan_info info;
+    bsk_mem memory[BSKI_MAX_ARGS][REQUEST_PAIRS];
+    unsigned char *wanted[BSKI_MAX_ARGS][REQUEST_PAIRS]; /* after a run; NULL: absent */
+    size_t bytes[BSKI_MAX_ARGS];
+    bsk_mem workspace;
+} job;
+
+static int job_views(const job *j, int i)
+{
+    return j->op->args[i].list ? REQUEST_PAIRS : 1;
+}
+
+/* The numbers that argument i starts from. */
+static unsigned char *job_numbers(const job *j, int i, int p)
+{
+    unsigned char *numbers = malloc(j->bytes[i]);
+    if (!numbers)
+        abort();
+    request_numbers(bski_arg_tensor(j->op, j->params.bytes, i), numbers, j->bytes[i],
+                    (unsigned)(i + 7 * p));
+    return numbers;
+}
+
+static bool job_start(job *j, const bsk_device *device, const bski_op_info *op,
+                      const bsk_layout *layout, int64_t nnz, bool optional)
+{
+    bsk_plan_options options = BSK_INIT(bsk_plan_options);
+    options.fallback = BSK_FALLBACK_FORBID;
+    memset(j, 0, sizeof *j);
+    j->device = device;
+    j->op = op;
+    j->info.struct_size = sizeof j->info;
+    CHECK(request_fill(op, layout, nnz, BSK_F32, optional, &j->params));
+    if (!CHECK_OK(bski_plan_create(op, device, j->params.bytes, &options, &j->plan)))
+        return false;
+    CHECK_OK(bsk_plan_query(j->plan, &j->info));
+    CHECK(j->info.capture_safe && !j->info.synchronous);
+    request_scalars(op, &j->args);
+    for (int i = 0; i < op->arg_count; i++) {
+        const bski_arg *a = &op->args[i];
+        const bsk_tensor *t = bski_arg_tensor(op, j->params.bytes, i);
+        const bsk_mem *list = j->memory[i];
+        if (t->dtype == BSK_NONE)
+            continue;
+        CHECK_OK(bsk_tensor_bytes(t, &j->bytes[i]));
+        for (int p = 0; p < job_views(j, i); p++) {
+            CHECK_OK(bsk_mem_alloc(device, j->bytes[i], &j->memory[i][p]));
+            j->wanted[i][p] = job_numbers(j, i, p);
+        }
+        if (a->list)
+            memcpy(j->args.bytes + a->mem, &list, sizeof list);
+        else
+            memcpy(j->args.bytes + a->mem, list, sizeof *list);
+    }
+    CHECK_OK(bsk_mem_alloc(device, j->info.workspace_bytes, &j->workspace));
+    if (j->info.workspace_bytes)
+        memcpy(j->args.bytes + op->workspace, &j->workspace, sizeof j->workspace);
+    return true;
+}
+
+static void job_free(job *j)
+{
+    for (int i = 0; i < BSKI_MAX_ARGS; i++)
+        for (int p = 0; p < REQUEST_PAIRS; p++) {
+            bsk_mem_free(j->device, &j->memory[i][p]);
+            free(j->wanted[i][p]);
+        }
+    bsk_mem_free(j->device, &j->workspace);
+    bsk_plan_destroy(&j->plan);
+}
+
+/* Every argument as it was before any run, and poison in the workspace. */
+static void job_reset(const job *j, bsk_queue *queue)
+{
+    for (int i = 0; i < j->op->arg_count; i++)
+        for (int p = 0; p < REQUEST_PAIRS && j->wanted[i][p]; p++) {
+            unsigned char *numbers = job_numbers(j, i, p);
+            CHECK_OK(bsk_mem_upload(queue, j->memory[i][p], numbers, j->bytes[i]));
+            CHECK_OK(bsk_queue_sync(queue));
+            free(numbers);
+        }
+    CHECK_OK(bsk_mem_fill(queue, j->workspace, 0xa5, j->info.workspace_bytes));
+}
+
+/* Takes what the device holds as what later runs must give; answers whether that is new. */
+static bool job_keep(job *j, bsk_queue *queue)
+{
+    bool changed = false;
+    for (int i = 0; i < j->op->arg_count; i++)
+        for (int p = 0; p < REQUEST_PAIRS && j->wanted[i][p]; p++) {
+            unsigned char *numbers = job_numbers(j, i, p);
+            CHECK_OK(bsk_mem_download(queue, j->wanted[i][p], j->memory[i][p], j->bytes[i]));
+            CHECK_OK(bsk_queue_sync(queue));
+            changed |= memcmp(numbers, j->wanted[i][p], j->bytes[i]) != 0;
+            free(numbers);
+        }
+    return changed;
+}
+
+/* Whether the device holds what is wanted, or, with wanted = false, what the job started from. */
+static bool job_holds(const job *j, bsk_queue *queue, bool wanted)
+{
+    bool same = true;
+    for (int i = 0; i < j->op->arg_count; i++)
+        for (int p = 0; p < REQUEST_PAIRS && j->wanted[i][p]; p++) {
+            unsigned char *numbers = job_numbers(j, i, p), *got = malloc(j->bytes[i]);
+            if (!got)
+                abort();
+            CHECK_OK(bsk_mem_download(queue, got, j->memory[i][p], j->bytes[i]));
+            CHECK_OK(bsk_queue_sync(queue));
+            same &= !memcmp(got, wanted ? j->wanted[i][p] : numbers, j->bytes[i]);
+            free(numbers);
+            free(got);
+        }
+    return same;
+}
+
+/* --- Graphs --- */
+
+/* All ops in one graph. Capturing executes nothing, and every replay gives the bits of the runs. */
+static void graph_check(job *jobs, size_t count, cudaStream_t stream, bsk_queue *queue)
+{
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t runs = NULL;
+    size_t nodes = 0;
+    for (size_t i = 0; i < count; i++) {
+        job_reset(&jobs[i], queue);
+        CHECK_OK(bski_plan_run(jobs[i].op, jobs[i].plan, queue, jobs[i].args.bytes));
+        if (!CHECK(job_keep(&jobs[i], queue)))
+            fprintf(stderr, "  %s wrote nothing\n", jobs[i].op->name);
+        job_reset(&jobs[i], queue);
+    }
+    CHECK_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    for (size_t i = 0; i < count; i++)
+        if (!CHECK_OK(bski_plan_run(jobs[i].op, jobs[i].plan, queue, jobs[i].args.bytes)))
+            fprintf(stderr, "  %s\n", jobs[i].op->name);
+    CHECK_CUDA(cudaStreamEndCapture(stream, &graph));
+    CHECK(graph && cudaGraphGetNodes(graph, NULL, &nodes) == cudaSuccess && nodes >= count);
+    for (size_t i = 0; i < count; i++)
+        if (!CHECK(job_holds(&jobs[i], queue, false)))
+            fprintf(stderr, "  %s ran while it was captured\n", jobs[i].op->name);
+    CHECK_CUDA(cudaGraphInstantiate(&runs, graph, 0));
+    for (int replay = 0; replay < 3 && runs; replay++) {
+        for (size_t i = 0; i < count; i++)
+            job_reset(&jobs[i], queue);
+        CHECK_CUDA(cudaGraphLaunch(runs, stream));
+        for (size_t i = 0; i < count; i++)
+            if (!CHECK(job_holds(&jobs[i], queue, true)))
+                fprintf(stderr, "  %s differs in replay %d\n", jobs[i].op->name, replay);
+    }
+    if (runs)
+        CHECK_CUDA(cudaGraphExecDestroy(runs));
+    if (graph)
+        CHECK_CUDA(cudaGraphDestroy(graph));
+}
+
+static void test_graph(bsk_context *context, const bsk_device *device)
+{
+    bsk_layout *layout = NULL;
+    bsk_layout_info info = BSK_INIT(bsk_layout_info);
+    cudaStream_t stream = NULL;
+    bsk_queue *queue = NULL;
+    job *jobs = calloc(2 * bski_op_count, sizeof *jobs);
+    size_t count = 0;
+    if (!jobs)
+        abort();
+    CHECK_OK(request_layout(context, &layout));
+    CHECK_OK(bsk_layout_query(layout, &info));
+    CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CHECK_OK(bsk_queue_wrap(device, stream, &queue));
+    for (size_t i = 0; i < 2 * bski_op_count; i++) {
+        const bski_op_info *op = bski_ops[i / 2];
+        if (job_start(&jobs[count], device, op, layout, info.nnz, i % 2))
+            count++;
+        else
+            fprintf(stderr, "  %s%s\n", op->name, i % 2 ? " with all options" : "");
+    }
+    graph_check(jobs, count, stream, queue);
+    while (count)
+        job_free(&jobs[--count]);
+    free(jobs);
+    bsk_queue_destroy(&queue);
+    CHECK_CUDA(cudaStreamDestroy(stream)); /* still the caller's */
+    bsk_layout_release(&layout);
+}
+
+/* --- Streams, devices, faults --- */
+
+static void test_streams(const bsk_device *device, const bsk_device *other)
+{
+    static void *const defaults[] = {NULL, (void *)0x1, (void *)0x2}; /* legacy, by thread */
+    int before = -1, after = -1;
+    bsk_queue *queue = NULL;
+    bsk_mem memory;
+    unsigned char bytes[64] = {0};
+    CHECK_CUDA(cudaGetDevice(&before));
+    for (size_t i = 0; i < UNIT_COUNT(defaults); i++) {
+        CHECK_OK(bsk_queue_wrap(device, defaults[i], &queue));
+        CHECK_OK(bsk_mem_alloc(device, sizeof bytes, &memory));
+        CHECK_OK(bsk_mem_fill(queue, memory, (uint8_t)(i + 1), sizeof bytes));
+        CHECK_OK(bsk_mem_download(queue, bytes, memory, sizeof bytes));
+        CHECK_OK(bsk_queue_sync(queue));
+        CHECK(bytes[0] == i + 1 && bytes[63] == i + 1);
+        bsk_mem_free(device, &memory);
+        bsk_queue_destroy(&queue);
+    }
+    if (other) { /* works while the thread's device is another one, and leaves it */
+        cudaStream_t stream = NULL;
+        CHECK_CUDA(cudaStreamCreate(&stream));
+        CHECK_ERROR(bsk_queue_wrap(other, stream, &queue), BSK_E_INVALID, "another device");
+        CHECK(!queue);
+        CHECK_CUDA(cudaStreamDestroy(stream));
+        CHECK_OK(bsk_queue_create(other, &queue));
+        CHECK_OK(bsk_mem_alloc(other, sizeof bytes, &memory));
+        CHECK_OK(bsk_mem_fill(queue, memory, 0x3c, sizeof bytes));
+        CHECK_OK(bsk_mem_download(queue, bytes, memory, sizeof bytes));
+        CHECK_OK(bsk_queue_sync(queue));
+        CHECK(bytes[0] == 0x3c && bytes[63] == 0x3c);
+        bsk_mem_free(other, &memory);
+        bsk_queue_destroy(&queue);
+    } else {
+        atomic_fetch_add(&unit_skipped, 1);
+    }
+    CHECK_CUDA(cudaGetDevice(&after));
+    CHECK(before == after);
+}
+
+static void test_memory_short(const bsk_device *device)
+{
+    bsk_mem memory, small;
+    CHECK_ERROR(bsk_mem_alloc(device, (size_t)1 << 46, &memory), BSK_E_DEVICE_NOMEM, "bytes");
+    CHECK(memory.kind == BSK_MEM_NULL);
+    CHECK_OK(bsk_mem_alloc(device, 0, &small));
+    CHECK(small.kind == BSK_MEM_DEVICE && !small.size);
+    bsk_mem_free(device, &small);
+    CHECK_OK(bsk_mem_alloc(device, 1000, &small));
+    CHECK((uintptr_t)small.handle % 256 == 0);
+    bsk_mem_free(device, &small);
+}
+
+static void test_events(const bsk_device *device)
+{
+    enum { BYTES = 1 << 26 };
+    bsk_queue *queue = NULL;
+    bsk_event *start = NULL, *stop = NULL;
+    bsk_mem memory;
+    double ms = -1;
+    CHECK_OK(bsk_queue_create(device, &queue));
+    CHECK_OK(bsk_mem_alloc(device, BYTES, &memory));
+    CHECK_OK(bsk_event_create(device, &start));
+    CHECK_OK(bsk_event_create(device, &stop));
+    CHECK_OK(bsk_event_record(start, queue));
+    CHECK_OK(bsk_mem_fill(queue, memory, 1, BYTES));
+    CHECK_OK(bsk_event_record(stop, queue));
+    CHECK_OK(bsk_event_elapsed(start, stop, &ms));
+    CHECK(ms > 0 && ms < 10000);
+    bsk_event_destroy(&start);
+    bsk_event_destroy(&stop);
+    bsk_mem_free(device, &memory);
+    bsk_queue_destroy(&queue);
+}
+
+int main(int argc, char **argv)
+{
+    bsk_context_params params = unit_params();
+    bsk_context *context = NULL;
+    const bsk_device *device = NULL, *other = NULL;
+    char here[2048] = "", directory[4096];
+    const char *module = argc > 1 ? argv[1] : "", *end = strrchr(module, '/');
+    if (*module != '/' && !getcwd(here, sizeof here))
+        abort();
+    snprintf(directory, sizeof directory, "%s%s%.*s", here, *here ? "/" : "",
+             end ? (int)(end - module) : 0, module);
+    params.plugin_path = directory;
+    if (!CHECK_OK(bsk_context_create(&params, &context)))
+        return unit_report();
+    if (bsk_context_find_device(context, "cuda:0", &device)) {
+        int count = 0;
+        CHECK(cudaGetDeviceCount(&count) != cudaSuccess || !count);
+        CHECK_TEXT(bsk_last_error(), "cuda");
+        bsk_context_destroy(&context);
+        return unit_report() ? 1 : 77;
+    }
+    if (bsk_context_find_device(context, "cuda:1", &other))
+        other = NULL;
+    test_graph(context, device);
+    test_streams(device, other);
+    test_memory_short(device);
+    test_events(device);
+    bsk_context_destroy(&context);
+    return unit_report();
+}
