@@ -99,7 +99,8 @@ bsk_status bski_kernels_check(const bsk_context *context, const char *kernels, b
 }
 
 /* The part of the decision that the entry's data makes. */
-static bsk_reason data_reason(const bsk_entry *e, const bsk_device *d, const bsk_problem *p)
+static bsk_reason data_reason(const bsk_entry *e, const bsk_device *d, const bsk_problem *p,
+                              int32_t alignment)
 {
     if (e->arch_min > d->props.arch || e->arch_min > d->backend->max_arch ||
         (e->arch_max && e->arch_max < d->props.arch))
@@ -111,28 +112,35 @@ static bsk_reason data_reason(const bsk_entry *e, const bsk_device *d, const bsk
         if (bits & ~e->blocks)
             return BSK_REFUSE_BLOCK;
     }
+    if (e->alignment > alignment)
+        return BSK_REFUSE_ALIGNMENT;
     return BSK_ACCEPT;
 }
 
 bsk_status bski_dispatch(const bsk_device *device, const bsk_problem *problem,
-                         const char *extra_kernels, bsk_fallback fallback, const bsk_entry **entry)
+                         const bsk_plan_options *options, bsk_fallback fallback,
+                         const bsk_entry **entry)
 {
     const bsk_context *c = device->context;
     const bski_backend *b = device->backend;
-    const char *op = bski_kernel_op(problem->op)->name;
+    const char *op = bski_kernel_op(problem->op)->name, *extra_kernels = options->kernels;
     bool forced_here = list_forces(c->settings.kernels, b, problem->op);
     bool forced_extra = list_forces(extra_kernels, b, problem->op);
     char why[384] = "";
+    const bsk_entry *best = NULL;
+    double best_seconds = 0;
 
     for (size_t i = 0; i < b->api->entry_count; i++) {
         const bsk_entry *e = b->entries[i];
         if (e->op != problem->op)
             continue;
+        if (best && (!best->seconds || e->priority < best->priority))
+            break;
         /* The plan's own list speaks last. */
         verdict v = judge_list(extra_kernels, e->name, forced_extra);
         if (v == NEUTRAL)
             v = judge_list(c->settings.kernels, e->name, forced_here);
-        bsk_reason reason = data_reason(e, device, problem);
+        bsk_reason reason = data_reason(e, device, problem, options->alignment);
         if (v == BANNED)
             reason = BSK_REFUSE_BANNED;
         else if (v == NEUTRAL && !reason && fallback == BSK_FALLBACK_FORBID &&
@@ -141,16 +149,27 @@ bsk_status bski_dispatch(const bsk_device *device, const bsk_problem *problem,
         else if (!reason && e->accept)
             reason = e->accept(problem, &device->props);
         if (reason == BSK_ACCEPT) {
-            bski_log(c, BSK_LOG_DISPATCH, "%s %s on %s: %s", op, bsk_dtype_name(problem->dtype),
-                     device->id, e->name);
-            *entry = e;
-            return BSK_OK;
+            const double seconds = e->seconds ? e->seconds(problem, &device->props) : 0;
+            if (e->seconds)
+                bski_log(c, BSK_LOG_DISPATCH, "%s %s on %s: %s accepts: about %.3g us", op,
+                         bsk_dtype_name(problem->dtype), device->id, e->name, 1e6 * seconds);
+            if (!best || (e->seconds && seconds < best_seconds)) {
+                best = e;
+                best_seconds = seconds;
+            }
+            continue;
         }
         bski_log(c, BSK_LOG_DISPATCH, "%s %s on %s: %s refuses: %s", op,
                  bsk_dtype_name(problem->dtype), device->id, e->name, bski_reason_name(reason));
         size_t used = strlen(why);
         snprintf(why + used, sizeof(why) - used, "%s%s: %s", used ? "; " : "", e->name,
                  bski_reason_name(reason));
+    }
+    if (best) {
+        bski_log(c, BSK_LOG_DISPATCH, "%s %s on %s: %s", op, bsk_dtype_name(problem->dtype),
+                 device->id, best->name);
+        *entry = best;
+        return BSK_OK;
     }
     return bski_fail(BSK_E_UNSUPPORTED, "%s %s on %s: no entry accepts (%s)", op,
                      bsk_dtype_name(problem->dtype), device->id, *why ? why : "none is there");

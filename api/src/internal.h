@@ -145,7 +145,8 @@ bsk_status bski_tensor_check(const char *op, const char *name, const bsk_tensor 
 const char *bski_reason_name(bsk_reason reason);
 /* Finds the best entry of device for problem. UNSUPPORTED, with the reasons, if none accepts. */
 bsk_status bski_dispatch(const bsk_device *device, const bsk_problem *problem,
-                         const char *extra_kernels, bsk_fallback fallback, const bsk_entry **entry);
+                         const bsk_plan_options *options, bsk_fallback fallback,
+                         const bsk_entry **entry);
 /* Checks a list of forced and banned entries: each pattern must match an entry of some backend. */
 bsk_status bski_kernels_check(const bsk_context *context, const char *kernels, bsk_status error,
                               const char *name);

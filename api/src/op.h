@@ -61,6 +61,7 @@ struct bski_op_info {
     uint8_t arg_count, attr_count, scalar_count;
     int16_t pairs;      /* offset of params.pairs, or -1 */
     uint16_t workspace; /* offset in args */
+    uint16_t packed;    /* offset in args of the packed image of argument BSKI_PACKED, or 0 */
     const bski_arg *args;
     const bski_field *attrs;
     const bski_field *scalars;
@@ -82,7 +83,8 @@ const bski_op_info *bski_kernel_op(bsk_op op);
 /* A public op by name, or NULL. */
 const bski_op_info *bski_op_find(const char *name);
 
-enum { BSKI_MAX_ARGS = 12, BSKI_MAX_STRUCT = 1536 };
+/* BSKI_PACKED: the argument that can be replaced by a packed image, of ops that have one. */
+enum { BSKI_MAX_ARGS = 12, BSKI_MAX_STRUCT = 1536, BSKI_PACKED = 1 };
 
 static inline const bsk_tensor *bski_arg_tensor(const bski_op_info *op, const void *params, int i)
 {
@@ -124,10 +126,20 @@ static inline const bsk_tensor *bski_arg_tensor(const bski_op_info *op, const vo
         return bski_plan_run(&bski_op_##op, plan, queue, args);                                    \
     }
 
+/* The function that makes the packed image. */
+#define BSKI_DEFINE_PREPACK(op)                                                                    \
+    bsk_status bsk_##op##_prepack(const bsk_plan *plan, bsk_queue *queue, bsk_mem unpacked,        \
+                                  bsk_mem packed)                                                  \
+    {                                                                                              \
+        return bski_plan_prepack(&bski_op_##op, plan, queue, unpacked, packed);                    \
+    }
+
 bsk_status bski_plan_create(const bski_op_info *op, const bsk_device *device, const void *params,
                             const bsk_plan_options *options, bsk_plan **plan);
 bsk_status bski_plan_run(const bski_op_info *op, const bsk_plan *plan, bsk_queue *queue,
                          const void *args);
+bsk_status bski_plan_prepack(const bski_op_info *op, const bsk_plan *plan, bsk_queue *queue,
+                             bsk_mem unpacked, bsk_mem packed);
 
 /* Fails with a message unless tensor.dims[dim] equals expected: what is the words for the latter. */
 bsk_status bski_expect_dim(const bski_op_info *op, const char *name, const bsk_tensor *tensor,

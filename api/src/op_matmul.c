@@ -197,6 +197,7 @@ static void matmul_lower_args(const void *params, const void *args, void *kernel
     k->residual = a->residual;
     k->row_scale = a->col_scale;
     k->col_scale = a->row_scale;
+    k->packed = a->packed;
 }
 
 static double matmul_flops(const void *params, const bsk_layout_tables *l)
@@ -209,6 +210,7 @@ const bski_op_info bski_op_matmul = {
     .name = "matmul",
     .kernel_op = BSK_OP_DSD,
     BSKI_STRUCTS(matmul),
+    .packed = offsetof(bsk_matmul_args, packed),
     .layout = offsetof(bsk_matmul_params, layout),
     .pairs = -1,
     .args = matmul_args,
@@ -223,6 +225,7 @@ const bski_op_info bski_op_matmul = {
     .flops = matmul_flops,
 };
 BSKI_DEFINE_OP(matmul, matmul)
+BSKI_DEFINE_PREPACK(matmul)
 
 /* --- matmul_dgrad ----------------------------------------------------------------------------- */
 
@@ -279,6 +282,7 @@ static void matmul_dgrad_lower_args(const void *params, const void *args, void *
     k->b = a->dy;
     k->c = a->dx;
     k->gate = a->gate;
+    k->packed = a->packed;
 }
 
 static double matmul_dgrad_flops(const void *params, const bsk_layout_tables *l)
@@ -291,6 +295,7 @@ const bski_op_info bski_op_matmul_dgrad = {
     .name = "matmul_dgrad",
     .kernel_op = BSK_OP_DSD,
     BSKI_STRUCTS(matmul_dgrad),
+    .packed = offsetof(bsk_matmul_dgrad_args, packed),
     .layout = offsetof(bsk_matmul_dgrad_params, layout),
     .pairs = -1,
     .args = matmul_dgrad_args,
@@ -305,6 +310,7 @@ const bski_op_info bski_op_matmul_dgrad = {
     .flops = matmul_dgrad_flops,
 };
 BSKI_DEFINE_OP(matmul_dgrad, matmul_dgrad)
+BSKI_DEFINE_PREPACK(matmul_dgrad)
 
 /* --- matmul_wgrad ----------------------------------------------------------------------------- */
 
@@ -482,6 +488,7 @@ const bski_op_info bski_op_dsd = {
     .name = "dsd",
     .kernel_op = BSK_OP_DSD,
     BSKI_STRUCTS(dsd),
+    .packed = offsetof(bsk_dsd_args, packed),
     .layout = offsetof(bsk_dsd_params, layout),
     .heads = 1,
     .pairs = -1,
@@ -495,6 +502,7 @@ const bski_op_info bski_op_dsd = {
     .flops = dsd_flops,
 };
 BSKI_DEFINE_OP(dsd, dsd)
+BSKI_DEFINE_PREPACK(dsd)
 
 static const bski_arg dds_args[] = {
     {BSKI_ARG(dds, a), .rank_min = 2, .rank_max = 3, .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
@@ -562,6 +570,7 @@ static void dds_lower_args(const void *params, const void *args, void *kernel_ar
     k->residual = a->residual;
     k->row_scale = a->col_scale;
     k->col_scale = a->row_scale;
+    k->packed = a->packed;
 }
 
 static double dds_flops(const void *params, const bsk_layout_tables *l)
@@ -574,6 +583,7 @@ const bski_op_info bski_op_dds = {
     .name = "dds",
     .kernel_op = BSK_OP_DSD,
     BSKI_STRUCTS(dds),
+    .packed = offsetof(bsk_dds_args, packed),
     .layout = offsetof(bsk_dds_params, layout),
     .heads = 1,
     .pairs = -1,
@@ -589,6 +599,7 @@ const bski_op_info bski_op_dds = {
     .flops = dds_flops,
 };
 BSKI_DEFINE_OP(dds, dds)
+BSKI_DEFINE_PREPACK(dds)
 
 /* --- sdd -------------------------------------------------------------------------------------- */
 

@@ -205,6 +205,10 @@ static bsk_status check_arg(const bski_op_info *op, int i, bsk_plan *plan)
 
 /* --- making a plan ---------------------------------------------------------------------------- */
 
+/* In bytes: of workspaces and packed images unless an entry says otherwise; what plans promise of
+ * addresses unless their options do, and the most that they may promise. */
+enum { DEFAULT_ALIGNMENT = 64, PROMISED_ALIGNMENT = 16, MAX_ALIGNMENT = 4096 };
+
 static bsk_status take_layout(bsk_plan *plan)
 {
     const bski_op_info *op = plan->op;
@@ -285,11 +289,11 @@ static bsk_status choose_entry(bsk_plan *plan, const bsk_plan_options *options)
     bsk_fallback fallback = options->fallback ? options->fallback : c->settings.fallback;
     bski_error before = bski_error_save();
     plan->executor = d;
-    bsk_status status = bski_dispatch(d, &plan->problem, options->kernels, fallback, &plan->entry);
+    bsk_status status = bski_dispatch(d, &plan->problem, options, fallback, &plan->entry);
     if (status == BSK_E_UNSUPPORTED && fallback == BSK_FALLBACK_ALLOW && d != c->cpu && c->cpu) {
         warn_fallback(plan);
         plan->executor = c->cpu;
-        status = bski_dispatch(c->cpu, &plan->problem, options->kernels, fallback, &plan->entry);
+        status = bski_dispatch(c->cpu, &plan->problem, options, fallback, &plan->entry);
         if (status == BSK_OK)
             bski_error_restore(&before);
     }
@@ -307,7 +311,9 @@ static bsk_status prepare_entry(bsk_plan *plan)
         }
     }
     if (!plan->prepared.workspace_alignment)
-        plan->prepared.workspace_alignment = 64;
+        plan->prepared.workspace_alignment = DEFAULT_ALIGNMENT;
+    if (!plan->prepared.packed_alignment)
+        plan->prepared.packed_alignment = DEFAULT_ALIGNMENT;
     return BSK_OK;
 }
 
@@ -324,9 +330,17 @@ static bsk_status read_options(const bski_op_info *op, const bsk_device *device,
                                const bsk_plan_options *from, bsk_plan_options *options)
 {
     memset(options, 0, sizeof(*options));
+    options->alignment = PROMISED_ALIGNMENT;
     if (!from)
         return BSK_OK;
     BSKI_TRY(bski_struct_read("options", from, sizeof(*options), options));
+    if (!options->alignment)
+        options->alignment = PROMISED_ALIGNMENT;
+    if (options->alignment < 1 || options->alignment > MAX_ALIGNMENT ||
+        options->alignment & (options->alignment - 1))
+        return bski_fail(BSK_E_INVALID,
+                         "%s: options.alignment is %d; legal are powers of two from 1 to %d",
+                         op->name, (int)options->alignment, MAX_ALIGNMENT);
     if (options->fallback < BSK_FALLBACK_DEFAULT || options->fallback > BSK_FALLBACK_FORBID)
         return bski_fail(BSK_E_INVALID, "%s: options.fallback is %d; legal are 0 to %d", op->name,
                          (int)options->fallback, (int)BSK_FALLBACK_FORBID);
@@ -381,6 +395,13 @@ void bsk_plan_destroy(bsk_plan **plan)
     *plan = NULL;
 }
 
+/* Of the packed image that runs of the plan take; 0: none. */
+static size_t packed_bytes(const bsk_plan *plan)
+{
+    const bool has = plan->op->packed && plan->executor == plan->device && plan->entry->pack;
+    return has ? plan->prepared.packed_bytes : 0;
+}
+
 bsk_status bsk_plan_query(const bsk_plan *plan, bsk_plan_info *info)
 {
     if (!plan || !info)
@@ -399,6 +420,8 @@ bsk_status bsk_plan_query(const bsk_plan *plan, bsk_plan_info *info)
         .staged = staged,
         .flops = plan->flops,
         .bytes = plan->bytes,
+        .packed_bytes = packed_bytes(plan),
+        .packed_alignment = staged ? 1 : plan->prepared.packed_alignment,
     };
     size_t size = info->struct_size;
     if (size < sizeof(size_t) || size > 65536)
@@ -424,6 +447,12 @@ static const bsk_mem *arg_views(const bski_arg *a, const void *args)
     return views;
 }
 
+/* An address, or an offset in a buffer object: objects themselves are aligned well enough. */
+static uintptr_t address_of(const bsk_mem *m)
+{
+    return (m->kind == BSK_MEM_CL ? 0 : (uintptr_t)m->handle) + m->offset;
+}
+
 static bsk_status check_view(const bsk_plan *plan, int i, const bsk_mem *m)
 {
     const bski_arg *a = &plan->op->args[i];
@@ -444,10 +473,15 @@ static bsk_status check_view(const bsk_plan *plan, int i, const bsk_mem *m)
                          "accept",
                          plan->op->name, a->name, (int)m->kind, plan->device->id);
     size_t align = bsk_dtype_size(t->dtype);
-    uintptr_t address = (m->kind == BSK_MEM_CL ? 0 : (uintptr_t)m->handle) + m->offset;
-    if (address % align)
+    if (address_of(m) % align)
         return bski_fail(BSK_E_INVALID, "%s: args.%s is not aligned to its element of %zu bytes",
                          plan->op->name, a->name, align);
+    const int32_t promised = plan->executor == plan->device ? plan->entry->alignment : 0;
+    if (promised && address_of(m) % (size_t)promised)
+        return bski_fail(BSK_E_INVALID,
+                         "%s: args.%s is not aligned to %d bytes, which the plan relies on; "
+                         "options.alignment may promise less",
+                         plan->op->name, a->name, (int)promised);
     if (m->size && m->size < need)
         return bski_fail(BSK_E_INVALID, "%s: args.%s.size is %zu bytes; at least %zu are needed",
                          plan->op->name, a->name, m->size, need);
@@ -461,8 +495,7 @@ static bool views_meet(const bsk_tensor *x, size_t x_bytes, const bsk_mem *mx, c
 {
     if (mx->handle != my->handle && (mx->kind == BSK_MEM_CL || my->kind == BSK_MEM_CL))
         return false;
-    uintptr_t a = (mx->kind == BSK_MEM_CL ? 0 : (uintptr_t)mx->handle) + mx->offset;
-    uintptr_t b = (my->kind == BSK_MEM_CL ? 0 : (uintptr_t)my->handle) + my->offset;
+    uintptr_t a = address_of(mx), b = address_of(my);
     if (!x_bytes || !y_bytes || a + x_bytes <= b || b + y_bytes <= a)
         return false;
     size_t ex = bsk_dtype_size(x->dtype), ey = bsk_dtype_size(y->dtype);
@@ -485,19 +518,28 @@ static bool same_view(const bsk_tensor *x, const bsk_mem *mx, const bsk_tensor *
            !memcmp(x->strides, y->strides, sizeof(x->strides));
 }
 
+/* What an image is to views_meet. */
+static const bsk_tensor image_bytes = {.dtype = BSK_U8, .rank = 1};
+
 /* Compares each output with every other argument. */
-static bsk_status check_overlap(const bsk_plan *plan, const void *args)
+static bsk_status check_overlap(const bsk_plan *plan, const void *args, const bsk_mem *packed)
 {
     const bski_op_info *op = plan->op;
+    const size_t image = packed ? plan->prepared.packed_bytes : 0;
     for (int o = 0; o < op->arg_count; o++) {
         if (op->args[o].role == BSKI_IN || !plan->extents[o])
             continue;
         const bsk_tensor *out = bski_arg_tensor(op, plan->params, o);
         const bsk_mem *mo = arg_views(&op->args[o], args);
+        if (packed && views_meet(out, plan->extents[o], mo, &image_bytes, image, packed))
+            return bski_fail(BSK_E_INVALID, "%s: args.%s overlaps args.packed", op->name,
+                             op->args[o].name);
         for (int i = 0; i < op->arg_count; i++) {
             if (i == o || !plan->extents[i] || (op->args[i].role != BSKI_IN && i < o))
                 continue;
             const bsk_tensor *in = bski_arg_tensor(op, plan->params, i);
+            if (packed && i == BSKI_PACKED)
+                continue;
             const bsk_mem *mi = arg_views(&op->args[i], args);
             for (int p = 0; p < (op->args[i].list ? plan->pairs : 1); p++) {
                 if (!views_meet(out, plan->extents[o], mo, in, plan->extents[i], &mi[p]))
@@ -512,34 +554,60 @@ static bsk_status check_overlap(const bsk_plan *plan, const void *args)
     return BSK_OK;
 }
 
+/* A workspace or a packed image: plain bytes of the plan's own. */
+static bsk_status check_bytes(const bsk_plan *plan, const char *name, const bsk_mem *m, size_t need,
+                              size_t align)
+{
+    if (m->kind == BSK_MEM_NULL || !m->handle || m->size < need)
+        return bski_fail(BSK_E_INVALID, "%s: args.%s has %zu bytes; at least %zu are needed",
+                         plan->op->name, name, m->kind == BSK_MEM_NULL ? 0 : m->size, need);
+    if ((unsigned)m->kind > 31 || !(plan->device->props.mem_kinds & 1u << m->kind))
+        return bski_fail(BSK_E_INVALID,
+                         "%s: args.%s has memory of kind %d, which %s does not accept",
+                         plan->op->name, name, (int)m->kind, plan->device->id);
+    if (address_of(m) % align)
+        return bski_fail(BSK_E_INVALID, "%s: args.%s is not aligned to %zu bytes", plan->op->name,
+                         name, align);
+    return BSK_OK;
+}
+
 static bsk_status check_workspace(const bsk_plan *plan, const bsk_mem *w)
 {
     size_t need = plan->executor == plan->device ? plan->prepared.workspace_bytes : 0;
+    return need ? check_bytes(plan, "workspace", w, need, plan->prepared.workspace_alignment)
+                : BSK_OK;
+}
+
+static bsk_status check_packed(const bsk_plan *plan, const bsk_mem *packed)
+{
+    size_t need = packed_bytes(plan);
     if (!need)
-        return BSK_OK;
-    size_t align = plan->prepared.workspace_alignment;
-    uintptr_t address = (w->kind == BSK_MEM_CL ? 0 : (uintptr_t)w->handle) + w->offset;
-    if (w->kind == BSK_MEM_NULL || !w->handle || w->size < need)
-        return bski_fail(BSK_E_INVALID, "%s: args.workspace has %zu bytes; at least %zu are needed",
-                         plan->op->name, w->kind == BSK_MEM_NULL ? 0 : w->size, need);
-    if ((unsigned)w->kind > 31 || !(plan->device->props.mem_kinds & 1u << w->kind))
         return bski_fail(BSK_E_INVALID,
-                         "%s: args.workspace has memory of kind %d, which %s does "
-                         "not accept",
-                         plan->op->name, (int)w->kind, plan->device->id);
-    if (address % align)
-        return bski_fail(BSK_E_INVALID, "%s: args.workspace is not aligned to %zu bytes",
-                         plan->op->name, align);
-    return BSK_OK;
+                         "%s: args.packed is given; legal where bsk_plan_info.packed_bytes is not "
+                         "0, but it is for entry %s",
+                         plan->op->name, plan->entry->name);
+    return check_bytes(plan, "packed", packed, need, plan->prepared.packed_alignment);
+}
+
+/* The packed image of a run; NULL if it has none. */
+static const bsk_mem *packed_view(const bski_op_info *op, const void *args)
+{
+    const bsk_mem *m = (const bsk_mem *)(const void *)((const char *)args + op->packed);
+    return op->packed && m->kind != BSK_MEM_NULL ? m : NULL;
 }
 
 static bsk_status check_args(const bsk_plan *plan, const void *args)
 {
     const bski_op_info *op = plan->op;
+    const bsk_mem *packed = packed_view(op, args);
     for (int i = 0; i < op->scalar_count; i++)
         BSKI_TRY(check_field(op->name, &op->scalars[i], args));
+    if (packed)
+        BSKI_TRY(check_packed(plan, packed));
     for (int i = 0; i < op->arg_count; i++) {
         const bski_arg *a = &op->args[i];
+        if (packed && i == BSKI_PACKED)
+            continue;
         const bsk_mem *views = arg_views(a, args);
         if (!views) {
             if (plan->extents[i])
@@ -551,7 +619,7 @@ static bsk_status check_args(const bsk_plan *plan, const void *args)
     }
     BSKI_TRY(
         check_workspace(plan, (const bsk_mem *)(const void *)((const char *)args + op->workspace)));
-    return check_overlap(plan, args);
+    return check_overlap(plan, args, packed);
 }
 
 /* Room for one args struct of any op, aligned for its fields. */
@@ -560,19 +628,38 @@ typedef union args_buffer {
     char bytes[BSKI_MAX_STRUCT];
 } args_buffer;
 
-bsk_status bski_plan_run(const bski_op_info *op, const bsk_plan *plan, bsk_queue *queue,
-                         const void *args)
+/* Whether a plan of an op goes with a queue. */
+static bsk_status check_call(const bski_op_info *op, const bsk_plan *plan, const bsk_queue *queue)
 {
-    if (!plan || !queue || !args)
-        return bski_fail(BSK_E_INVALID, "%s: %s is NULL", op->name,
-                         !plan    ? "plan"
-                         : !queue ? "queue"
-                                  : "args");
+    if (!plan || !queue)
+        return bski_fail(BSK_E_INVALID, "%s: %s is NULL", op->name, plan ? "queue" : "plan");
     if (plan->op != op)
         return bski_fail(BSK_E_INVALID, "%s: the plan was made for %s", op->name, plan->op->name);
     if (queue->device != plan->device)
         return bski_fail(BSK_E_INVALID, "%s: the plan is for %s, the queue is of %s", op->name,
                          plan->device->id, queue->device->id);
+    return BSK_OK;
+}
+
+bsk_status bski_plan_prepack(const bski_op_info *op, const bsk_plan *plan, bsk_queue *queue,
+                             bsk_mem unpacked, bsk_mem packed)
+{
+    BSKI_TRY(check_call(op, plan, queue));
+    BSKI_TRY(check_packed(plan, &packed));
+    BSKI_TRY(check_view(plan, BSKI_PACKED, &unpacked));
+    if (views_meet(bski_arg_tensor(op, plan->params, BSKI_PACKED), plan->extents[BSKI_PACKED],
+                   &unpacked, &image_bytes, plan->prepared.packed_bytes, &packed))
+        return bski_fail(BSK_E_INVALID, "%s: args.packed overlaps args.%s", op->name,
+                         op->args[BSKI_PACKED].name);
+    return plan->entry->pack(&plan->prepared, queue->handle, unpacked, packed);
+}
+
+bsk_status bski_plan_run(const bski_op_info *op, const bsk_plan *plan, bsk_queue *queue,
+                         const void *args)
+{
+    BSKI_TRY(check_call(op, plan, queue));
+    if (!args)
+        return bski_fail(BSK_E_INVALID, "%s: args is NULL", op->name);
     args_buffer full, lowered;
     size_t size;
     memcpy(&size, args, sizeof(size));

@@ -26,6 +26,25 @@ int32_t bski_cuda_arch(int capability);
 /* Sets a message with the name of a CUDA error and answers the status that it stands for. */
 bsk_status bski_cuda_fail(const bsk_host *host, cudaError_t error, const char *what);
 
+/* --- For tuned entries: kernels are extern "C" in .cu files; C files plan and launch them. --- */
+
+/* Loads a kernel, so that its first launch can be captured, and allows it so much dynamic shared
+ * memory. */
+bsk_status bski_cuda_kernel(const bski_cuda_device *device, const void *function,
+                            size_t shared_bytes, const char *name);
+
+/* One launch. cluster: thread blocks of a cluster along x; 0 or 1: none. */
+typedef struct bski_cuda_run {
+    const void *function;
+    const char *name;
+    unsigned grid[3]; /* an empty axis: a valid no-op */
+    unsigned threads, cluster;
+    size_t shared_bytes;
+    void **arguments;
+} bski_cuda_run;
+
+bsk_status bski_cuda_launch(const bski_cuda_queue *queue, const bski_cuda_run *run);
+
 /* The functions of bsk_backend. */
 bsk_status bski_cuda_probe(const bsk_host *host, int32_t *count);
 bsk_status bski_cuda_device_open(const bsk_host *host, int32_t index, void **device,

@@ -205,6 +205,46 @@ static bsk_status device_launch(simt_queue *queue, const simt_kernel *kernel, co
     return status_of(host, error, kernel->name);
 }
 
+/* --- Tuned kernels --- */
+
+static cudaError_t kernel_load(const void *function, size_t shared_bytes)
+{
+    struct cudaFuncAttributes attributes;
+    cudaError_t error = cudaFuncGetAttributes(&attributes, function);
+    if (error || !shared_bytes)
+        return error;
+    return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                (int)shared_bytes);
+}
+
+bsk_status bski_cuda_kernel(const bski_cuda_device *device, const void *function,
+                            size_t shared_bytes, const char *name)
+{
+    cudaError_t error;
+    ON_DEVICE(error, device, kernel_load(function, shared_bytes));
+    return status_of(device->simt.host, error, name);
+}
+
+bsk_status bski_cuda_launch(const bski_cuda_queue *queue, const bski_cuda_run *run)
+{
+    const bski_cuda_device *d = (const bski_cuda_device *)queue->simt.device;
+    if (!run->grid[0] || !run->grid[1] || !run->grid[2])
+        return BSK_OK;
+    cudaLaunchAttribute cluster = {.id = cudaLaunchAttributeClusterDimension,
+                                   .val.clusterDim = {run->cluster, 1, 1}};
+    const cudaLaunchConfig_t config = {
+        .gridDim = {run->grid[0], run->grid[1], run->grid[2]},
+        .blockDim = {run->threads, 1, 1},
+        .dynamicSmemBytes = run->shared_bytes,
+        .stream = queue->stream,
+        .attrs = &cluster,
+        .numAttrs = run->cluster > 1,
+    };
+    cudaError_t error;
+    ON_DEVICE(error, d, cudaLaunchKernelExC(&config, run->function, run->arguments));
+    return status_of(d->simt.host, error, run->name);
+}
+
 /* --- Tables --- */
 
 /* Copies on a stream of its own, so that neither the caller's streams nor a capture of them are

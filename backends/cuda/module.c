@@ -3,14 +3,40 @@
 
 #include <backends/cuda/cuda.h>
 
+/* Families are declared as often as they have entries. */
+#define CUDA_FUNCTIONS(family)                                                                     \
+    bsk_reason cuda_##family##_accept(const bsk_problem *problem, const bsk_device_props *props);  \
+    double cuda_##family##_seconds(const bsk_problem *problem, const bsk_device_props *props);     \
+    bsk_status cuda_##family##_prepare(void *device, bsk_prepared *prepared);                      \
+    bsk_status cuda_##family##_launch(const bsk_prepared *prepared, void *queue,                   \
+                                      const void *args);                                           \
+    void cuda_##family##_release(void *device, bsk_prepared *prepared);
+#define CUDA_ENTRY(name, op, family, types, blocks, arch_min, arch_max, priority)                  \
+    CUDA_FUNCTIONS(family)
+#define CUDA_PACKED_ENTRY(name, op, family, types, blocks, arch_min, arch_max, priority)           \
+    CUDA_FUNCTIONS(family)                                                                         \
+    bsk_status cuda_##family##_pack(const bsk_prepared *prepared, void *queue, bsk_mem s,          \
+                                    bsk_mem packed);
 #define SIMT_ENTRY(op, OP, types)                                                                  \
     bsk_reason simt_##op##_accept(const bsk_problem *problem, const bsk_device_props *props);      \
     bsk_status simt_##op##_prepare(void *device, bsk_prepared *prepared);                          \
     bsk_status simt_##op##_launch(const bsk_prepared *prepared, void *queue, const void *args);    \
     void simt_##op##_release(void *device, bsk_prepared *prepared);
 #include <backends/cuda/kernels.inc>
+#undef CUDA_ENTRY
+#undef CUDA_PACKED_ENTRY
 #undef SIMT_ENTRY
 
+#define CUDA_FIELDS(entry_name, OP, family, type_bits, block_bits, min, max, rank)                 \
+    .name = #entry_name, .op = BSK_OP_##OP, .dtypes = (type_bits), .blocks = (block_bits),         \
+    .arch_min = (min), .arch_max = (max), .priority = (rank), .alignment = 16,                     \
+    .accept = cuda_##family##_accept, .seconds = cuda_##family##_seconds,                          \
+    .prepare = cuda_##family##_prepare, .launch = cuda_##family##_launch,                          \
+    .release = cuda_##family##_release
+#define CUDA_ENTRY(name, OP, family, types, blocks, min, max, rank)                                \
+    {CUDA_FIELDS(name, OP, family, types, blocks, min, max, rank)},
+#define CUDA_PACKED_ENTRY(name, OP, family, types, blocks, min, max, rank)                         \
+    {CUDA_FIELDS(name, OP, family, types, blocks, min, max, rank), .pack = cuda_##family##_pack},
 #define SIMT_ENTRY(lower, OP, types)                                                               \
     {.name = #lower "_simt",                                                                       \
      .op = BSK_OP_##OP,                                                                            \
@@ -22,6 +48,9 @@
 static const bsk_entry entries[] = {
 #include <backends/cuda/kernels.inc>
 };
+#undef CUDA_FIELDS
+#undef CUDA_ENTRY
+#undef CUDA_PACKED_ENTRY
 #undef SIMT_ENTRY
 
 static const bsk_arch archs[] = {

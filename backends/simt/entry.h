@@ -13,7 +13,7 @@
 typedef int64_t i64;
 typedef int32_t i32;
 
-enum { SIMT_LANES = 256, SIMT_LONG_LANES = 1024, SIMT_MAX_NEEDS = 8 };
+enum { SIMT_LANES = 256, SIMT_LONG_LANES = 512, SIMT_MAX_NEEDS = 8 };
 
 /* What a plan needs: kernels of one file, in the problem's type, and tables of the layout. */
 typedef struct simt_need {

@@ -409,7 +409,8 @@ SIMT_LAUNCH(cross_entropy)
         .dlogits_vector = bski_simt_vector(d, type, &p->dlogits, a->dlogits, 1),
     };
     const i32 lanes = (i32)state_of(prepared)->number[0];
-    const i64 resident = lanes ? 1 : d->wide || rows_are_long(p, d) ? 2 : 8;
+    const bool gradient = p->dlogits.dtype != BSK_NONE;
+    const i64 resident = d->wide ? 2 : lanes ? (gradient ? 2 : 4) : rows_are_long(p, d) ? 4 : 8;
     return LAUNCH_LANES(0, lanes, bski_simt_groups_most(d, arg.rows, resident), 1, arg, a->logits,
                         a->labels, mem_of(&p->loss, a->loss), mem_of(&p->dlogits, a->dlogits),
                         mem_of(&p->dloss, a->dloss));

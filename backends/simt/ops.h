@@ -25,7 +25,7 @@ typedef struct sort_arg {
 /* Sums over the sorted list. Table rows that occur more than PART_COUNT times get partial sums, two
  * for each PART_COUNT positions: of the row that holds the first one, and of the row that holds the
  * last one. */
-enum { PART_COUNT = 256 };
+enum { PART_COUNT = 128 };
 
 typedef struct embedding_grad_arg {
     i64 count, parts, rows, cols;
@@ -44,8 +44,8 @@ enum {
     ACT_QUICK_GELU = 5
 };
 
-/* `packed`: the common case, in which all runs are whole, aligned and of one type, the bias too. Its
- * loops hold runs as they were loaded, so that registers have room for several under way. */
+/* `packed`: the common case, in which all runs are whole, aligned and of one type, the bias too.
+ * Its loops hold runs as they were loaded, so that registers have room for several under way. */
 
 /* Which axis of the walk the features lie on. */
 enum { BIAS_NONE = 0, BIAS_COL = 1, BIAS_ROW = 2 };
@@ -100,7 +100,7 @@ typedef struct adam_live_arg {
 #else
 #define LANES 256
 #ifndef LONG_LANES
-#define LONG_LANES 1024
+#define LONG_LANES 512
 #endif
 #endif
 #include "lanes.h"

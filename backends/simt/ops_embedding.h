@@ -277,13 +277,27 @@ KERNEL(embedding_grad, LANES)
             NAME(embedding_sum)(&a, dy, values, first, last, col, sum);
         else {
             /* The first part may hold other rows: then this one is its last. */
-            i64 p = first / PART_COUNT, slot = 2 * p + (first % PART_COUNT != 0);
+            const i64 p = first / PART_COUNT, slot = 2 * p + (first % PART_COUNT != 0);
             for (i32 e = 0; e < VEC; e++)
                 sum[e] = 0;
-            for (; p <= (last - 1) / PART_COUNT; slot = 2 * ++p)
+            /* slot 2 p + 1 only of the first part, then 2 p of every other */
+            const i64 parts = (last - 1) / PART_COUNT - p + 1;
+            for (i64 q = 0; q < parts; q += 4) {
+                R v[4][VEC];
+                UNROLL
+                for (i32 u = 0; u < 4; u++) {
+                    const i64 from = q + u == 0 ? slot : 2 * (p + q + u);
+                    UNROLL
+                    for (i32 e = 0; e < VEC; e++)
+                        v[u][e] =
+                            q + u < parts && e < count ? partial[from * a.cols + col + e] : (R)0;
+                }
+                UNROLL
+                for (i32 u = 0; u < 4; u++)
+                    UNROLL
                 for (i32 e = 0; e < VEC; e++)
-                    if (e < count)
-                        sum[e] += partial[slot * a.cols + col + e];
+                    sum[e] += v[u][e];
+            }
         }
         if (beta != 0)
             NAME(load_part)(a.dtable_type, dtable, at, 1, count, a.dtable_vector, old);

@@ -8,8 +8,8 @@ typedef struct NAME(row_sums) {
     R most, sum, total;
 } NAME(row_sums);
 
-/* One run more; the sum is rescaled where a larger logit is met. Elements past the end are LOWEST. A
- * NaN does not count as larger, and makes the sum NaN. */
+/* One run more; the sum is rescaled where a larger logit is met. Elements past the end are LOWEST.
+ * A NaN does not count as larger, and makes the sum NaN. */
 DEVICE void NAME(row_add)(NAME(row_sums) * s, const R *v)
 {
     R high = s->most, part = 0;

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { BSK_BACKEND_ABI = 1 };
+enum { BSK_BACKEND_ABI = 2 };
 
 /* Kernel ops: what entries implement. matmul and matmul_dgrad are lowered to dsd, as is dds;
  * matmul_wgrad to sdd; every other public op is a kernel op of its own. The params and args
@@ -133,6 +133,8 @@ typedef struct bsk_prepared {
     void *state; /* the entry's own; NULL if it needs none */
     size_t workspace_bytes;
     size_t workspace_alignment; /* 0 means 64 */
+    size_t packed_bytes;        /* of the image that pack makes; 0: this plan has none */
+    size_t packed_alignment;    /* 0 means 64 */
 } bsk_prepared;
 
 enum {
@@ -141,7 +143,7 @@ enum {
     BSK_ENTRY_NOT_CAPTURABLE = 4
 };
 
-/* A kernel entry: constant data and three functions. Unset masks and ranges mean "any". */
+/* A kernel entry: constant data and its functions. Unset masks and ranges mean "any". */
 typedef struct bsk_entry {
     const char *name; /* file, symbol stem and filter: op_dtype_block_arch_variant */
     bsk_op op;
@@ -149,14 +151,22 @@ typedef struct bsk_entry {
     uint32_t blocks; /* bsk_block_bit of each accepted size; both sides of a block must be in */
     int32_t arch_min, arch_max; /* ranks of bsk_backend.archs */
     uint32_t flags;
-    int32_t priority; /* larger is better */
+    int32_t priority;  /* larger is better */
+    int32_t alignment; /* every address must be a multiple of this many bytes; 0: of its element.
+                          At most 16: what plans promise unless their options say less */
     /* Pure, no allocation. NULL accepts what the data above admits. */
     bsk_reason (*accept)(const bsk_problem *problem, const bsk_device_props *props);
+    /* The model's estimate of one run's time in seconds, pure, for problems that are accepted: of
+     * entries of one priority the fastest is chosen. NULL: the first that accepts is chosen. */
+    double (*seconds)(const bsk_problem *problem, const bsk_device_props *props);
     /* Once per plan, may compile, allocate and upload. NULL: nothing to do. */
     bsk_status (*prepare)(void *device, bsk_prepared *prepared);
     /* Enqueues one run. args is the kernel op's public args struct in full size, checked. No
      * allocation; any thread; leaves the thread's current device as it was. */
     bsk_status (*launch)(const bsk_prepared *prepared, void *queue, const void *args);
+    /* dsd: enqueues the making of the image of s that later launches get as args.packed, and then
+     * need no s. Under the rules of launch. NULL: the entry has none. */
+    bsk_status (*pack)(const bsk_prepared *prepared, void *queue, bsk_mem s, bsk_mem packed);
     /* Frees what prepare made. NULL: nothing to free. */
     void (*release)(void *device, bsk_prepared *prepared);
 } bsk_entry;

@@ -3,7 +3,8 @@
  * Rules of every op in bsk (this header, weights.h, ops.h, optim.h):
  *  - bsk_<op>_plan takes shapes and choices and returns a plan; bsk_<op>_run takes memory and
  *    scalars. A tensor that is absent in the params (dtype BSK_NONE) must be absent in the args.
- *  - Memory must be aligned to its element; entries that need more refuse what they cannot use.
+ *  - Memory must be aligned to its element, and to 16 bytes where the plan's entry relies on it:
+ *    options.alignment of a plan says how much less to rely on.
  *  - dst = alpha * op + beta * dst wherever alpha and beta occur; with beta = 0 dst is not read.
  *    Make such args with BSK_INIT_ALPHA.
  *  - An output must not overlap an input or another output unless the op's "In place" line allows
@@ -71,12 +72,21 @@ typedef struct bsk_matmul_args {
     bsk_mem workspace;
     bsk_mem x, w, y;
     bsk_mem gate, bias, residual, row_scale, col_scale;
+    bsk_mem packed; /* optional: made by bsk_matmul_prepack; w is not read then and may be absent */
 } bsk_matmul_args;
 
 BSK_API bsk_status bsk_matmul_plan(const bsk_device *device, const bsk_matmul_params *params,
                                    const bsk_plan_options *options, bsk_plan **plan);
 BSK_API bsk_status bsk_matmul_run(const bsk_plan *plan, bsk_queue *queue,
                                   const bsk_matmul_args *args);
+
+/* Enqueues the packing of w into an image in the order in which the plan's entry reads it. Runs that
+ * get it as args.packed have the same results, bit for bit, and save the time of packing; it serves
+ * every plan of the same entry that was made with equal params and layout on the same device. The
+ * image has bsk_plan_info.packed_bytes bytes; INVALID for plans without one (0 bytes), which gain
+ * nothing by it. It must be made anew when w changes. */
+BSK_API bsk_status bsk_matmul_prepack(const bsk_plan *plan, bsk_queue *queue, bsk_mem w,
+                                      bsk_mem packed);
 
 /* ---------------------------------------------------------------------------------------------
  * matmul_dgrad: dX = alpha * dY W^T + beta * dX (with transpose_w: dY W), gates as in matmul.
@@ -99,6 +109,7 @@ typedef struct bsk_matmul_dgrad_args {
     bsk_mem workspace;
     bsk_mem dy, w, dx;
     bsk_mem gate;
+    bsk_mem packed; /* optional, as in matmul: made by bsk_matmul_dgrad_prepack */
 } bsk_matmul_dgrad_args;
 
 BSK_API bsk_status bsk_matmul_dgrad_plan(const bsk_device *device,
@@ -106,6 +117,8 @@ BSK_API bsk_status bsk_matmul_dgrad_plan(const bsk_device *device,
                                          const bsk_plan_options *options, bsk_plan **plan);
 BSK_API bsk_status bsk_matmul_dgrad_run(const bsk_plan *plan, bsk_queue *queue,
                                         const bsk_matmul_dgrad_args *args);
+BSK_API bsk_status bsk_matmul_dgrad_prepack(const bsk_plan *plan, bsk_queue *queue, bsk_mem w,
+                                            bsk_mem packed);
 
 /* What a gate does to a weight gradient. */
 typedef enum bsk_gate_mode {
@@ -187,11 +200,14 @@ typedef struct bsk_dsd_args {
     bsk_mem workspace;
     bsk_mem s, b, c;
     bsk_mem gate, bias, residual, row_scale, col_scale;
+    bsk_mem packed; /* optional, as in matmul: made by bsk_dsd_prepack */
 } bsk_dsd_args;
 
 BSK_API bsk_status bsk_dsd_plan(const bsk_device *device, const bsk_dsd_params *params,
                                 const bsk_plan_options *options, bsk_plan **plan);
 BSK_API bsk_status bsk_dsd_run(const bsk_plan *plan, bsk_queue *queue, const bsk_dsd_args *args);
+BSK_API bsk_status bsk_dsd_prepack(const bsk_plan *plan, bsk_queue *queue, bsk_mem s,
+                                   bsk_mem packed);
 
 /* ---------------------------------------------------------------------------------------------
  * dds: C = A op(S), the mirror image of dsd: a [n, I], c and residual [n, J], bias and col_scale
@@ -211,11 +227,14 @@ typedef struct bsk_dds_args {
     bsk_mem workspace;
     bsk_mem a, s, c;
     bsk_mem gate, bias, residual, row_scale, col_scale;
+    bsk_mem packed; /* optional, as in matmul: made by bsk_dds_prepack */
 } bsk_dds_args;
 
 BSK_API bsk_status bsk_dds_plan(const bsk_device *device, const bsk_dds_params *params,
                                 const bsk_plan_options *options, bsk_plan **plan);
 BSK_API bsk_status bsk_dds_run(const bsk_plan *plan, bsk_queue *queue, const bsk_dds_args *args);
+BSK_API bsk_status bsk_dds_prepack(const bsk_plan *plan, bsk_queue *queue, bsk_mem s,
+                                   bsk_mem packed);
 
 /* ---------------------------------------------------------------------------------------------
  * sdd: S = alpha * sum over p of A_p B_p + beta * S on the kept blocks; the general form behind

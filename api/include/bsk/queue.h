@@ -68,6 +68,8 @@ typedef struct bsk_plan_options {
     size_t struct_size;
     const char *kernels; /* as BSK_KERNEL; added to the context's list */
     bsk_fallback fallback;
+    int32_t alignment; /* bytes, a power of two up to 4096, of which every address in later runs
+                          will be a multiple; 0 means 16. The fastest entries of GPUs need 16 */
 } bsk_plan_options;
 
 typedef struct bsk_plan_info {
@@ -83,6 +85,8 @@ typedef struct bsk_plan_info {
     int32_t staged;             /* a fallback: operands are copied to the host and back */
     double flops;               /* useful floating-point operations of one run, 0 if not counted */
     double bytes;               /* operand bytes, each counted once */
+    size_t packed_bytes;        /* of the image that bsk_<op>_prepack makes; 0: there is none */
+    size_t packed_alignment;    /* of its address in bytes; a power of two */
 } bsk_plan_info;
 
 BSK_API bsk_status bsk_plan_query(const bsk_plan *plan, bsk_plan_info *info);
