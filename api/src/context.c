@@ -342,6 +342,7 @@ static bsk_status context_fill(bsk_context *c, const bsk_context_params *params)
             c->settings.kernels_error == BSK_E_ENVIRONMENT ? "BSK_KERNEL" : "params.kernels"));
     BSKI_TRY(enumerate_devices(c));
     BSKI_TRY(choose_default(c));
+    BSKI_TRY(bski_tuning_load(c));
     if (c->notes)
         bski_log(c, BSK_LOG_INFO, "%s", c->notes);
     return BSK_OK;
@@ -391,6 +392,7 @@ void bsk_context_destroy(bsk_context **context)
         bski_free(&c->allocator, (void *)c->backends[i].entries);
     bski_free(&c->allocator, c->backends);
     bski_registry_free(&c->allocator, c->modules, c->module_count);
+    bski_tuning_free(c);
     bski_settings_free(&c->allocator, &c->settings);
     bski_free(&c->allocator, c->notes);
     bsk_allocator allocator = c->allocator;

@@ -117,60 +117,93 @@ static bsk_reason data_reason(const bsk_entry *e, const bsk_device *d, const bsk
     return BSK_ACCEPT;
 }
 
+/* A request: what entries are judged by. */
+typedef struct request {
+    const bsk_device *device;
+    const bsk_problem *problem;
+    const bsk_plan_options *options;
+    bsk_fallback fallback;
+    bool forced_here, forced_extra; /* the context's list, the plan's list forces an entry */
+} request;
+
+static bsk_reason judge(const request *r, const bsk_entry *e)
+{
+    /* The plan's own list speaks last. */
+    verdict v = judge_list(r->options->kernels, e->name, r->forced_extra);
+    if (v == NEUTRAL)
+        v = judge_list(r->device->context->settings.kernels, e->name, r->forced_here);
+    bsk_reason reason = data_reason(e, r->device, r->problem, r->options->alignment);
+    if (v == BANNED)
+        return BSK_REFUSE_BANNED;
+    if (v == NEUTRAL && !reason && r->fallback == BSK_FALLBACK_FORBID &&
+        (e->flags & BSK_ENTRY_REFERENCE))
+        return BSK_REFUSE_REFERENCE;
+    return !reason && e->accept ? e->accept(r->problem, &r->device->props) : reason;
+}
+
+/* The entry that a tuning record prefers, if it is there and accepts. */
+static const bsk_entry *tuned_entry(const request *r)
+{
+    const bski_backend *b = r->device->backend;
+    const char *name = bski_tuning_find(r->device, r->problem);
+    for (size_t i = 0; name && i < b->api->entry_count; i++) {
+        const bsk_entry *e = b->entries[i];
+        if (e->op == r->problem->op && !strcmp(e->name, name) && judge(r, e) == BSK_ACCEPT)
+            return e;
+    }
+    return NULL;
+}
+
 bsk_status bski_dispatch(const bsk_device *device, const bsk_problem *problem,
                          const bsk_plan_options *options, bsk_fallback fallback,
                          const bsk_entry **entry)
 {
     const bsk_context *c = device->context;
     const bski_backend *b = device->backend;
-    const char *op = bski_kernel_op(problem->op)->name, *extra_kernels = options->kernels;
-    bool forced_here = list_forces(c->settings.kernels, b, problem->op);
-    bool forced_extra = list_forces(extra_kernels, b, problem->op);
+    const char *op = bski_kernel_op(problem->op)->name, *type = bsk_dtype_name(problem->dtype);
+    const request r = {
+        .device = device,
+        .problem = problem,
+        .options = options,
+        .fallback = fallback,
+        .forced_here = list_forces(c->settings.kernels, b, problem->op),
+        .forced_extra = list_forces(options->kernels, b, problem->op),
+    };
     char why[384] = "";
-    const bsk_entry *best = NULL;
+    const bsk_entry *best = tuned_entry(&r);
     double best_seconds = 0;
+    const bool tuned = best != NULL;
 
-    for (size_t i = 0; i < b->api->entry_count; i++) {
+    for (size_t i = 0; !tuned && i < b->api->entry_count; i++) {
         const bsk_entry *e = b->entries[i];
         if (e->op != problem->op)
             continue;
+        /* Only estimates compare entries, and only those of one priority. */
         if (best && (!best->seconds || e->priority < best->priority))
             break;
-        /* The plan's own list speaks last. */
-        verdict v = judge_list(extra_kernels, e->name, forced_extra);
-        if (v == NEUTRAL)
-            v = judge_list(c->settings.kernels, e->name, forced_here);
-        bsk_reason reason = data_reason(e, device, problem, options->alignment);
-        if (v == BANNED)
-            reason = BSK_REFUSE_BANNED;
-        else if (v == NEUTRAL && !reason && fallback == BSK_FALLBACK_FORBID &&
-                 (e->flags & BSK_ENTRY_REFERENCE))
-            reason = BSK_REFUSE_REFERENCE;
-        else if (!reason && e->accept)
-            reason = e->accept(problem, &device->props);
+        const bsk_reason reason = judge(&r, e);
         if (reason == BSK_ACCEPT) {
             const double seconds = e->seconds ? e->seconds(problem, &device->props) : 0;
             if (e->seconds)
-                bski_log(c, BSK_LOG_DISPATCH, "%s %s on %s: %s accepts: about %.3g us", op,
-                         bsk_dtype_name(problem->dtype), device->id, e->name, 1e6 * seconds);
+                bski_log(c, BSK_LOG_DISPATCH, "%s %s on %s: %s accepts: about %.3g us", op, type,
+                         device->id, e->name, 1e6 * seconds);
             if (!best || (e->seconds && seconds < best_seconds)) {
                 best = e;
                 best_seconds = seconds;
             }
             continue;
         }
-        bski_log(c, BSK_LOG_DISPATCH, "%s %s on %s: %s refuses: %s", op,
-                 bsk_dtype_name(problem->dtype), device->id, e->name, bski_reason_name(reason));
+        bski_log(c, BSK_LOG_DISPATCH, "%s %s on %s: %s refuses: %s", op, type, device->id, e->name,
+                 bski_reason_name(reason));
         size_t used = strlen(why);
         snprintf(why + used, sizeof(why) - used, "%s%s: %s", used ? "; " : "", e->name,
                  bski_reason_name(reason));
     }
-    if (best) {
-        bski_log(c, BSK_LOG_DISPATCH, "%s %s on %s: %s", op, bsk_dtype_name(problem->dtype),
-                 device->id, best->name);
-        *entry = best;
-        return BSK_OK;
-    }
-    return bski_fail(BSK_E_UNSUPPORTED, "%s %s on %s: no entry accepts (%s)", op,
-                     bsk_dtype_name(problem->dtype), device->id, *why ? why : "none is there");
+    if (!best)
+        return bski_fail(BSK_E_UNSUPPORTED, "%s %s on %s: no entry accepts (%s)", op, type,
+                         device->id, *why ? why : "none is there");
+    bski_log(c, BSK_LOG_DISPATCH, "%s %s on %s: %s%s", op, type, device->id, best->name,
+             tuned ? ", by a tuning record" : "");
+    *entry = best;
+    return BSK_OK;
 }

@@ -160,6 +160,15 @@ static bsk_status parse_cache_dir(const source *from, const char *text,
     return keep_text(text, allocator, &s->cache_dir);
 }
 
+static bsk_status parse_tuning(const source *from, const char *text, const bsk_allocator *allocator,
+                               bski_settings *s)
+{
+    if (strcmp(text, "off") && text[0] != '/')
+        return bski_fail(from->status, "%s is \"%s\"; legal are an absolute path and \"off\"",
+                         from->name, text);
+    return keep_text(text, allocator, &s->tuning);
+}
+
 typedef bsk_status (*parse_fn)(const source *from, const char *text, const bsk_allocator *allocator,
                                bski_settings *settings);
 
@@ -177,6 +186,7 @@ static const struct {
     {"BSK_FALLBACK", "params.fallback", NO_TEXT, parse_fallback},
     {"BSK_VERBOSE", "params.log_level", NO_TEXT, parse_level},
     {"BSK_CACHE_DIR", "params.cache_dir", offsetof(bsk_context_params, cache_dir), parse_cache_dir},
+    {"BSK_TUNING", "params.tuning", offsetof(bsk_context_params, tuning), parse_tuning},
     {"BSK_PLUGIN_PATH", "params.plugin_path", offsetof(bsk_context_params, plugin_path),
      parse_plugin_path},
     {"BSK_NUM_THREADS", "params.num_threads", NO_TEXT, parse_threads},
@@ -197,6 +207,25 @@ static bsk_status read_rows(const bsk_context_params *params, const bsk_allocato
         if (text)
             BSKI_TRY(rows[i].parse(&from, text, allocator, s));
     }
+    return BSK_OK;
+}
+
+/* "off" becomes NULL; without a word the records are in the cache. */
+static bsk_status tuning_default(const bsk_allocator *allocator, bski_settings *s)
+{
+    static const char below[] = "/tuning";
+    if (s->tuning && !strcmp(s->tuning, "off")) {
+        bski_free(allocator, s->tuning);
+        s->tuning = NULL;
+        return BSK_OK;
+    }
+    if (s->tuning || !s->cache_dir || !strcmp(s->cache_dir, "off"))
+        return BSK_OK;
+    size_t bytes = strlen(s->cache_dir) + sizeof(below);
+    s->tuning = bski_alloc(allocator, bytes);
+    if (!s->tuning)
+        return bski_fail(BSK_E_NOMEM, "no memory for settings");
+    snprintf(s->tuning, bytes, "%s%s", s->cache_dir, below);
     return BSK_OK;
 }
 
@@ -236,6 +265,7 @@ bsk_status bski_settings_read(const bsk_context_params *params, const bsk_alloca
     BSKI_TRY(read_rows(params, allocator, s));
     if (!s->cache_dir && !params->ignore_environment)
         BSKI_TRY(cache_dir_default(allocator, s));
+    BSKI_TRY(tuning_default(allocator, s));
     /* Numbers that the parameters set win over what the environment said. */
     if (params->num_threads)
         s->num_threads = params->num_threads;
@@ -252,7 +282,8 @@ bsk_status bski_settings_read(const bsk_context_params *params, const bsk_alloca
 
 void bski_settings_free(const bsk_allocator *allocator, bski_settings *s)
 {
-    char *texts[] = {s->backends, s->device, s->max_arch, s->kernels, s->plugin_path, s->cache_dir};
+    char *texts[] = {s->backends,    s->device,    s->max_arch, s->kernels,
+                     s->plugin_path, s->cache_dir, s->tuning};
     for (size_t i = 0; i < BSKI_COUNT(texts); i++)
         bski_free(allocator, texts[i]);
     memset(s, 0, sizeof(*s));

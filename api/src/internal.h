@@ -39,6 +39,7 @@ typedef struct bski_settings {
     bsk_log_level log_level;
     bool log_stderr; /* BSK_VERBOSE without a log callback */
     char *backends, *device, *max_arch, *kernels, *plugin_path, *cache_dir;
+    char *tuning; /* path of the records' file; NULL: none are read */
     /* The status of a bad value, by where it came from. */
     bsk_status device_error, kernels_error, max_arch_error;
     bsk_fallback fallback;
@@ -74,6 +75,19 @@ typedef struct bski_backend {
     int32_t max_arch;          /* rank of BSK_MAX_ARCH, or INT32_MAX */
 } bski_backend;
 
+enum { BSKI_TUNING_DEVICE = 200, BSKI_TUNING_ENTRY = 80 };
+
+typedef struct bski_tuning_record {
+    uint64_t key;
+    double microseconds;
+    char device[BSKI_TUNING_DEVICE], entry[BSKI_TUNING_ENTRY];
+} bski_tuning_record;
+
+typedef struct bski_tuning {
+    bski_tuning_record *records;
+    size_t count;
+} bski_tuning;
+
 struct bsk_device {
     bsk_context *context;
     const bski_backend *backend;
@@ -97,6 +111,7 @@ struct bsk_context {
     bsk_device *cpu; /* for staged fallbacks; may be hidden from the device list */
     bool cpu_listed;
     const bsk_device *default_device;
+    bski_tuning tuning;
     char *notes;
     uint64_t warned[BSK_OP_COUNT]; /* atomic; bit per device: the fallback warning was given */
 };
@@ -151,6 +166,20 @@ bsk_status bski_dispatch(const bsk_device *device, const bsk_problem *problem,
 bsk_status bski_kernels_check(const bsk_context *context, const char *kernels, bsk_status error,
                               const char *name);
 
+/* --- tuning.c --------------------------------------------------------------------------------- */
+
+/* Reads the records of settings.tuning, if it is there. Contexts keep them unchanged, but for
+ * those that a tool puts in before it makes plans. */
+bsk_status bski_tuning_load(bsk_context *context);
+void bski_tuning_free(bsk_context *context);
+/* What records know a problem by. */
+uint64_t bski_tuning_key(const bsk_problem *problem);
+/* The name of the entry that a record prefers, or NULL. */
+const char *bski_tuning_find(const bsk_device *device, const bsk_problem *problem);
+bsk_status bski_tuning_put(const bsk_device *device, const bsk_problem *problem, const char *entry,
+                           double microseconds);
+bsk_status bski_tuning_save(const bsk_context *context);
+
 /* --- fallback.c ------------------------------------------------------------------------------- */
 
 /* Runs a plan whose executor is the CPU on a queue of another device: downloads operands, runs,
@@ -158,6 +187,9 @@ bsk_status bski_kernels_check(const bsk_context *context, const char *kernels, b
 bsk_status bski_staged_run(const bsk_plan *plan, bsk_queue *queue, const void *args);
 
 /* --- plan.c ----------------------------------------------------------------------------------- */
+
+/* The value of a field of a params or args struct. */
+double bski_field_value(const bski_field *field, const void *base);
 
 /* Copies a caller's struct of any known size into a full-size one, with zeros for what is missing.
  * INVALID for sizes that cannot be, VERSION for set fields that this library does not know. */

@@ -29,7 +29,7 @@ bsk_status bski_struct_read(const char *name, const void *source, size_t full_si
 
 /* --- checks at plan time ---------------------------------------------------------------------- */
 
-static double field_value(const bski_field *f, const void *base)
+double bski_field_value(const bski_field *f, const void *base)
 {
     const char *p = (const char *)base + f->offset;
     switch (f->kind) {
@@ -58,7 +58,7 @@ static double field_value(const bski_field *f, const void *base)
 
 static bsk_status check_field(const char *op, const bski_field *f, const void *base)
 {
-    double v = field_value(f, base);
+    double v = bski_field_value(f, base);
     if (v >= f->low && (f->open ? v < f->high : v <= f->high))
         return BSK_OK;
     return bski_fail(BSK_E_INVALID, "%s: %s is %.17g; legal are %.10g to %.10g%s", op, f->name, v,
@@ -68,7 +68,7 @@ static bsk_status check_field(const char *op, const bski_field *f, const void *b
 static void fill_default(const bski_field *f, void *base)
 {
     char *p = (char *)base + f->offset;
-    if (f->zero_means == 0 || field_value(f, base) != 0)
+    if (f->zero_means == 0 || bski_field_value(f, base) != 0)
         return;
     if (f->kind == BSKI_F64) {
         memcpy(p, &f->zero_means, sizeof(double));

@@ -6,7 +6,7 @@
 
 static const char *const variables[] = {
     "BSK_BACKEND", "BSK_DEVICE",    "BSK_MAX_ARCH",    "BSK_KERNEL",      "BSK_FALLBACK",
-    "BSK_VERBOSE", "BSK_CACHE_DIR", "BSK_PLUGIN_PATH", "BSK_NUM_THREADS",
+    "BSK_VERBOSE", "BSK_CACHE_DIR", "BSK_PLUGIN_PATH", "BSK_NUM_THREADS", "BSK_TUNING",
 };
 
 static void environment_clear(void)
@@ -47,6 +47,8 @@ static const struct {
     {"BSK_VERBOSE", "2", "dispatch"},
     {"BSK_CACHE_DIR", "", "absolute"},
     {"BSK_CACHE_DIR", "cache", "absolute"},
+    {"BSK_TUNING", "", "absolute"},
+    {"BSK_TUNING", "records", "absolute"},
     {"BSK_PLUGIN_PATH", "", "absolute"},
     {"BSK_PLUGIN_PATH", ".", "absolute"},
     {"BSK_PLUGIN_PATH", "plugins", "absolute"},
@@ -94,6 +96,8 @@ static const struct {
     {"BSK_VERBOSE", "warn"},
     {"BSK_CACHE_DIR", "off"},
     {"BSK_CACHE_DIR", "/nonexistent"},
+    {"BSK_TUNING", "off"},
+    {"BSK_TUNING", "/nonexistent/records"},
     {"BSK_PLUGIN_PATH", "/nonexistent:/usr"},
     {"BSK_NUM_THREADS", "1"},
     {"BSK_NUM_THREADS", "4096"},

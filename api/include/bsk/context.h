@@ -66,6 +66,8 @@ typedef struct bsk_context_params {
                               * $XDG_CACHE_HOME/bsk or $HOME/.cache/bsk */
     int32_t num_threads;     /* BSK_NUM_THREADS: of the CPU backend; default: one per core */
     int32_t ignore_environment; /* nonzero: no environment variable is read */
+    const char *tuning;         /* BSK_TUNING: the file of `bsk tune`'s records; "off" reads none;
+                              * default: `tuning` in the cache directory */
 } bsk_context_params;
 
 /* Creates a context, opens the backends and enumerates their devices. params may be NULL.

@@ -1,0 +1,269 @@
+/* Tuning records: which entry was the fastest for a problem on a device, as `bsk tune` measured it.
+ *
+ * A record counts for its device (name and driver), this version of the library, and problems of
+ * the same description: types, shapes, strides and choices, with the layout's size, blocks and
+ * density. It only says which of the accepting entries to prefer, so a wrong record costs time and
+ * nothing else. The file is untrusted all the same: one that is not a regular file of the process's
+ * own user, that others can write, or that does not parse, counts as absent. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "api/src/internal.h"
+
+enum { MAX_FILE = 1 << 20, MAX_RECORDS = 8192, FORMAT = 1 };
+
+/* --- Keys ------------------------------------------------------------------------------------- */
+
+/* FNV-1a, over the bytes of a number in a fixed order. */
+static uint64_t mix(uint64_t hash, uint64_t v)
+{
+    for (int i = 0; i < 8; i++)
+        hash = (hash ^ (v >> (8 * i) & 0xff)) * 0x100000001b3;
+    return hash;
+}
+
+static uint64_t mix_text(uint64_t hash, const char *text)
+{
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3;
+    return mix(hash, 0);
+}
+
+static uint64_t mix_tensor(uint64_t hash, const bsk_tensor *t)
+{
+    hash = mix(hash, (uint64_t)t->dtype);
+    if (t->dtype == BSK_NONE)
+        return hash;
+    hash = mix(hash, (uint64_t)t->rank);
+    for (int i = 0; i < t->rank; i++)
+        hash = mix(mix(hash, (uint64_t)t->dims[i]), (uint64_t)t->strides[i]);
+    return hash;
+}
+
+uint64_t bski_tuning_key(const bsk_problem *problem)
+{
+    const bski_op_info *op = bski_kernel_op(problem->op);
+    const bsk_layout_tables *l = problem->layout;
+    uint64_t hash = mix_text(0xcbf29ce484222325, op->name);
+    for (int i = 0; i < op->arg_count; i++) {
+        bsk_tensor t = *bski_arg_tensor(op, problem->params, i);
+        /* The number of kept blocks is in the tensors too; below it counts roughly. */
+        for (int d = 0; l && d < t.rank; d++)
+            if (t.dims[d] == l->nnz && d + 2 != t.rank && d + 1 != t.rank)
+                t.dims[d] = -1;
+        hash = mix_tensor(hash, &t);
+    }
+    for (int i = 0; i < op->attr_count; i++) {
+        uint64_t bits;
+        double v = bski_field_value(&op->attrs[i], problem->params);
+        memcpy(&bits, &v, sizeof(bits));
+        hash = mix(hash, bits);
+    }
+    if (!l)
+        return hash;
+    hash = mix(mix(hash, (uint64_t)l->rows), (uint64_t)l->cols);
+    hash = mix(mix(hash, (uint64_t)l->block_rows), (uint64_t)l->block_cols);
+    /* Steps of a sixteenth of an octave: patterns that grow and shrink keep their record. */
+    return mix(mix(hash, (uint64_t)l->heads),
+               l->nnz ? (uint64_t)lround(16 * log2((double)l->nnz)) : UINT64_MAX);
+}
+
+/* Name and driver of a device, without what separates fields. */
+static void device_text(const bsk_device *d, char out[BSKI_TUNING_DEVICE])
+{
+    snprintf(out, BSKI_TUNING_DEVICE, "%s, %s", d->props.name, d->props.driver);
+    for (char *p = out; *p; p++)
+        if ((unsigned char)*p < ' ')
+            *p = ' ';
+}
+
+const char *bski_tuning_find(const bsk_device *device, const bsk_problem *problem)
+{
+    const bski_tuning *t = &device->context->tuning;
+    if (!t->count)
+        return NULL;
+    char name[BSKI_TUNING_DEVICE];
+    device_text(device, name);
+    const uint64_t key = bski_tuning_key(problem);
+    for (size_t i = 0; i < t->count; i++)
+        if (t->records[i].key == key && !strcmp(t->records[i].device, name))
+            return t->records[i].entry;
+    return NULL;
+}
+
+/* --- The file --------------------------------------------------------------------------------- */
+
+/* A line: device, key, entry and microseconds, separated by tabs. */
+static bool parse_line(char *line, bski_tuning_record *r)
+{
+    char *field[4] = {line};
+    for (int i = 1; i < 4; i++) {
+        char *tab = strchr(field[i - 1], '\t');
+        if (!tab)
+            return false;
+        *tab = 0;
+        field[i] = tab + 1;
+    }
+    char *end;
+    memset(r, 0, sizeof(*r));
+    if (strlen(field[0]) >= sizeof(r->device) || strlen(field[1]) != 16 || !*field[2] ||
+        strlen(field[2]) >= sizeof(r->entry))
+        return false;
+    strcpy(r->device, field[0]);
+    strcpy(r->entry, field[2]);
+    if (strspn(field[1], "0123456789abcdef") != 16)
+        return false;
+    r->key = strtoull(field[1], NULL, 16);
+    r->microseconds = strtod(field[3], &end);
+    return end != field[3] && !*end && r->microseconds > 0 && isfinite(r->microseconds);
+}
+
+static void heading(char *out, size_t size)
+{
+    snprintf(out, size, "bsk tuning %d for %s", FORMAT, bsk_version());
+}
+
+/* Whether only the process's own user can have written the file. */
+static bool is_private(int file, off_t *bytes)
+{
+    struct stat s;
+    if (fstat(file, &s) || !S_ISREG(s.st_mode) || s.st_uid != geteuid() ||
+        s.st_mode & (S_IWGRP | S_IWOTH) || s.st_size < 0 || s.st_size > MAX_FILE)
+        return false;
+    *bytes = s.st_size;
+    return true;
+}
+
+/* The whole file with a zero at its end; NULL if it is absent or cannot be trusted. */
+static char *read_file(const bsk_context *c, const char *path)
+{
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    off_t bytes = 0;
+    char *text = NULL;
+    if (file < 0)
+        return NULL;
+    if (is_private(file, &bytes))
+        text = bski_alloc(&c->allocator, (size_t)bytes + 1);
+    else
+        bski_log(c, BSK_LOG_WARN, "%s: not a private regular file of at most %d bytes; ignored",
+                 path, MAX_FILE);
+    ssize_t got = 0;
+    for (off_t at = 0; text && at < bytes; at += got)
+        if ((got = read(file, text + at, (size_t)(bytes - at))) <= 0)
+            bytes = at;
+    if (text)
+        text[bytes] = 0;
+    close(file);
+    return text;
+}
+
+static bsk_status parse_text(bsk_context *c, char *text)
+{
+    char first[80];
+    heading(first, sizeof(first));
+    char *rest = strchr(text, '\n');
+    if (!rest)
+        return BSK_OK;
+    *rest++ = 0;
+    if (strcmp(text, first)) {
+        bski_log(c, BSK_LOG_INFO, "tuning records of another version are ignored");
+        return BSK_OK;
+    }
+    size_t lines = 0;
+    for (const char *p = rest; *p && lines < MAX_RECORDS; p++)
+        lines += *p == '\n';
+    bski_tuning *t = &c->tuning;
+    t->records = bski_calloc(&c->allocator, (lines + 1) * sizeof(*t->records));
+    if (!t->records)
+        return bski_fail(BSK_E_NOMEM, "no memory for tuning records");
+    for (char *line = rest, *end; t->count < lines && (end = strchr(line, '\n')); line = end + 1) {
+        *end = 0;
+        t->count += parse_line(line, &t->records[t->count]);
+    }
+    return BSK_OK;
+}
+
+bsk_status bski_tuning_load(bsk_context *c)
+{
+    char *text = c->settings.tuning ? read_file(c, c->settings.tuning) : NULL;
+    bsk_status status = text ? parse_text(c, text) : BSK_OK;
+    bski_free(&c->allocator, text);
+    return status;
+}
+
+void bski_tuning_free(bsk_context *c)
+{
+    bski_free(&c->allocator, c->tuning.records);
+    c->tuning = (bski_tuning){0};
+}
+
+bsk_status bski_tuning_put(const bsk_device *device, const bsk_problem *problem, const char *entry,
+                           double microseconds)
+{
+    bsk_context *c = device->context;
+    bski_tuning *t = &c->tuning;
+    bski_tuning_record r = {.key = bski_tuning_key(problem), .microseconds = microseconds};
+    device_text(device, r.device);
+    snprintf(r.entry, sizeof(r.entry), "%s", entry);
+    for (size_t i = 0; i < t->count; i++)
+        if (t->records[i].key == r.key && !strcmp(t->records[i].device, r.device)) {
+            t->records[i] = r;
+            return BSK_OK;
+        }
+    if (t->count == MAX_RECORDS)
+        return bski_fail(BSK_E_UNSUPPORTED, "tuning: there are %d records; no more are legal",
+                         MAX_RECORDS);
+    bski_tuning_record *grown =
+        c->allocator.resize(c->allocator.user, t->records, (t->count + 1) * sizeof(*grown));
+    if (!grown)
+        return bski_fail(BSK_E_NOMEM, "no memory for tuning records");
+    t->records = grown;
+    t->records[t->count++] = r;
+    return BSK_OK;
+}
+
+static bool write_records(const bski_tuning *t, FILE *f)
+{
+    char first[80];
+    heading(first, sizeof(first));
+    bool good = fprintf(f, "%s\n", first) > 0;
+    for (size_t i = 0; i < t->count; i++)
+        good &= fprintf(f, "%s\t%016" PRIx64 "\t%s\t%.3f\n", t->records[i].device,
+                        t->records[i].key, t->records[i].entry, t->records[i].microseconds) > 0;
+    return good;
+}
+
+/* Through a file beside it, so that readers see the old records or the new ones. */
+bsk_status bski_tuning_save(const bsk_context *c)
+{
+    const char *path = c->settings.tuning;
+    char fresh[4096];
+    if (!path)
+        return bski_fail(BSK_E_INVALID, "tuning: BSK_TUNING is off or there is no cache directory");
+    if ((size_t)snprintf(fresh, sizeof(fresh), "%s.%ld", path, (long)getpid()) >= sizeof(fresh))
+        return bski_fail(BSK_E_INVALID, "tuning: the path %s is too long", path);
+    char *slash = strrchr(fresh, '/');
+    *slash = 0;
+    if (*fresh)
+        mkdir(fresh, 0700); /* its parent is there in all usual cases; open reports the others */
+    *slash = '/';
+    int file = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    FILE *f = file < 0 ? NULL : fdopen(file, "w");
+    bool good = f && write_records(&c->tuning, f);
+    if (f)
+        good &= !fclose(f);
+    else if (file >= 0)
+        close(file);
+    if (good && !rename(fresh, path))
+        return BSK_OK;
+    bsk_status status = bski_fail(BSK_E_INVALID, "tuning: %s: %s", path, strerror(errno));
+    unlink(fresh);
+    return status;
+}

@@ -1,0 +1,206 @@
+/* Tuning records: what is saved is found again and decides among the entries that accept; a file
+ * that is damaged, of another version or not private changes nothing. */
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "api/src/internal.h"
+#include "unit.h"
+
+enum { GRID = 16, BLOCK = 16, SIZE = GRID * BLOCK };
+
+static char folder[] = "/tmp/bsk-tuning-XXXXXX", path[64], other[64];
+static unit_log *lines;
+
+/* A context that reads the records in `path`. */
+static bsk_context *open_context(void)
+{
+    bsk_context_params params = unit_params();
+    bsk_context *context = NULL;
+    params.tuning = path;
+    params.log = unit_log_line;
+    params.log_user = lines;
+    params.log_level = BSK_LOG_INFO;
+    CHECK_OK(bsk_context_create(&params, &context));
+    return context;
+}
+
+/* A product with n rows of activations; kept of 256 blocks are in the layout. */
+static bsk_plan *make_plan(bsk_context *context, int64_t n, int kept)
+{
+    uint8_t mask[GRID * GRID];
+    for (int i = 0; i < GRID * GRID; i++)
+        mask[i] = i * 37 % (GRID * GRID) < kept;
+    bsk_layout_params layout_params = BSK_INIT(bsk_layout_params);
+    layout_params.rows = layout_params.cols = SIZE;
+    layout_params.block_rows = layout_params.block_cols = BLOCK;
+    bsk_layout *layout = NULL;
+    bsk_plan *plan = NULL;
+    CHECK_OK(bsk_layout_from_mask(NULL, &layout_params, mask, &layout));
+    bsk_matmul_params params = BSK_INIT(bsk_matmul_params);
+    params.layout = layout;
+    params.x = bsk_tensor_2d(BSK_F32, n, SIZE);
+    params.w = bsk_tensor_3d(BSK_F32, kept, BLOCK, BLOCK);
+    params.y = bsk_tensor_2d(BSK_F32, n, SIZE);
+    CHECK_OK(bsk_matmul_plan(bsk_context_device(context, 0), &params, NULL, &plan));
+    bsk_layout_release(&layout);
+    return plan;
+}
+
+static void check_entry(bsk_context *context, int64_t n, int kept, const char *entry, bool same)
+{
+    bsk_plan *plan = make_plan(context, n, kept);
+    CHECK((strcmp(plan->entry->name, entry) == 0) == same);
+    bsk_plan_destroy(&plan);
+}
+
+static void write_text(const char *text, mode_t mode)
+{
+    FILE *f = fopen(path, "w");
+    if (!CHECK(f))
+        return;
+    fputs(text, f);
+    fclose(f);
+    CHECK(!chmod(path, mode));
+}
+
+/* With tuned entries the reference is never the first choice, so that a record of it is seen. */
+#define RECORDED "ref_dsd"
+#ifdef UNIT_CPU_TUNED
+enum { BY_DEFAULT = 0 };
+#else
+enum { BY_DEFAULT = 1 };
+#endif
+
+static void test_round_trip(void)
+{
+    bsk_context *context = open_context();
+    CHECK(context->tuning.count == 0);
+    check_entry(context, 64, 128, RECORDED, BY_DEFAULT);
+    bsk_plan *plan = make_plan(context, 64, 128);
+    const bsk_device *device = bsk_context_device(context, 0);
+    CHECK_OK(bski_tuning_put(device, &plan->problem, "dsd_first_try", 12.5));
+    CHECK_OK(bski_tuning_put(device, &plan->problem, RECORDED, 10.25));
+    CHECK(context->tuning.count == 1);
+    CHECK_OK(bski_tuning_save(context));
+    bsk_plan_destroy(&plan);
+    bsk_context_destroy(&context);
+
+    struct stat s;
+    CHECK(!stat(path, &s) && (s.st_mode & 0777) == 0600);
+    context = open_context();
+    CHECK(context->tuning.count == 1);
+    check_entry(context, 64, 128, RECORDED, true);
+    /* Another N or a far density is another problem; a near density is the same. */
+    check_entry(context, 65, 128, RECORDED, BY_DEFAULT);
+    check_entry(context, 64, 64, RECORDED, BY_DEFAULT);
+    check_entry(context, 64, 129, RECORDED, true);
+    bsk_context_destroy(&context);
+}
+
+/* A record never makes a plan of an entry that is banned or refuses. */
+static void test_limits(void)
+{
+    bsk_context_params params = unit_params();
+    bsk_context *context = NULL;
+    params.tuning = path;
+    params.fallback = BSK_FALLBACK_FORBID;
+#ifdef UNIT_CPU_TUNED
+    CHECK_OK(bsk_context_create(&params, &context));
+    check_entry(context, 64, 128, RECORDED, false);
+    bsk_context_destroy(&context);
+    params.fallback = BSK_FALLBACK_ALLOW;
+    params.kernels = "-" RECORDED;
+    CHECK_OK(bsk_context_create(&params, &context));
+    check_entry(context, 64, 128, RECORDED, false);
+    bsk_context_destroy(&context);
+#endif
+    params.fallback = BSK_FALLBACK_ALLOW;
+    params.kernels = NULL;
+    params.tuning = "off";
+    CHECK_OK(bsk_context_create(&params, &context));
+    CHECK(context->tuning.count == 0 && !context->settings.tuning);
+    CHECK_ERROR(bski_tuning_save(context), BSK_E_INVALID, "BSK_TUNING");
+    bsk_context_destroy(&context);
+}
+
+/* Changes the saved file and counts the records that are still believed. */
+static void check_file(const char *text, mode_t mode, size_t records)
+{
+    write_text(text, mode);
+    bsk_context *context = open_context();
+    if (!CHECK(context->tuning.count == records))
+        fprintf(stderr, "  %zu records of: %s\n", context->tuning.count, text);
+    bsk_context_destroy(&context);
+}
+
+static void test_bad_files(void)
+{
+    char head[64], text[2048];
+    snprintf(head, sizeof head, "bsk tuning 1 for %s\n", bsk_version());
+#define WITH_HEAD(body) (snprintf(text, sizeof text, "%s%s", head, body), text)
+#define GOOD_LINE       "dev\t0123456789abcdef\tentry\t1.5\n"
+    check_file(WITH_HEAD(GOOD_LINE), 0600, 1);
+    check_file(WITH_HEAD(GOOD_LINE GOOD_LINE), 0644, 2);
+    check_file(WITH_HEAD(GOOD_LINE), 0620, 0);
+    check_file(WITH_HEAD(GOOD_LINE), 0602, 0);
+    check_file("", 0600, 0);
+    check_file("bsk tuning 1 for 99.0.0\n" GOOD_LINE, 0600, 0);
+    check_file(GOOD_LINE, 0600, 0);
+    static const char *const bad_lines[] = {
+        "\n",
+        "dev\n",
+        "dev\t0123456789abcdef\tentry\n",
+        "dev\t0123456789abcde\tentry\t1\n",
+        "dev\t0123456789abcdeg\tentry\t1\n",
+        "dev\t0123456789abcdef\t\t1\n",
+        "dev\t0123456789abcdef\tentry\tfast\n",
+        "dev\t0123456789abcdef\tentry\t-1\n",
+        "dev\t0123456789abcdef\tentry\tinf\n",
+        "dev\t0123456789abcdef\tentry\t1", /* cut off */
+    };
+    for (size_t i = 0; i < UNIT_COUNT(bad_lines); i++) {
+        snprintf(text, sizeof text, "%s" GOOD_LINE "%s", head, bad_lines[i]);
+        check_file(text, 0600, 1);
+    }
+    /* Fields longer than a record has room for. */
+    for (int field = 0; field < 2; field++) {
+        char longest[400];
+        memset(longest, 'x', sizeof longest - 1);
+        longest[sizeof longest - 1] = 0;
+        snprintf(text, sizeof text, "%s%s\t0123456789abcdef\t%s\t1\n", head,
+                 field ? "dev" : longest, field ? longest : "entry");
+        check_file(text, 0600, 0);
+    }
+    /* Not a regular file; a link to one; no file. */
+    unlink(path);
+    CHECK(!mkdir(path, 0700));
+    bsk_context *context = open_context();
+    CHECK(context->tuning.count == 0);
+    bsk_context_destroy(&context);
+    rmdir(path);
+    write_text(WITH_HEAD(GOOD_LINE), 0600);
+    CHECK(!rename(path, other) && !symlink(other, path));
+    context = open_context();
+    CHECK(context->tuning.count == 0);
+    bsk_context_destroy(&context);
+    unlink(path);
+    unlink(other);
+    context = open_context();
+    CHECK(context->tuning.count == 0);
+    bsk_context_destroy(&context);
+}
+
+int main(void)
+{
+    if (!mkdtemp(folder))
+        return 1;
+    snprintf(path, sizeof path, "%s/tuning", folder);
+    snprintf(other, sizeof other, "%s/other", folder);
+    lines = unit_log_new();
+    test_round_trip();
+    test_limits();
+    test_bad_files();
+    unit_log_free(lines);
+    rmdir(folder);
+    return unit_report();
+}
