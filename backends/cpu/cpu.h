@@ -5,19 +5,21 @@
 #include <bsk/backend.h>
 
 /* Ranks of the CPU backend's architectures; kernels.inc refers to them. */
-enum { BSK_CPU_BASE = 1, BSK_CPU_AVX2 = 10, BSK_CPU_AVX512 = 20 };
+enum { BSK_CPU_BASE = 1, BSK_CPU_AVX2 = 10, BSK_CPU_AVX512 = 20, BSK_CPU_AVX512BF16 = 30 };
 
 /* The queue that launches receive: the device's thread count, and nothing else to hold. */
 typedef struct bski_cpu_queue {
     int threads; /* at least 1: pass it to num_threads() of every parallel region */
 } bski_cpu_queue;
 
-/* A kernel's three functions are named after its entry: NAME_accept, NAME_prepare, NAME_launch.
+/* A kernel's functions are named after its entry: NAME_accept, NAME_prepare, NAME_launch, NAME_pack.
  * kernels.inc says which of them exist. */
 #define BSKI_CPU_LAUNCH(name)                                                                      \
     bsk_status name##_launch(const bsk_prepared *prepared, void *queue, const void *args)
 #define BSKI_CPU_ACCEPT(name)                                                                      \
     bsk_reason name##_accept(const bsk_problem *problem, const bsk_device_props *props)
+#define BSKI_CPU_PACK(name)                                                                        \
+    bsk_status name##_pack(const bsk_prepared *prepared, void *queue, bsk_mem s, bsk_mem packed)
 #define BSKI_CPU_PREPARE(name) bsk_status name##_prepare(void *device, bsk_prepared *prepared)
 
 #define BSK_REF(op, OP) BSKI_CPU_LAUNCH(ref_##op);
@@ -28,10 +30,14 @@ typedef struct bski_cpu_queue {
     BSKI_CPU_ACCEPT(name##_##isa);                                                                 \
     BSKI_CPU_PREPARE(name##_##isa);                                                                \
     BSKI_CPU_LAUNCH(name##_##isa);
+#define BSK_OMP_PACKED(name, isa, arch, op, dtypes, blocks, priority, align)                       \
+    BSK_OMP(name, isa, arch, op, dtypes, blocks, priority)                                         \
+    BSKI_CPU_PACK(name##_##isa);
 #include "kernels.inc"
 #undef BSK_REF
 #undef BSK_REF_PREPARE
 #undef BSK_OMP
+#undef BSK_OMP_PACKED
 
 /* The backend, linked into the library. NULL if it cannot serve host->abi. */
 const bsk_backend *bski_cpu_backend_query(const bsk_host *host);

@@ -39,17 +39,31 @@
      .accept = stem##_##isa##_accept,                                                              \
      .prepare = stem##_##isa##_prepare,                                                            \
      .launch = stem##_##isa##_launch},
+#define BSK_OMP_PACKED(stem, isa, arch, OP, types, sizes, rank, align)                             \
+    {.name = #stem "_" #isa,                                                                       \
+     .op = BSK_OP_##OP,                                                                            \
+     .dtypes = (types),                                                                            \
+     .blocks = (sizes),                                                                            \
+     .arch_min = (arch),                                                                           \
+     .priority = (rank),                                                                           \
+     .alignment = (align),                                                                         \
+     .accept = stem##_##isa##_accept,                                                              \
+     .prepare = stem##_##isa##_prepare,                                                            \
+     .launch = stem##_##isa##_launch,                                                              \
+     .pack = stem##_##isa##_pack},
 static const bsk_entry entries[] = {
 #include "kernels.inc"
 };
 #undef BSK_REF
 #undef BSK_REF_PREPARE
 #undef BSK_OMP
+#undef BSK_OMP_PACKED
 
 /* Every op has a definition. */
 #define BSK_REF(op, OP)         +1
 #define BSK_REF_PREPARE(op, OP) +1
 #define BSK_OMP(name, isa, arch, op, dtypes, blocks, priority)
+#define BSK_OMP_PACKED(name, isa, arch, op, dtypes, blocks, priority, alignment)
 enum {
     REFERENCE_COUNT = 0
 #include "kernels.inc"
@@ -58,11 +72,13 @@ _Static_assert(REFERENCE_COUNT == (int)BSK_OP_COUNT, "kernels.inc lacks a refere
 #undef BSK_REF
 #undef BSK_REF_PREPARE
 #undef BSK_OMP
+#undef BSK_OMP_PACKED
 
 static const bsk_arch archs[] = {
     {"base", BSK_CPU_BASE},
     {"avx2", BSK_CPU_AVX2},
     {"avx512", BSK_CPU_AVX512},
+    {"avx512bf16", BSK_CPU_AVX512BF16},
 };
 
 /* --- Device --- */
@@ -115,6 +131,8 @@ static int32_t cpu_arch(void)
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c();
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (avx512 && __builtin_cpu_supports("avx512bf16"))
+        return BSK_CPU_AVX512BF16;
     return avx512 ? BSK_CPU_AVX512 : avx2 ? BSK_CPU_AVX2 : BSK_CPU_BASE;
 }
 

@@ -1,4 +1,6 @@
-/* C = op(S) B with S block-sparse. Included by products.c once for each arithmetic type.
+/* C = op(S) B with S block-sparse. Included by products.c once for each kind of arithmetic: T is what
+ * the tiles load, and holds UNIT elements that are neighbours along the depth; FN(madd) multiplies
+ * and adds. All depths below count Ts.
  *
  * B is packed into panels [J][NR] of T. A tile of MR features and NR columns stays in registers
  * while the list of its block row is walked; so each output is one sum in the order of the list,
@@ -20,6 +22,7 @@ typedef struct FN(piece) {
     int64_t first;
     int32_t depth;
     int32_t slot, skip; /* where it was cut out: at this depth of the block */
+    int64_t entry;      /* in the lists */
 } FN(piece);
 
 typedef struct FN(dsd) {
@@ -27,7 +30,8 @@ typedef struct FN(dsd) {
     const bsk_layout_tables *t;
     const int64_t *start; /* the lists of op(S)'s block rows */
     const int32_t *other, *slot;
-    int64_t I, J, n; /* op(S) is [I, J] */
+    int64_t I, J, n;   /* op(S) is [I, J] */
+    int64_t depth_end; /* J in elements */
     int64_t block_i, block_j, grid_i;
     int64_t stride_i, stride_j;    /* of an element within a block */
     int64_t batch, panels, groups; /* panels and groups of panels of one batch member */
@@ -35,6 +39,8 @@ typedef struct FN(dsd) {
     int64_t ranges;                /* of block rows: the second factor of the tasks */
     int64_t ahead;                 /* pieces from a use of S to the fetch of another */
     bool expand;                   /* S cannot be used as it lies */
+    int64_t image_size;            /* Ts in the packed form of one group of S */
+    const T *image;                /* S packed, or NULL */
     T alpha, beta;
     const char *s;
     const T *gate, *bias, *row_scale, *col_scale;
@@ -51,7 +57,8 @@ typedef struct FN(dsd) {
         _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                                   \
         {                                                                                          \
             V w = FN(vsplat)(s[i * (step_i)]);                                                     \
-            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[i][v] += w * xv[v];           \
+            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[i][v] =                       \
+                FN(madd)(acc[i][v], w, xv[v]);                                                     \
         }                                                                                          \
         s += (step_j);                                                                             \
         x += FN(NR);                                                                               \
@@ -119,9 +126,11 @@ static FN(tile_fn) FN(tile_choose)(const FN(dsd) * d, bool copy, bool narrow)
 
 /* A band: up to BAND features of one block row, in row groups of MR. */
 typedef struct FN(band) {
-    const char *s;           /* of the group that the batch member uses */
-    int64_t list, end, skip; /* the walk: an entry of the block row, and a depth within it */
-    int64_t row, rows;       /* within the block; all inside the matrix */
+    const char *s;      /* of the group that the batch member uses */
+    int64_t image;      /* where that group begins in the packed form */
+    int64_t first, end; /* the block row's list */
+    int64_t list, skip; /* the walk: an entry of the list, and a depth within it */
+    int64_t row, rows;  /* within the block; all inside the matrix */
 } FN(band);
 
 /* Lists pieces from the walk's position on, at most PIECES, and moves it on. */
@@ -140,6 +149,7 @@ static int64_t FN(pieces_list)(const FN(dsd) * d, FN(band) * band, FN(piece) * p
             next->depth = (int32_t)min_i64(depth - band->skip, FN(SLICE));
             next->slot = slot;
             next->skip = (int32_t)band->skip;
+            next->entry = band->list;
             next->s = d->expand ? NULL
                                 : (const T *)(const void *)band->s + slot * size +
                                       band->row * d->stride_i + band->skip * d->stride_j;
@@ -151,7 +161,7 @@ static int64_t FN(pieces_list)(const FN(dsd) * d, FN(band) * band, FN(piece) * p
         band->list++;
     }
     for (int64_t e = 0; e < FN(AHEAD); e++) /* to be looked at */
-        piece[count + e] = (FN(piece)){(const T *)(const void *)band->s, 0, 0, 0, 0};
+        piece[count + e] = (FN(piece)){(const T *)(const void *)band->s, 0, 0, 0, 0, 0};
     return count;
 }
 
@@ -160,13 +170,16 @@ static void FN(piece_expand)(const FN(dsd) * d, const FN(band) * band, const FN(
                              int64_t row, int64_t rows, T *restrict expanded)
 {
     const bsk_dtype type = d->p->s.dtype;
-    const size_t origin = (size_t)(piece->slot * (d->block_i * d->block_j)) * type_size(type);
+    const int64_t size = d->block_i * d->block_j * UNIT;
+    const size_t origin = (size_t)(piece->slot * size) * type_size(type);
     const FN(matrix)
         block = {type, d->stride_j, d->stride_i, (char *)(uintptr_t)(band->s + origin)};
 
     if (rows < DSD_MR)
         memset(expanded, 0, (size_t)(piece->depth * DSD_MR) * sizeof(T));
-    FN(tile_load)(expanded, DSD_MR, &block, piece->skip, row, piece->depth, rows);
+    FN(depth_load)
+    (expanded, DSD_MR, &block, piece->skip, row, piece->depth, rows,
+     d->depth_end - (piece->first - piece->skip) * UNIT);
     if (d->gate) {
         const T gate = d->gate[piece->slot * d->p->gate.strides[0]];
         for (int64_t i = 0; i < piece->depth * DSD_MR; i++)
@@ -185,7 +198,28 @@ static void FN(slice_expand)(const FN(dsd) * d, const FN(band) * band, const FN(
         FN(piece_expand)(d, band, &piece[e], band->row + row, rows, expanded);
         expanded += piece[e].depth * DSD_MR;
     }
-    copy[count] = (FN(piece)){expanded, 0, 0, 0, 0}; /* to be looked at */
+    copy[count] = (FN(piece)){expanded, 0, 0, 0, 0, 0}; /* to be looked at */
+}
+
+/* Where a row group of a block row begins in the packed form of S: [row group][block][depth][MR]
+ * for each block row, in the order of the list. */
+static int64_t FN(image_at)(const FN(dsd) * d, int64_t first, int64_t end, int64_t group)
+{
+    const int64_t groups = bski_ceil_div(d->block_i, DSD_MR);
+    return (first * groups + group * (end - first)) * d->block_j * DSD_MR;
+}
+
+/* The same pieces where they lie in the packed form. */
+static void FN(slice_locate)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
+                             int64_t count, int64_t row, FN(piece) * copy)
+{
+    const T *s = d->image + band->image +
+                 FN(image_at)(d, band->first, band->end, (band->row + row) / DSD_MR);
+    for (int64_t e = 0; e < count; e++) {
+        copy[e] = piece[e];
+        copy[e].s = s + ((piece[e].entry - band->first) * d->block_j + piece[e].skip) * DSD_MR;
+    }
+    copy[count] = (FN(piece)){s, 0, 0, 0, 0, 0}; /* to be looked at */
 }
 
 /* The epilogue and the store of features row .. row + rows - 1 of one panel. */
@@ -247,8 +281,10 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
 {
     const int64_t stride = d->stride_j == 1 ? d->stride_i : d->stride_j;
     for (int64_t row = 0; row < band->rows; row += DSD_MR) {
-        const bool copy = d->expand || band->rows - row < DSD_MR;
-        if (copy)
+        const bool copy = d->image || d->expand || band->rows - row < DSD_MR;
+        if (d->image)
+            FN(slice_locate)(d, band, piece, count, row, scratch->copy);
+        else if (copy)
             FN(slice_expand)(d, band, piece, count, row, scratch->copy, scratch->expanded);
         for (int64_t q = 0; q < panels; q++)
             FN(tile_choose)
@@ -262,7 +298,7 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
 static void FN(band_compute)(const FN(dsd) * d, FN(band) * band, FN(scratch) * scratch,
                              int64_t filled, const T *packed, int64_t panels, int64_t cols)
 {
-    const bool whole = band->rows == DSD_MR && !d->expand;
+    const bool whole = band->rows == DSD_MR && (d->image || !d->expand);
     const int64_t limit = whole ? INT64_MAX : FN(SLICE);
     bool resume = false;
 
@@ -280,6 +316,12 @@ static void FN(band_compute)(const FN(dsd) * d, FN(band) * band, FN(scratch) * s
     }
 }
 
+/* Groups of S: members of the batch may share one. */
+static int64_t FN(s_groups)(const FN(dsd) * d)
+{
+    return d->p->s.rank == 4 ? d->p->s.dims[0] : 1;
+}
+
 /* Block rows first .. last - 1 of one group of panels. */
 static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, const T *packed,
                              int64_t first, int64_t last)
@@ -288,16 +330,26 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
     const int64_t panels = min_i64(d->group_panels, d->panels - panel0);
     const int64_t *start = d->start + head * (d->grid_i + 1), col0 = panel0 * FN(NR);
     const char *s = d->s;
+    int64_t image = 0;
     FN(scratch) scratch __attribute__((aligned(64)));
     int64_t filled = 0, top = first * d->block_i;
 
-    if (d->p->s.rank == 4 && d->p->s.dims[0] > 1)
+    if (FN(s_groups)(d) > 1) {
         s += (size_t)(member / d->t->heads * d->p->s.strides[0]) * type_size(d->p->s.dtype);
+        image = member / d->t->heads * d->image_size;
+    }
     for (int64_t block = first; block < last; block++) {
         const int64_t height = min_i64(d->block_i, d->I - block * d->block_i);
         for (int64_t row = 0; row < height; row += FN(BAND)) {
             FN(band)
-            band = {s, start[block], start[block + 1], 0, row, min_i64(FN(BAND), height - row)};
+            band = {s,
+                    image,
+                    start[block],
+                    start[block + 1],
+                    start[block],
+                    0,
+                    row,
+                    min_i64(FN(BAND), height - row)};
             FN(band_compute)(d, &band, &scratch, filled, packed, panels, d->n - col0);
             filled += band.rows;
             if (filled < FN(STRIP) && (block + 1 < last || row + FN(BAND) < height))
@@ -325,7 +377,36 @@ static void FN(panel_pack)(const FN(dsd) * d, int64_t member, int64_t panel, int
     dst += row * FN(NR);
     if (cols < FN(NR))
         memset(dst, 0, (size_t)(rows * FN(NR)) * sizeof(T));
-    FN(tile_load)(dst, FN(NR), &b, row, col, rows, cols);
+    FN(depth_load)(dst, FN(NR), &b, row, col, rows, cols, d->depth_end);
+}
+
+/* Packs S for all row groups of all block rows. */
+static void FN(image_make)(const FN(dsd) * d, int threads, T *image)
+{
+    const int64_t groups = bski_ceil_div(d->block_i, DSD_MR), heads = d->t->heads;
+    const int64_t step = d->block_j * DSD_MR;
+
+#pragma omp parallel for schedule(dynamic, 8) num_threads(threads)
+    for (int64_t i = 0; i < FN(s_groups)(d) * heads * d->grid_i; i++) {
+        const int64_t block = i % d->grid_i, head = i / d->grid_i % heads;
+        const int64_t group = i / d->grid_i / heads;
+        const int64_t *start = d->start + head * (d->grid_i + 1) + block;
+        const int64_t height = min_i64(d->block_i, d->I - block * d->block_i);
+        FN(band) band = {.s = d->s};
+        if (group)
+            band.s += (size_t)(group * d->p->s.strides[0]) * type_size(d->p->s.dtype);
+        for (int64_t g = 0; g < groups; g++) {
+            T *dst = image + group * d->image_size + FN(image_at)(d, start[0], start[1], g);
+            const int64_t rows = max_i64(0, min_i64(DSD_MR, height - g * DSD_MR));
+            for (int64_t e = start[0]; e < start[1]; e++, dst += step) {
+                const int64_t first = d->other[e] * d->block_j;
+                const FN(piece) piece = {.first = first,
+                                         .depth = (int32_t)min_i64(d->block_j, d->J - first),
+                                         .slot = d->slot[e]};
+                FN(piece_expand)(d, &band, &piece, g * DSD_MR, rows, dst);
+            }
+        }
+    }
 }
 
 /* Sizes that depend on shapes only. False if they overflow. */
@@ -344,10 +425,11 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
     d->other = swap ? t->col_row : t->row_col;
     d->slot = swap ? t->col_slot : t->row_slot;
     d->I = swap ? t->cols : t->rows;
-    d->J = swap ? t->rows : t->cols;
+    d->depth_end = swap ? t->rows : t->cols;
+    d->J = bski_ceil_div(d->depth_end, UNIT);
     d->n = p->b.dims[axis + 1];
     d->block_i = swap ? t->block_cols : t->block_rows;
-    d->block_j = swap ? t->block_rows : t->block_cols;
+    d->block_j = (swap ? t->block_rows : t->block_cols) / UNIT;
     d->grid_i = swap ? t->grid_cols : t->grid_rows;
     d->stride_i = swap ? 1 : t->block_cols;
     d->stride_j = swap ? t->block_cols : 1;
@@ -366,7 +448,27 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
     d->chunk = max_i64(1, min_i64(d->chunk, (int64_t)(PACKED / group)));
     d->ahead = max_i64(1, min_i64(FN(AHEAD), 64 / d->block_j));
     d->expand = p->s.dtype != OWN || p->gate.dtype != BSK_NONE;
-    return bski_mul_size(group, (size_t)d->chunk, bytes);
+    return bski_mul_i64(t->nnz, bski_ceil_div(d->block_i, DSD_MR) * DSD_MR, &d->image_size) &&
+           bski_mul_i64(d->image_size, d->block_j, &d->image_size) &&
+           bski_mul_size(group, (size_t)d->chunk, bytes);
+}
+
+/* Bytes of S packed; 0 where it has no such form: gates are not known when it is made. */
+static size_t FN(image_bytes)(const FN(dsd) * d)
+{
+    size_t bytes = 0;
+    const bool fits = bski_mul_size((size_t)d->image_size, sizeof(T), &bytes) &&
+                      bski_mul_size(bytes, (size_t)FN(s_groups)(d), &bytes);
+    return fits && d->p->gate.dtype == BSK_NONE ? bytes : 0;
+}
+
+static void FN(dsd_pack)(const bsk_prepared *prepared, int threads, bsk_mem s, bsk_mem image)
+{
+    FN(dsd) d;
+    size_t bytes;
+    FN(dsd_shape)(prepared->problem, &d, &bytes);
+    d.s = bsk_mem_address(s);
+    FN(image_make)(&d, threads, bsk_mem_address(image));
 }
 
 static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd_args *a)
@@ -385,6 +487,14 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
     d.c = FN(matrix_of)(&d.p->c, a->c, &d.c_member);
     d.residual = FN(matrix_of)(&d.p->residual, a->residual, &d.residual_member);
     d.packed = bsk_mem_address(a->workspace);
+    d.image = bsk_mem_address(a->packed);
+#if UNIT > 1
+    if (!d.image) {
+        T *image = (T *)(void *)((char *)d.packed + bytes);
+        FN(image_make)(&d, threads, image);
+        d.image = image;
+    }
+#endif
 
     /* Tasks of about DSD_TASK bytes of weights, and some for each thread. */
     const int64_t groups = d.batch * d.groups;

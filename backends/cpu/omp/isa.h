@@ -10,6 +10,11 @@
 #include <common/checked.h>
 #include <common/dtype.h>
 
+/* Has all that its name's first part stands for. */
+#ifdef BSK_ISA_AVX512BF16
+#define BSK_ISA_AVX512
+#endif
+
 #if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2)
 #include <immintrin.h>
 #endif
@@ -19,12 +24,15 @@
 #define OMP_NAME(stem)  OMP_JOIN(stem, BSK_ISA)
 
 /* The three functions of an entry, and their prototypes. */
-#define OMP_ACCEPT_(name)  BSKI_CPU_ACCEPT(name)
-#define OMP_PREPARE_(name) BSKI_CPU_PREPARE(name)
-#define OMP_LAUNCH_(name)  BSKI_CPU_LAUNCH(name)
-#define OMP_ACCEPT(stem)   OMP_ACCEPT_(OMP_NAME(stem))
-#define OMP_PREPARE(stem)  OMP_PREPARE_(OMP_NAME(stem))
-#define OMP_LAUNCH(stem)   OMP_LAUNCH_(OMP_NAME(stem))
+#define OMP_ACCEPT_(name)      BSKI_CPU_ACCEPT(name)
+#define OMP_PREPARE_(name)     BSKI_CPU_PREPARE(name)
+#define OMP_LAUNCH_(name)      BSKI_CPU_LAUNCH(name)
+#define OMP_ACCEPT(stem)       OMP_ACCEPT_(OMP_NAME(stem))
+#define OMP_PREPARE(stem)      OMP_PREPARE_(OMP_NAME(stem))
+#define OMP_LAUNCH(stem)       OMP_LAUNCH_(OMP_NAME(stem))
+#define OMP_PACK_(name)        BSKI_CPU_PACK(name)
+#define OMP_PACK(stem)         OMP_PACK_(OMP_NAME(stem))
+#define OMP_DECLARE_PACK(stem) OMP_PACK(stem)
 #define OMP_DECLARE(stem)                                                                          \
     OMP_ACCEPT(stem);                                                                              \
     OMP_PREPARE(stem);                                                                             \

@@ -40,6 +40,8 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 }
 #endif
 
+#ifndef BSK_ISA_AVX512BF16
+#define UNIT     1
 #define T        float
 #define V        vec_f32
 #define FN(name) name##_f32
@@ -67,23 +69,52 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 #undef OWN
 #undef PAIRS
 #undef FN
+#undef UNIT
+#else
+#include "pairs.h"
 
-#define PRODUCT_ENTRY(op, type)                                                                    \
+#define UNIT     2
+#define T        float
+#define V        vec_f32
+#define FN(name) name##_bf16
+#define OWN      BSK_F32
+#include "tile.h"
+
+static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *m, int64_t row,
+                            int64_t col, int64_t rows, int64_t cols, int64_t end)
+{
+    const int64_t whole = min_i64(rows, end / 2 - row);
+    const uint16_t *src = (const uint16_t *)(const void *)m->data + col * m->col_stride;
+    int64_t done = 0;
+    /* Where the depth is contiguous, pairs lie in memory as they are wanted. */
+    if (m->row_stride == 1 && m->col_stride % 2 == 0 && whole > 0) {
+        const matrix_bf16 pairs = {BSK_F32, 1, m->col_stride / 2, m->data};
+        tile_load_bf16(dst, ld, &pairs, row, col, whole, cols);
+        done = whole;
+    }
+    pairs_load((pair *)dst + done * ld, ld, src + 2 * (row + done) * m->row_stride, m->row_stride,
+               m->col_stride, rows - done, cols, end - 2 * (row + done));
+}
+
+#include "dsd.h"
+#undef T
+#undef V
+#undef OWN
+#undef FN
+#undef UNIT
+#endif
+
+#define PRODUCT_FUNCTIONS(op, type, gates)                                                         \
     OMP_DECLARE(op##_##type);                                                                      \
     OMP_ACCEPT(op##_##type)                                                                        \
     {                                                                                              \
+        const bsk_##op##_params *p = problem->params;                                              \
         op##_##type shape;                                                                         \
         size_t bytes;                                                                              \
         (void)props;                                                                               \
+        if (!(gates) && p->gate.dtype != BSK_NONE)                                                 \
+            return BSK_REFUSE_OPTION;                                                              \
         return op##_shape_##type(problem, &shape, &bytes) ? BSK_ACCEPT : BSK_REFUSE_LIMIT;         \
-    }                                                                                              \
-    OMP_PREPARE(op##_##type)                                                                       \
-    {                                                                                              \
-        op##_##type shape;                                                                         \
-        (void)device;                                                                              \
-        return op##_shape_##type(prepared->problem, &shape, &prepared->workspace_bytes)            \
-                   ? BSK_OK                                                                        \
-                   : BSK_E_UNSUPPORTED;                                                            \
     }                                                                                              \
     OMP_LAUNCH(op##_##type)                                                                        \
     {                                                                                              \
@@ -91,7 +122,44 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
         return BSK_OK;                                                                             \
     }
 
-PRODUCT_ENTRY(dsd, f32)
-PRODUCT_ENTRY(dsd, f64)
-PRODUCT_ENTRY(sdd, f32)
-PRODUCT_ENTRY(sdd, f64)
+/* image: whether a run without the packed form of S makes one in its workspace. */
+#define DSD_ENTRY(type, gates, image)                                                              \
+    PRODUCT_FUNCTIONS(dsd, type, gates)                                                            \
+    OMP_PREPARE(dsd_##type)                                                                        \
+    {                                                                                              \
+        dsd_##type d;                                                                              \
+        size_t *bytes = &prepared->workspace_bytes;                                                \
+        (void)device;                                                                              \
+        if (!dsd_shape_##type(prepared->problem, &d, bytes))                                       \
+            return BSK_E_UNSUPPORTED;                                                              \
+        prepared->packed_bytes = image_bytes_##type(&d);                                           \
+        return !(image) || bski_add_size(*bytes, prepared->packed_bytes, bytes)                    \
+                   ? BSK_OK                                                                        \
+                   : BSK_E_UNSUPPORTED;                                                            \
+    }                                                                                              \
+    OMP_DECLARE_PACK(dsd_##type);                                                                  \
+    OMP_PACK(dsd_##type)                                                                           \
+    {                                                                                              \
+        dsd_pack_##type(prepared, ((const bski_cpu_queue *)queue)->threads, s, packed);            \
+        return BSK_OK;                                                                             \
+    }
+
+#define SDD_ENTRY(type)                                                                            \
+    PRODUCT_FUNCTIONS(sdd, type, true)                                                             \
+    OMP_PREPARE(sdd_##type)                                                                        \
+    {                                                                                              \
+        sdd_##type shape;                                                                          \
+        (void)device;                                                                              \
+        return sdd_shape_##type(prepared->problem, &shape, &prepared->workspace_bytes)             \
+                   ? BSK_OK                                                                        \
+                   : BSK_E_UNSUPPORTED;                                                            \
+    }
+
+#ifdef BSK_ISA_AVX512BF16
+DSD_ENTRY(bf16, false, true)
+#else
+DSD_ENTRY(f32, true, false)
+DSD_ENTRY(f64, true, false)
+SDD_ENTRY(f32)
+SDD_ENTRY(f64)
+#endif

@@ -14,11 +14,6 @@ OMP_INLINE void FN(vstore)(T *p, V v)
     *(FN(vec_mem) *)p = v;
 }
 
-OMP_INLINE V FN(vsplat)(T x)
-{
-    return x - (V){0}; /* exact, -0 included */
-}
-
 /* dst[r * dst_ld + c] = src[c * src_ld + r] */
 static void FN(transpose)(T *restrict dst, int64_t dst_ld, const T *restrict src, int64_t src_ld,
                           int64_t rows, int64_t cols)
@@ -82,6 +77,26 @@ static void FN(tile_load)(T *restrict dst, int64_t ld, const FN(matrix) * m, int
                 FN(row_load)(dst + r * ld + c, m->type, m->data, origin + r * rs + c * cs, 1);
     }
 }
+
+#if UNIT == 1
+OMP_INLINE V FN(vsplat)(T x)
+{
+    return x - (V){0}; /* exact, -0 included */
+}
+
+OMP_INLINE V FN(madd)(V sum, V x, V y)
+{
+    return sum + x * y;
+}
+
+/* Rows along the depth, of which each holds UNIT elements; `end` counts the elements that exist. */
+static void FN(depth_load)(T *restrict dst, int64_t ld, const FN(matrix) * m, int64_t row,
+                           int64_t col, int64_t rows, int64_t cols, int64_t end)
+{
+    (void)end;
+    FN(tile_load)(dst, ld, m, row, col, rows, cols);
+}
+#endif
 
 static void FN(tile_store)(const T *restrict src, int64_t ld, const FN(matrix) * m, int64_t row,
                            int64_t col, int64_t rows, int64_t cols)

@@ -1,0 +1,48 @@
+/* Products of bf16 pairs: a T holds two neighbours along the depth, as the dot-product instruction
+ * takes them. Numbers are rounded once, in the instruction's sums, which flush denormals. */
+#ifndef BSKI_OMP_PAIRS_H
+#define BSKI_OMP_PAIRS_H
+
+#include "rows.h"
+
+/* In registers and in results a T is a float. */
+#define row_load_bf16         row_load_f32
+#define row_store_bf16        row_store_f32
+#define transpose_square_bf16 transpose_square_f32
+#define SQUARE_bf16           SQUARE_f32
+#define vec_mem_bf16          vec_mem_f32
+#define act_row_bf16          act_row_f32
+
+typedef uint32_t pair __attribute__((may_alias));
+
+OMP_INLINE vec_f32 vsplat_bf16(float x)
+{
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits); /* as numbers, some pairs would change */
+    return (vec_f32)(bits - (vec_i32){0});
+}
+
+OMP_INLINE vec_f32 madd_bf16(vec_f32 sum, vec_f32 x, vec_f32 y)
+{
+    return (vec_f32)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
+}
+
+/* Pairs of rows 2 row, 2 row + 1 of a bf16 matrix; rows from `end` on count as zero. */
+static void pairs_load(pair *restrict dst, int64_t ld, const uint16_t *restrict src,
+                       int64_t row_stride, int64_t col_stride, int64_t rows, int64_t cols,
+                       int64_t end)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        const uint16_t *low = src + 2 * r * row_stride, *high = low + row_stride;
+        const bool whole = 2 * r + 1 < end;
+        if (whole && col_stride == 1)
+            for (int64_t c = 0; c < cols; c++)
+                dst[r * ld + c] = low[c] | (pair)high[c] << 16;
+        else
+            for (int64_t c = 0; c < cols; c++)
+                dst[r * ld + c] =
+                    low[c * col_stride] | (whole ? (pair)high[c * col_stride] << 16 : 0);
+    }
+}
+
+#endif
