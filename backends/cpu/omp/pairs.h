@@ -12,8 +12,9 @@
 #define SQUARE_bf16           SQUARE_f32
 #define vec_mem_bf16          vec_mem_f32
 #define act_row_bf16          act_row_f32
+#define splat_pair_bf16       splat_pair_f32
 
-typedef uint32_t pair __attribute__((may_alias));
+typedef uint32_t pair_bits __attribute__((may_alias));
 
 OMP_INLINE vec_f32 vsplat_bf16(float x)
 {
@@ -28,7 +29,7 @@ OMP_INLINE vec_f32 madd_bf16(vec_f32 sum, vec_f32 x, vec_f32 y)
 }
 
 /* Pairs of rows 2 row, 2 row + 1 of a bf16 matrix; rows from `end` on count as zero. */
-static void pairs_load(pair *restrict dst, int64_t ld, const uint16_t *restrict src,
+static void pairs_load(pair_bits *restrict dst, int64_t ld, const uint16_t *restrict src,
                        int64_t row_stride, int64_t col_stride, int64_t rows, int64_t cols,
                        int64_t end)
 {
@@ -37,11 +38,11 @@ static void pairs_load(pair *restrict dst, int64_t ld, const uint16_t *restrict 
         const bool whole = 2 * r + 1 < end;
         if (whole && col_stride == 1)
             for (int64_t c = 0; c < cols; c++)
-                dst[r * ld + c] = low[c] | (pair)high[c] << 16;
+                dst[r * ld + c] = low[c] | (pair_bits)high[c] << 16;
         else
             for (int64_t c = 0; c < cols; c++)
                 dst[r * ld + c] =
-                    low[c * col_stride] | (whole ? (pair)high[c * col_stride] << 16 : 0);
+                    low[c * col_stride] | (whole ? (pair_bits)high[c * col_stride] << 16 : 0);
     }
 }
 

@@ -78,6 +78,7 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 #define V        vec_f32
 #define FN(name) name##_bf16
 #define OWN      BSK_F32
+#define PAIRS    1
 #include "tile.h"
 
 static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *m, int64_t row,
@@ -92,14 +93,16 @@ static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *
         tile_load_bf16(dst, ld, &pairs, row, col, whole, cols);
         done = whole;
     }
-    pairs_load((pair *)dst + done * ld, ld, src + 2 * (row + done) * m->row_stride, m->row_stride,
-               m->col_stride, rows - done, cols, end - 2 * (row + done));
+    pairs_load((pair_bits *)dst + done * ld, ld, src + 2 * (row + done) * m->row_stride,
+               m->row_stride, m->col_stride, rows - done, cols, end - 2 * (row + done));
 }
 
 #include "dsd.h"
+#include "sdd.h"
 #undef T
 #undef V
 #undef OWN
+#undef PAIRS
 #undef FN
 #undef UNIT
 #endif
@@ -157,6 +160,7 @@ static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *
 
 #ifdef BSK_ISA_AVX512BF16
 DSD_ENTRY(bf16, false, true)
+SDD_ENTRY(bf16)
 #else
 DSD_ENTRY(f32, true, false)
 DSD_ENTRY(f64, true, false)

@@ -1,4 +1,5 @@
-/* S = A B on the kept blocks. Included by products.c once for each arithmetic type.
+/* S = A B on the kept blocks. Included by products.c once for each kind of arithmetic, as dsd.h: here n
+ * is the depth, and its steps count Ts.
  *
  * Pairs and batch members that add to the same blocks are joined to one long axis n, which is cut
  * into chunks. Both operands of a chunk are packed with n outermost: a in groups of MR rows, b in
@@ -18,7 +19,8 @@ typedef struct FN(sdd) {
     const bsk_sdd_params *p;
     const bsk_sdd_args *args;
     const bsk_layout_tables *t;
-    int64_t n, batch, groups;   /* groups of S */
+    int64_t n, end;             /* of one member: steps, elements */
+    int64_t batch, groups;      /* groups of S */
     int64_t members;            /* batch members that add to the same block */
     int64_t length;             /* of the joined axis n */
     int64_t chunk;              /* of it, a multiple of pair */
@@ -63,7 +65,8 @@ typedef struct FN(stream) {
             _Pragma("GCC unroll 8") for (int i = 0; i < SDD_MR; i++)                               \
             {                                                                                      \
                 V w = splat(a[(k * SDD_MR + i) * (PAIR)]);                                         \
-                _Pragma("GCC unroll 2") for (int v = 0; v < COUNT; v++) acc[i][v] += w * x[v];     \
+                _Pragma("GCC unroll 2") for (int v = 0; v < COUNT; v++) acc[i][v] =                \
+                    FN(madd)(acc[i][v], w, x[v]);                                                  \
             }                                                                                      \
         }                                                                                          \
         _Pragma("GCC unroll 8") for (int i = 0; i < SDD_MR; i++)                                   \
@@ -163,7 +166,7 @@ static void FN(operand_pack)(const FN(sdd) * d, const FN(target) * g, const FN(p
             if (cols < o->width || !data)
                 memset(to, 0, (size_t)(rows * o->width) * sizeof(T));
             if (data)
-                FN(tile_load)(to, o->width, &m, inside, col, rows, cols);
+                FN(depth_load)(to, o->width, &m, inside, col, rows, cols, d->end);
             if (d->pair == 2)
                 FN(pack_pairs)(unit, part, o->width, k0, rows);
         }
@@ -347,8 +350,8 @@ static void FN(columns_sum)(const FN(sdd) * d, const FN(packing) * b, int64_t co
     for (int64_t pair = 0; pair < d->p->pairs; pair++)
         for (int64_t batch = 0; batch < d->batch; batch++) {
             const FN(matrix) m = FN(operand)(b, pair, batch);
-            for (int64_t k = 0; k < d->n; k += FN(PACK_N)) {
-                const int64_t rows = min_i64(FN(PACK_N), d->n - k);
+            for (int64_t k = 0; k < d->end; k += FN(PACK_N)) {
+                const int64_t rows = min_i64(FN(PACK_N), d->end - k);
                 FN(tile_load)(part, FN(SPAN), &m, k, col, rows, cols);
                 for (int64_t r = 0; r < rows; r++)
                     for (int64_t c = 0; c < cols; c++)
@@ -373,7 +376,8 @@ static bool FN(sdd_shape)(const bsk_problem *problem, FN(sdd) * d, size_t *bytes
     memset(d, 0, sizeof *d);
     d->p = p;
     d->t = t;
-    d->n = p->b.dims[axis];
+    d->end = p->b.dims[axis];
+    d->n = bski_ceil_div(d->end, UNIT);
     d->batch = axis ? p->b.dims[0] : 1;
     d->groups = p->s.rank == 4 && p->s.dims[0] > 1 ? p->s.dims[0] : 1;
     d->members = d->groups > 1 ? 1 : max_i64(1, d->batch / t->heads);
