@@ -5,7 +5,13 @@
 #include <bsk/backend.h>
 
 /* Ranks of the CPU backend's architectures; kernels.inc refers to them. */
-enum { BSK_CPU_BASE = 1, BSK_CPU_AVX2 = 10, BSK_CPU_AVX512 = 20, BSK_CPU_AVX512BF16 = 30 };
+enum {
+    BSK_CPU_BASE = 1,
+    BSK_CPU_AVX2 = 10,
+    BSK_CPU_AVX512 = 20,
+    BSK_CPU_AVX512BF16 = 30,
+    BSK_CPU_AMX = 40
+};
 
 /* The queue that launches receive: the device's thread count, and nothing else to hold. */
 typedef struct bski_cpu_queue {
@@ -30,7 +36,7 @@ typedef struct bski_cpu_queue {
     BSKI_CPU_ACCEPT(name##_##isa);                                                                 \
     BSKI_CPU_PREPARE(name##_##isa);                                                                \
     BSKI_CPU_LAUNCH(name##_##isa);
-#define BSK_OMP_PACKED(name, isa, arch, op, dtypes, blocks, priority, align)                       \
+#define BSK_OMP_PACKED(name, isa, arch, op, dtypes, blocks, priority)                              \
     BSK_OMP(name, isa, arch, op, dtypes, blocks, priority)                                         \
     BSKI_CPU_PACK(name##_##isa);
 #include "kernels.inc"

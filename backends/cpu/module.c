@@ -10,6 +10,7 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
 #endif
 
 #include <backends/cpu/cpu.h>
@@ -39,14 +40,13 @@
      .accept = stem##_##isa##_accept,                                                              \
      .prepare = stem##_##isa##_prepare,                                                            \
      .launch = stem##_##isa##_launch},
-#define BSK_OMP_PACKED(stem, isa, arch, OP, types, sizes, rank, align)                             \
+#define BSK_OMP_PACKED(stem, isa, arch, OP, types, sizes, rank)                                    \
     {.name = #stem "_" #isa,                                                                       \
      .op = BSK_OP_##OP,                                                                            \
      .dtypes = (types),                                                                            \
      .blocks = (sizes),                                                                            \
      .arch_min = (arch),                                                                           \
      .priority = (rank),                                                                           \
-     .alignment = (align),                                                                         \
      .accept = stem##_##isa##_accept,                                                              \
      .prepare = stem##_##isa##_prepare,                                                            \
      .launch = stem##_##isa##_launch,                                                              \
@@ -63,7 +63,7 @@ static const bsk_entry entries[] = {
 #define BSK_REF(op, OP)         +1
 #define BSK_REF_PREPARE(op, OP) +1
 #define BSK_OMP(name, isa, arch, op, dtypes, blocks, priority)
-#define BSK_OMP_PACKED(name, isa, arch, op, dtypes, blocks, priority, alignment)
+#define BSK_OMP_PACKED(name, isa, arch, op, dtypes, blocks, priority)
 enum {
     REFERENCE_COUNT = 0
 #include "kernels.inc"
@@ -75,10 +75,9 @@ _Static_assert(REFERENCE_COUNT == (int)BSK_OP_COUNT, "kernels.inc lacks a refere
 #undef BSK_OMP_PACKED
 
 static const bsk_arch archs[] = {
-    {"base", BSK_CPU_BASE},
-    {"avx2", BSK_CPU_AVX2},
-    {"avx512", BSK_CPU_AVX512},
-    {"avx512bf16", BSK_CPU_AVX512BF16},
+    {"base", BSK_CPU_BASE},     {"avx2", BSK_CPU_AVX2},
+    {"avx512", BSK_CPU_AVX512}, {"avx512bf16", BSK_CPU_AVX512BF16},
+    {"amx", BSK_CPU_AMX},
 };
 
 /* --- Device --- */
@@ -123,6 +122,16 @@ static bool cpu_has_f16c(void)
     return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 }
 
+/* Matrix tiles for bf16: the processor's, and leave of the system to use them, once a process. */
+static bool cpu_has_tiles(void)
+{
+    unsigned eax, ebx, ecx, edx;
+    const unsigned wanted = 1u << 22 | 1u << 24; /* AMX-BF16, AMX-TILE */
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & wanted) == wanted &&
+           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+
 /* __builtin_cpu_supports also asks whether the system saves the wide registers; F16C has no state
  * of its own beyond AVX. */
 static int32_t cpu_arch(void)
@@ -132,7 +141,7 @@ static int32_t cpu_arch(void)
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (avx512 && __builtin_cpu_supports("avx512bf16"))
-        return BSK_CPU_AVX512BF16;
+        return cpu_has_tiles() ? BSK_CPU_AMX : BSK_CPU_AVX512BF16;
     return avx512 ? BSK_CPU_AVX512 : avx2 ? BSK_CPU_AVX2 : BSK_CPU_BASE;
 }
 

@@ -13,7 +13,9 @@ enum {
     FN(STRIP) = 32, /* features that the epilogue takes at once, or more */
     FN(SLICE) = DSD_SLICE / (FN(NR) * (int)sizeof(T)), /* depth over which they do */
     FN(PIECES) = 128,                                  /* pieces listed at a time */
-    FN(AHEAD) = 8                                      /* pieces that a kernel may look ahead */
+    FN(COPIES) = FN(SLICE) > FN(PIECES) ? FN(SLICE) : FN(PIECES),
+    FN(DEEPEST) = 64, /* blocks on matrix tiles */
+    FN(AHEAD) = 8     /* pieces that a kernel may look ahead */
 };
 
 /* A piece of a block: all its features by depth, against rows of the packed B from `first` on. */
@@ -49,6 +51,19 @@ typedef struct FN(dsd) {
     T *packed;
 } FN(dsd);
 
+typedef void (*FN(tile_fn))(T *restrict, const FN(piece) *, int64_t, const T *restrict, int64_t,
+                            int64_t, int64_t, bool);
+
+#ifdef DSD_TILES
+#include "amx.h"
+
+static FN(tile_fn) FN(tile_choose)(const FN(dsd) * d, bool copy, bool narrow)
+{
+    (void)d;
+    (void)copy;
+    return narrow ? FN(tile_narrow) : FN(tile_wide);
+}
+#else
 /* One step along the depth: acc[MR][NV] += s[.][k] b[k][.] */
 #define DSD_STEP(NV, step_i, step_j)                                                               \
     {                                                                                              \
@@ -112,9 +127,6 @@ DSD_TILE(tile_copy_narrow, 1, 1, DSD_MR, 0, 0)
 #undef DSD_STEP
 #undef DSD_TILE
 
-typedef void (*FN(tile_fn))(T *restrict, const FN(piece) *, int64_t, const T *restrict, int64_t,
-                            int64_t, int64_t, bool);
-
 static FN(tile_fn) FN(tile_choose)(const FN(dsd) * d, bool copy, bool narrow)
 {
     if (copy)
@@ -124,11 +136,14 @@ static FN(tile_fn) FN(tile_choose)(const FN(dsd) * d, bool copy, bool narrow)
     return narrow ? FN(tile_cols_narrow) : FN(tile_cols);
 }
 
+#endif
+
 /* A band: up to BAND features of one block row, in row groups of MR. */
 typedef struct FN(band) {
     const char *s;      /* of the group that the batch member uses */
     int64_t image;      /* where that group begins in the packed form */
-    int64_t first, end; /* the block row's list */
+    int64_t block;      /* row, counted over all heads */
+    int64_t first, end; /* its list */
     int64_t list, skip; /* the walk: an entry of the list, and a depth within it */
     int64_t row, rows;  /* within the block; all inside the matrix */
 } FN(band);
@@ -201,23 +216,34 @@ static void FN(slice_expand)(const FN(dsd) * d, const FN(band) * band, const FN(
     copy[count] = (FN(piece)){expanded, 0, 0, 0, 0, 0}; /* to be looked at */
 }
 
-/* Where a row group of a block row begins in the packed form of S: [row group][block][depth][MR]
- * for each block row, in the order of the list. */
-static int64_t FN(image_at)(const FN(dsd) * d, int64_t first, int64_t end, int64_t group)
+/* Where a row group of a block row begins in the packed form of S: for each block row, in the order
+ * of the list, [row group][block][depth][MR], or with matrix tiles [row group][tile][MR][TILE_DEPTH],
+ * where tiles may hold several blocks and each row group starts a new one. */
+static int64_t FN(image_at)(const FN(dsd) * d, int64_t row, int64_t first, int64_t end,
+                            int64_t group)
 {
-    const int64_t groups = bski_ceil_div(d->block_i, DSD_MR);
-    return (first * groups + group * (end - first)) * d->block_j * DSD_MR;
+    const int64_t groups = bski_ceil_div(d->block_i, DSD_MR), pad = TILE_DEPTH - 1;
+    const int64_t depth = bski_ceil_div((end - first) * d->block_j, TILE_DEPTH) * TILE_DEPTH;
+    return ((first * d->block_j + row * pad) * groups + group * depth) * DSD_MR;
+}
+
+/* Of a depth within a row group, counted over its list. */
+static int64_t FN(image_depth)(int64_t depth)
+{
+    return depth / TILE_DEPTH * TILE_DEPTH * DSD_MR;
 }
 
 /* The same pieces where they lie in the packed form. */
 static void FN(slice_locate)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
                              int64_t count, int64_t row, FN(piece) * copy)
 {
-    const T *s = d->image + band->image +
-                 FN(image_at)(d, band->first, band->end, (band->row + row) / DSD_MR);
+    const int64_t group = (band->row + row) / DSD_MR;
+    const T *s =
+        d->image + band->image + FN(image_at)(d, band->block, band->first, band->end, group);
     for (int64_t e = 0; e < count; e++) {
         copy[e] = piece[e];
-        copy[e].s = s + ((piece[e].entry - band->first) * d->block_j + piece[e].skip) * DSD_MR;
+        copy[e].s =
+            s + FN(image_depth)((piece[e].entry - band->first) * d->block_j + piece[e].skip);
     }
     copy[count] = (FN(piece)){s, 0, 0, 0, 0, 0}; /* to be looked at */
 }
@@ -270,7 +296,7 @@ typedef struct FN(scratch) {
     T strip[FN(PANELS)][(FN(STRIP) + FN(BAND) + DSD_MR) * FN(NR)];
     T expanded[FN(SLICE) * DSD_MR];
     FN(piece) piece[FN(PIECES) + FN(AHEAD)];
-    FN(piece) copy[FN(SLICE) + 1];
+    FN(piece) copy[FN(COPIES) + 1];
 } FN(scratch);
 
 /* A band times pieces of its list, for each panel of a group: results go to, or are added to,
@@ -279,7 +305,8 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
                               const FN(piece) * piece, int64_t count, int64_t filled,
                               const T *packed, int64_t panels, int64_t cols, bool resume)
 {
-    const int64_t stride = d->stride_j == 1 ? d->stride_i : d->stride_j;
+    const int64_t block_stride = d->stride_j == 1 ? d->stride_i : d->stride_j;
+    const int64_t stride = TILE_DEPTH > 1 ? d->block_j : block_stride; /* tiles ask for the depth */
     for (int64_t row = 0; row < band->rows; row += DSD_MR) {
         const bool copy = d->image || d->expand || band->rows - row < DSD_MR;
         if (d->image)
@@ -333,6 +360,9 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
     int64_t image = 0;
     FN(scratch) scratch __attribute__((aligned(64)));
     int64_t filled = 0, top = first * d->block_i;
+#ifdef DSD_TILES
+    FN(tiles_open)(d->block_i);
+#endif
 
     if (FN(s_groups)(d) > 1) {
         s += (size_t)(member / d->t->heads * d->p->s.strides[0]) * type_size(d->p->s.dtype);
@@ -344,6 +374,7 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
             FN(band)
             band = {s,
                     image,
+                    head * d->grid_i + block,
                     start[block],
                     start[block + 1],
                     start[block],
@@ -362,6 +393,9 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
             filled = 0;
         }
     }
+#ifdef DSD_TILES
+    FN(tiles_close)();
+#endif
 }
 
 enum { FN(PACK_ROWS) = 256 };
@@ -380,11 +414,34 @@ static void FN(panel_pack)(const FN(dsd) * d, int64_t member, int64_t panel, int
     FN(depth_load)(dst, FN(NR), &b, row, col, rows, cols, d->depth_end);
 }
 
+/* Packs a block's part of a row group, at a depth of the group's list. last: nothing follows. */
+#ifdef DSD_TILES
+static void FN(image_put)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
+                          int64_t row, int64_t rows, T *restrict group, int64_t depth, bool last)
+{
+    T part[FN(DEEPEST)][DSD_MR];
+    const int64_t end =
+        last ? bski_ceil_div(depth + d->block_j, TILE_DEPTH) * TILE_DEPTH : depth + d->block_j;
+    FN(piece_expand)(d, band, piece, row, rows, part[0]);
+    for (int64_t k = 0; k < end - depth; k++) {
+        T *to = group + FN(image_depth)(depth + k) + (depth + k) % TILE_DEPTH;
+        for (int64_t i = 0; i < DSD_MR; i++)
+            to[i * TILE_DEPTH] = k < piece->depth ? part[k][i] : 0;
+    }
+}
+#else
+static void FN(image_put)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
+                          int64_t row, int64_t rows, T *restrict group, int64_t depth, bool last)
+{
+    (void)last;
+    FN(piece_expand)(d, band, piece, row, rows, group + FN(image_depth)(depth));
+}
+#endif
+
 /* Packs S for all row groups of all block rows. */
 static void FN(image_make)(const FN(dsd) * d, int threads, T *image)
 {
     const int64_t groups = bski_ceil_div(d->block_i, DSD_MR), heads = d->t->heads;
-    const int64_t step = d->block_j * DSD_MR;
 
 #pragma omp parallel for schedule(dynamic, 8) num_threads(threads)
     for (int64_t i = 0; i < FN(s_groups)(d) * heads * d->grid_i; i++) {
@@ -396,14 +453,17 @@ static void FN(image_make)(const FN(dsd) * d, int threads, T *image)
         if (group)
             band.s += (size_t)(group * d->p->s.strides[0]) * type_size(d->p->s.dtype);
         for (int64_t g = 0; g < groups; g++) {
-            T *dst = image + group * d->image_size + FN(image_at)(d, start[0], start[1], g);
+            T *dst = image + group * d->image_size +
+                     FN(image_at)(d, head * d->grid_i + block, start[0], start[1], g);
             const int64_t rows = max_i64(0, min_i64(DSD_MR, height - g * DSD_MR));
-            for (int64_t e = start[0]; e < start[1]; e++, dst += step) {
+            for (int64_t e = start[0]; e < start[1]; e++) {
                 const int64_t first = d->other[e] * d->block_j;
                 const FN(piece) piece = {.first = first,
                                          .depth = (int32_t)min_i64(d->block_j, d->J - first),
                                          .slot = d->slot[e]};
-                FN(piece_expand)(d, &band, &piece, g * DSD_MR, rows, dst);
+                FN(image_put)
+                (d, &band, &piece, g * DSD_MR, rows, dst, (e - start[0]) * d->block_j,
+                 e + 1 == start[1]);
             }
         }
     }
@@ -448,8 +508,10 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
     d->chunk = max_i64(1, min_i64(d->chunk, (int64_t)(PACKED / group)));
     d->ahead = max_i64(1, min_i64(FN(AHEAD), 64 / d->block_j));
     d->expand = p->s.dtype != OWN || p->gate.dtype != BSK_NONE;
-    return bski_mul_i64(t->nnz, bski_ceil_div(d->block_i, DSD_MR) * DSD_MR, &d->image_size) &&
-           bski_mul_i64(d->image_size, d->block_j, &d->image_size) &&
+    return bski_mul_i64(t->nnz, d->block_j, &d->image_size) &&
+           bski_add_i64(d->image_size, t->heads * d->grid_i * (TILE_DEPTH - 1), &d->image_size) &&
+           bski_mul_i64(d->image_size, bski_ceil_div(d->block_i, DSD_MR) * DSD_MR,
+                        &d->image_size) &&
            bski_mul_size(group, (size_t)d->chunk, bytes);
 }
 

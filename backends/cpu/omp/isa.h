@@ -11,6 +11,9 @@
 #include <common/dtype.h>
 
 /* Has all that its name's first part stands for. */
+#ifdef BSK_ISA_AMX
+#define BSK_ISA_AVX512BF16
+#endif
 #ifdef BSK_ISA_AVX512BF16
 #define BSK_ISA_AVX512
 #endif
@@ -41,16 +44,20 @@
 /* Registers decide the tiles. A tile of the dsd kernel has DSD_MR features of S and DSD_NV vectors
  * along n; one of the sdd kernel SDD_MR rows and two vectors of columns. NEAR is the packed data,
  * in bytes, that should stay in the second-level cache while the rest streams past. VEC_PAIRS:
- * blocks narrower than a vector may take two steps of a sum side by side. */
-#if defined(BSK_ISA_AVX512)
+ * blocks narrower than a vector may take two steps of a sum side by side. TILE_DEPTH: steps of a
+ * sum in a matrix tile, where the processor has those. */
+#if defined(BSK_ISA_AMX)
 #define VEC_PAIRS 1
-enum { VEC_BYTES = 64, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, NEAR = 1 << 20 };
+enum { VEC_BYTES = 64, DSD_MR = 16, DSD_NV = 4, SDD_MR = 8, NEAR = 1 << 20, TILE_DEPTH = 16 };
+#elif defined(BSK_ISA_AVX512)
+#define VEC_PAIRS 1
+enum { VEC_BYTES = 64, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, NEAR = 1 << 20, TILE_DEPTH = 1 };
 #elif defined(BSK_ISA_AVX2)
 #define VEC_PAIRS 1
-enum { VEC_BYTES = 32, DSD_MR = 4, DSD_NV = 3, SDD_MR = 4, NEAR = 1 << 19 };
+enum { VEC_BYTES = 32, DSD_MR = 4, DSD_NV = 3, SDD_MR = 4, NEAR = 1 << 19, TILE_DEPTH = 1 };
 #else
 #define VEC_PAIRS 0
-enum { VEC_BYTES = 16, DSD_MR = 4, DSD_NV = 2, SDD_MR = 4, NEAR = 1 << 18 };
+enum { VEC_BYTES = 16, DSD_MR = 4, DSD_NV = 2, SDD_MR = 4, NEAR = 1 << 18, TILE_DEPTH = 1 };
 #endif
 
 typedef float vec_f32 __attribute__((vector_size(VEC_BYTES)));

@@ -79,6 +79,9 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 #define FN(name) name##_bf16
 #define OWN      BSK_F32
 #define PAIRS    1
+#ifdef BSK_ISA_AMX
+#define DSD_TILES
+#endif
 #include "tile.h"
 
 static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *m, int64_t row,
@@ -88,7 +91,8 @@ static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *
     const uint16_t *src = (const uint16_t *)(const void *)m->data + col * m->col_stride;
     int64_t done = 0;
     /* Where the depth is contiguous, pairs lie in memory as they are wanted. */
-    if (m->row_stride == 1 && m->col_stride % 2 == 0 && whole > 0) {
+    if (m->row_stride == 1 && m->col_stride % 2 == 0 && whole > 0 &&
+        (uintptr_t)m->data % sizeof(pair_bits) == 0 && col * m->col_stride % 2 == 0) {
         const matrix_bf16 pairs = {BSK_F32, 1, m->col_stride / 2, m->data};
         tile_load_bf16(dst, ld, &pairs, row, col, whole, cols);
         done = whole;
@@ -98,7 +102,9 @@ static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *
 }
 
 #include "dsd.h"
+#ifndef BSK_ISA_AMX
 #include "sdd.h"
+#endif
 #undef T
 #undef V
 #undef OWN
@@ -160,7 +166,9 @@ static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *
 
 #ifdef BSK_ISA_AVX512BF16
 DSD_ENTRY(bf16, false, true)
+#ifndef BSK_ISA_AMX
 SDD_ENTRY(bf16)
+#endif
 #else
 DSD_ENTRY(f32, true, false)
 DSD_ENTRY(f64, true, false)
