@@ -54,7 +54,7 @@ typedef struct FN(dsd) {
 typedef void (*FN(tile_fn))(T *restrict, const FN(piece) *, int64_t, const T *restrict, int64_t,
                             int64_t, int64_t, bool);
 
-#ifdef DSD_TILES
+#ifdef MATRIX_TILES
 #include "amx.h"
 
 static FN(tile_fn) FN(tile_choose)(const FN(dsd) * d, bool copy, bool narrow)
@@ -360,7 +360,7 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
     int64_t image = 0;
     FN(scratch) scratch __attribute__((aligned(64)));
     int64_t filled = 0, top = first * d->block_i;
-#ifdef DSD_TILES
+#ifdef MATRIX_TILES
     FN(tiles_open)(d->block_i);
 #endif
 
@@ -393,7 +393,7 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
             filled = 0;
         }
     }
-#ifdef DSD_TILES
+#ifdef MATRIX_TILES
     FN(tiles_close)();
 #endif
 }
@@ -415,7 +415,7 @@ static void FN(panel_pack)(const FN(dsd) * d, int64_t member, int64_t panel, int
 }
 
 /* Packs a block's part of a row group, at a depth of the group's list. last: nothing follows. */
-#ifdef DSD_TILES
+#ifdef MATRIX_TILES
 static void FN(image_put)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
                           int64_t row, int64_t rows, T *restrict group, int64_t depth, bool last)
 {

@@ -48,7 +48,7 @@
  * sum in a matrix tile, where the processor has those. */
 #if defined(BSK_ISA_AMX)
 #define VEC_PAIRS 1
-enum { VEC_BYTES = 64, DSD_MR = 16, DSD_NV = 4, SDD_MR = 8, NEAR = 1 << 20, TILE_DEPTH = 16 };
+enum { VEC_BYTES = 64, DSD_MR = 16, DSD_NV = 4, SDD_MR = 16, NEAR = 1 << 20, TILE_DEPTH = 16 };
 #elif defined(BSK_ISA_AVX512)
 #define VEC_PAIRS 1
 enum { VEC_BYTES = 64, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, NEAR = 1 << 20, TILE_DEPTH = 1 };

@@ -78,9 +78,11 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 #define V        vec_f32
 #define FN(name) name##_bf16
 #define OWN      BSK_F32
-#define PAIRS    1
 #ifdef BSK_ISA_AMX
-#define DSD_TILES
+#define MATRIX_TILES
+#define PAIRS 0
+#else
+#define PAIRS 1
 #endif
 #include "tile.h"
 
@@ -102,9 +104,7 @@ static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *
 }
 
 #include "dsd.h"
-#ifndef BSK_ISA_AMX
 #include "sdd.h"
-#endif
 #undef T
 #undef V
 #undef OWN
@@ -166,9 +166,7 @@ static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *
 
 #ifdef BSK_ISA_AVX512BF16
 DSD_ENTRY(bf16, false, true)
-#ifndef BSK_ISA_AMX
 SDD_ENTRY(bf16)
-#endif
 #else
 DSD_ENTRY(f32, true, false)
 DSD_ENTRY(f64, true, false)

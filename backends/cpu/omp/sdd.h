@@ -23,8 +23,9 @@ typedef struct FN(sdd) {
     int64_t batch, groups;      /* groups of S */
     int64_t members;            /* batch members that add to the same block */
     int64_t length;             /* of the joined axis n */
-    int64_t chunk;              /* of it, a multiple of pair */
+    int64_t chunk;              /* of it, a multiple of align */
     int64_t pair, width;        /* columns of a strip: width * pair lanes */
+    int64_t align;              /* steps are packed in multiples of it */
     int64_t row_groups, strips; /* of a block */
     size_t a_bytes, b_bytes;    /* packed */
     bool sums;                  /* blocks pass through `sum` before they reach S */
@@ -47,6 +48,43 @@ typedef struct FN(stream) {
     int64_t slot, col; /* columns within the block */
 } FN(stream);
 
+#ifdef MATRIX_TILES
+/* out: two tiles [MR][VL] += a b over steps, a multiple of TILE_DEPTH; a in tiles of its own. */
+OMP_INLINE void FN(sdd_tiles_multiply)(T *restrict out, const T *restrict a, const T *restrict b0,
+                                       const T *restrict b1, int64_t steps, bool resume, bool two)
+{
+    if (resume) {
+        _tile_loadd(0, out, TILE_BYTES);
+        _tile_loadd(1, out + SDD_MR * FN(VL), TILE_BYTES);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+    }
+    for (int64_t k = 0; k < steps; k += TILE_DEPTH) {
+        _tile_loadd(4, a + k * SDD_MR, TILE_BYTES);
+        _tile_loadd(5, b0 + k * FN(VL), TILE_BYTES);
+        _tile_dpbf16ps(0, 4, 5);
+        if (two) {
+            _tile_loadd(6, b1 + k * FN(VL), TILE_BYTES);
+            _tile_dpbf16ps(1, 4, 6);
+        }
+    }
+    _tile_stored(0, out, TILE_BYTES);
+    _tile_stored(1, out + SDD_MR * FN(VL), TILE_BYTES);
+}
+
+static void FN(sdd_tile_one)(T *restrict out, const T *restrict a, const T *restrict b0,
+                             const T *restrict b1, int64_t steps, bool resume)
+{
+    FN(sdd_tiles_multiply)(out, a, b0, b1, steps, resume, false);
+}
+
+static void FN(sdd_tile_two)(T *restrict out, const T *restrict a, const T *restrict b0,
+                             const T *restrict b1, int64_t steps, bool resume)
+{
+    FN(sdd_tiles_multiply)(out, a, b0, b1, steps, resume, true);
+}
+#else
 /* acc[MR][2] += a b over steps; out: two tiles [MR][VL]. */
 #define SDD_TILE(name, COUNT, PAIR, splat)                                                         \
     static void FN(name)(T *restrict out, const T *restrict a, const T *restrict b0,               \
@@ -84,6 +122,7 @@ SDD_TILE(sdd_pair_two, 2, 2, SDD_SPLAT_PAIR)
 #undef SDD_TILE
 #undef SDD_SPLAT
 #undef SDD_SPLAT_PAIR
+#endif
 
 typedef void (*FN(sdd_tile))(T *restrict, const T *restrict, const T *restrict, const T *restrict,
                              int64_t, bool);
@@ -117,12 +156,24 @@ static void FN(pack_pairs)(T *restrict dst, const T *restrict src, int64_t width
     }
 }
 
+/* The same for a row group in matrix tiles [TILE_DEPTH steps][MR][TILE_DEPTH]. */
+static void FN(pack_tiles)(T *restrict dst, const T *restrict src, int64_t width, int64_t k0,
+                           int64_t rows)
+{
+    for (int64_t k = 0; k < rows; k++) {
+        T *d = dst + (k0 + k) / TILE_DEPTH * TILE_DEPTH * width + (k0 + k) % TILE_DEPTH;
+        for (int64_t c = 0; c < width; c++)
+            d[c * TILE_DEPTH] = src[k * width + c];
+    }
+}
+
 /* What a packed operand looks like: units (row groups, strips) of `width` columns, per_block units
  * for each block of `block` columns of a matrix with `cols`, each unit `size` elements. */
 typedef struct FN(packing) {
     const bsk_tensor *tensor;
     const bsk_mem *views; /* one of each pair */
     bool transposed;      /* n is the last axis */
+    bool direct, tiles;   /* steps as they come, or in matrix tiles; else in pairs */
     int64_t block, cols, width, per_block, size;
     T *dst;
 } FN(packing);
@@ -148,7 +199,7 @@ static void FN(operand_pack)(const FN(sdd) * d, const FN(target) * g, const FN(p
     T part[FN(PACK_N) * FN(VL)];
 
     while (k0 < end) {
-        /* Beyond the joined axis are zeros, up to a multiple of pair. */
+        /* Beyond the joined axis are zeros, up to a multiple of align. */
         const bool data = k0 < g->count;
         const int64_t v = g->from + k0, inside = v % max_i64(d->n, 1),
                       segment = data ? v / d->n : 0;
@@ -162,12 +213,14 @@ static void FN(operand_pack)(const FN(sdd) * d, const FN(target) * g, const FN(p
             const int64_t col = u / o->per_block * o->block + within;
             const int64_t cols =
                 max_i64(0, min_i64(o->width, min_i64(o->cols - col, o->block - within)));
-            T *unit = o->dst + u * o->size, *to = d->pair == 1 ? unit + k0 * o->width : part;
+            T *unit = o->dst + u * o->size, *to = o->direct ? unit + k0 * o->width : part;
             if (cols < o->width || !data)
                 memset(to, 0, (size_t)(rows * o->width) * sizeof(T));
             if (data)
                 FN(depth_load)(to, o->width, &m, inside, col, rows, cols, d->end);
-            if (d->pair == 2)
+            if (o->tiles)
+                FN(pack_tiles)(unit, part, o->width, k0, rows);
+            else if (!o->direct)
                 FN(pack_pairs)(unit, part, o->width, k0, rows);
         }
         k0 += rows;
@@ -272,7 +325,8 @@ static void FN(row_compute)(const FN(sdd) * d, const FN(target) * g, int64_t row
     const bsk_layout_tables *t = d->t;
     const int64_t *start = t->row_start + g->head * (t->grid_rows + 1) + row;
     const int64_t entry = FN(list_find)(t->row_col, start[0], start[1], first);
-    const int64_t steps = bski_ceil_div(g->count, d->pair), unit = d->chunk * d->width;
+    const int64_t steps = bski_ceil_div(g->count, d->align) * (d->align / d->pair),
+                  unit = d->chunk * d->width;
     FN(stream) stream[2];
     int64_t count = 0;
 
@@ -385,6 +439,7 @@ static bool FN(sdd_shape)(const bsk_problem *problem, FN(sdd) * d, size_t *bytes
         return false;
     d->pair = PAIRS && t->block_cols <= FN(VL) / 2 ? 2 : 1;
     d->width = FN(VL) / d->pair;
+    d->align = max_i64(d->pair, TILE_DEPTH);
     d->row_groups = bski_ceil_div(t->block_rows, SDD_MR);
     d->strips = bski_ceil_div(t->block_cols, d->width);
 
@@ -394,7 +449,7 @@ static bool FN(sdd_shape)(const bsk_problem *problem, FN(sdd) * d, size_t *bytes
     if (!bski_add_size(a_step, b_step, &step))
         return false;
     d->chunk = min_i64(FN(CHUNK), max_i64(16, (int64_t)(PACKED / step) & ~(int64_t)15));
-    d->chunk = min_i64(d->chunk, max_i64(2, (d->length + 1) & ~(int64_t)1));
+    d->chunk = min_i64(d->chunk, max_i64(1, bski_ceil_div(d->length, d->align)) * d->align);
     d->sums = d->length > d->chunk || p->dgate.dtype != BSK_NONE;
     for (int32_t h = 0; h < t->heads; h++)
         largest = max_i64(largest, t->head_start[h + 1] - t->head_start[h]);
@@ -413,7 +468,7 @@ static bool FN(sdd_shape)(const bsk_problem *problem, FN(sdd) * d, size_t *bytes
 /* One chunk of one output, by the threads of the enclosing parallel region. */
 static void FN(chunk_run)(const FN(sdd) * d, const FN(target) * g, const FN(packing) * operand)
 {
-    const int64_t count = bski_ceil_div(g->count, d->pair) * d->pair;
+    const int64_t count = bski_ceil_div(g->count, d->align) * d->align;
     const int64_t parts = bski_ceil_div(count, FN(PACK_N));
     int64_t units[2], per[2], spans[2];
     for (int i = 0; i < 2; i++) {
@@ -468,11 +523,16 @@ static void FN(sdd_run)(const bsk_prepared *prepared, int threads, const bsk_sdd
     d.wide = max_i64(1, min_i64(t->grid_cols, NEAR / column));
     d.ranges = min_i64(t->grid_rows, max_i64(4 * threads, 16));
 
-    const FN(packing) operand[2] = {
-        {&p->a, args->a, true, t->block_rows, t->rows, SDD_MR, d.row_groups, SDD_MR * d.chunk, d.a},
-        {&p->b, args->b, false, t->block_cols, t->cols, d.width, d.strips, d.width * d.chunk, d.b}};
+    const FN(packing)
+        operand[2] = {{&p->a, args->a, true, d.pair == 1 && TILE_DEPTH == 1, TILE_DEPTH > 1,
+                       t->block_rows, t->rows, SDD_MR, d.row_groups, SDD_MR * d.chunk, d.a},
+                      {&p->b, args->b, false, d.pair == 1, false, t->block_cols, t->cols, d.width,
+                       d.strips, d.width * d.chunk, d.b}};
 #pragma omp parallel num_threads(threads)
     {
+#ifdef MATRIX_TILES
+        FN(tiles_open)(t->block_rows);
+#endif
         for (int64_t output = 0; output < t->heads * d.groups; output++)
             for (int64_t v = 0; v < d.length || v == 0; v += d.chunk) {
                 const FN(target) g = {output % t->heads,
@@ -488,5 +548,8 @@ static void FN(sdd_run)(const bsk_prepared *prepared, int threads, const bsk_sdd
             for (int64_t col = 0; col < t->cols; col += FN(SPAN))
                 FN(columns_sum)(&d, &operand[1], col, min_i64(FN(SPAN), t->cols - col));
         }
+#ifdef MATRIX_TILES
+        FN(tiles_close)();
+#endif
     }
 }
