@@ -34,3 +34,22 @@ bsk_status bski_expect_like(const bski_op_info *op, const char *name, const bsk_
                ? BSK_OK
                : bski_expect_shape(op, name, tensor, like->rank, like->dims, what);
 }
+
+bsk_status bski_expect_broadcast(const bski_op_info *op, const char *name, const bsk_tensor *tensor,
+                                 const bsk_tensor *full, const char *what)
+{
+    bsk_tensor expected = *full;
+    if (tensor->dtype == BSK_NONE)
+        return BSK_OK;
+    for (int i = 0; i < full->rank; i++)
+        if (tensor->dims[i] == 1)
+            expected.dims[i] = 1;
+    return bski_expect_shape(op, name, tensor, full->rank, expected.dims, what);
+}
+
+bsk_status bski_expect_one(const bski_op_info *op, const char *name, const bsk_tensor *tensor)
+{
+    return tensor->dtype == BSK_NONE || tensor->rank == 0
+               ? BSK_OK
+               : bski_expect_dim(op, name, tensor, 0, 1, "one element");
+}

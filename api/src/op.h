@@ -84,7 +84,7 @@ const bski_op_info *bski_kernel_op(bsk_op op);
 const bski_op_info *bski_op_find(const char *name);
 
 /* BSKI_PACKED: the argument that can be replaced by a packed image, of ops that have one. */
-enum { BSKI_MAX_ARGS = 12, BSKI_MAX_STRUCT = 1536, BSKI_PACKED = 1 };
+enum { BSKI_MAX_ARGS = 16, BSKI_MAX_STRUCT = 1536, BSKI_PACKED = 1 };
 
 static inline const bsk_tensor *bski_arg_tensor(const bski_op_info *op, const void *params, int i)
 {
@@ -153,6 +153,12 @@ bsk_status bski_expect_vector(const bski_op_info *op, const char *name, const bs
                               int64_t size, const char *what);
 bsk_status bski_expect_like(const bski_op_info *op, const char *name, const bsk_tensor *tensor,
                             const bsk_tensor *like, const char *what);
+
+/* One element, of rank 0 or 1; absent is fine. */
+bsk_status bski_expect_one(const bski_op_info *op, const char *name, const bsk_tensor *tensor);
+/* Of the rank of another tensor, each dimension that of the other or 1; absent is fine. */
+bsk_status bski_expect_broadcast(const bski_op_info *op, const char *name, const bsk_tensor *tensor,
+                                 const bsk_tensor *full, const char *what);
 
 /* Runs a check and returns from the calling function if it fails. */
 #define BSKI_TRY(call)                                                                             \

@@ -76,6 +76,61 @@ const bski_op_info bski_op_embedding_grad = {
 };
 BSKI_DEFINE_OP(embedding_grad, embedding_grad)
 
+/* --- dense_wgrad -------------------------------------------------------------------------- */
+
+static const bski_arg dense_wgrad_args[] = {
+    {BSKI_ARG(dense_wgrad, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+     .dtypes = FLOATS},
+    {BSKI_ARG(dense_wgrad, dy), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+     .dtypes = BSKI_SAME},
+    {BSKI_ARG(dense_wgrad, dw), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
+     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
+};
+
+static const bski_field dense_wgrad_attrs[] = {
+    BSKI_ATTR(dense_wgrad, axis, I32, 0, 1),
+};
+
+static const bski_field dense_wgrad_scalars[] = {
+    BSKI_SCALAR(dense_wgrad, alpha, F64, -INFINITY, INFINITY),
+    BSKI_SCALAR(dense_wgrad, beta, F64, -INFINITY, INFINITY),
+};
+
+static bsk_status dense_wgrad_check(const bski_op_info *op, const void *params,
+                                    const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_dense_wgrad_params *p = params;
+    const int rows = p->axis == BSK_NC ? 0 : 1, features = 1 - rows;
+    BSKI_TRY(bski_expect_dim(op, "dy", &p->dy, rows, p->x.dims[rows], "rows of x"));
+    BSKI_TRY(bski_expect_dim(op, "dw", &p->dw, 0, p->x.dims[features], "features of x"));
+    return bski_expect_dim(op, "dw", &p->dw, 1, p->dy.dims[features], "features of dy");
+}
+
+static double dense_wgrad_flops(const void *params, const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_dense_wgrad_params *p = params;
+    return 2 * (double)p->x.dims[0] * (double)p->x.dims[1] * (double)p->dw.dims[1];
+}
+
+const bski_op_info bski_op_dense_wgrad = {
+    .name = "dense_wgrad",
+    .kernel_op = BSK_OP_DENSE_WGRAD,
+    BSKI_STRUCTS(dense_wgrad),
+    .layout = -1,
+    .pairs = -1,
+    .args = dense_wgrad_args,
+    .arg_count = BSKI_COUNT(dense_wgrad_args),
+    .attrs = dense_wgrad_attrs,
+    .attr_count = BSKI_COUNT(dense_wgrad_attrs),
+    .scalars = dense_wgrad_scalars,
+    .scalar_count = BSKI_COUNT(dense_wgrad_scalars),
+    .check = dense_wgrad_check,
+    .flops = dense_wgrad_flops,
+};
+BSKI_DEFINE_OP(dense_wgrad, dense_wgrad)
+
 /* --- bias_act ----------------------------------------------------------------------------- */
 
 static const bski_arg bias_act_args[] = {
@@ -200,6 +255,7 @@ static const bski_field cross_entropy_attrs[] = {
      .high = 1,
      .open = 1},
     BSKI_ATTR(cross_entropy, use_ignore_index, I32, 0, 1),
+    BSKI_ATTR(cross_entropy, ignore_index, I64, -INFINITY, INFINITY),
 };
 
 static const bski_field cross_entropy_scalars[] = {

@@ -6,13 +6,17 @@
 
 #define FLOATS BSKI_FLOATS
 
+#define STATES                                                                                     \
+    (BSK_DTYPE_BIT(BSK_F32) | BSK_DTYPE_BIT(BSK_F64) | BSK_DTYPE_BIT(BSK_BF16) |                   \
+     BSK_DTYPE_BIT(BSK_U16))
+
 static const bski_arg adam_args[] = {
     {BSKI_ARG(adam, param), .role = BSKI_INOUT, .rank_min = 1, .rank_max = 5,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSK_DTYPE_BIT(BSK_F32) | BSK_DTYPE_BIT(BSK_F64)},
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
     {BSKI_ARG(adam, grad), .rank_min = 1, .rank_max = 5, .strides = BSKI_CONTIGUOUS,
      .dtypes = FLOATS},
     {BSKI_ARG(adam, m), .role = BSKI_INOUT, .rank_min = 1, .rank_max = 5,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SAME},
+     .strides = BSKI_CONTIGUOUS, .dtypes = STATES},
     {BSKI_ARG(adam, v), .role = BSKI_INOUT, .rank_min = 1, .rank_max = 5,
      .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SAME},
     {BSKI_ARG(adam, norm_scale), .optional = 1, .rank_min = 0, .rank_max = 1,
@@ -46,6 +50,7 @@ static const bski_field adam_attrs[] = {
      .zero_means = 1e-8,
      .open = 1},
     BSKI_ATTR(adam, lazy, I32, 0, 1),
+    BSKI_ATTR(adam, stochastic, I32, 0, 1),
 };
 
 static const bski_field adam_scalars[] = {
@@ -54,6 +59,8 @@ static const bski_field adam_scalars[] = {
     BSKI_SCALAR(adam, weight_decay, F64, 0, INFINITY),
     BSKI_SCALAR(adam, clip_sigma, F64, 0, INFINITY),
     BSKI_SCALAR(adam, step, I64, 1, INFINITY),
+    BSKI_SCALAR(adam, seed, U64, -INFINITY, INFINITY),
+    BSKI_SCALAR(adam, offset, U64, -INFINITY, INFINITY),
 };
 
 static bsk_status adam_check(const bski_op_info *op, const void *params, const bsk_layout_tables *l)
@@ -64,14 +71,16 @@ static bsk_status adam_check(const bski_op_info *op, const void *params, const b
     BSKI_TRY(bski_expect_like(op, "m", &p->m, &p->param, "as param"));
     BSKI_TRY(bski_expect_like(op, "v", &p->v, &p->param, "as param"));
     BSKI_TRY(bski_expect_like(op, "copy", &p->copy, &p->param, "as param"));
-    if (p->norm_scale.dtype != BSK_NONE && p->norm_scale.rank == 1)
-        BSKI_TRY(bski_expect_dim(op, "norm_scale", &p->norm_scale, 0, 1, "one element"));
+    BSKI_TRY(bski_expect_one(op, "norm_scale", &p->norm_scale));
     if (p->gate.dtype != BSK_NONE)
         BSKI_TRY(
             bski_expect_dim(op, "gate", &p->gate, 0, p->param.dims[0], "first dimension of param"));
     if (p->lazy && p->param.rank != 2)
         return bski_fail(BSK_E_INVALID, "%s: param.rank is %d; lazy = 1 needs 2", op->name,
                          (int)p->param.rank);
+    if (p->stochastic && p->m.dtype != BSK_BF16)
+        return bski_fail(BSK_E_INVALID, "%s: m.dtype is %s; stochastic = 1 needs bf16", op->name,
+                         bsk_dtype_name(p->m.dtype));
     return BSK_OK;
 }
 
@@ -81,6 +90,7 @@ const bski_op_info bski_op_adam = {
     BSKI_STRUCTS(adam),
     .layout = -1,
     .pairs = -1,
+    .main = 2, /* entries are chosen by the type of the state */
     .args = adam_args,
     .arg_count = BSKI_COUNT(adam_args),
     .attrs = adam_attrs,

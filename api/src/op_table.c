@@ -4,7 +4,21 @@
 
 #include "api/src/op.h"
 
-#define LOWERED_OPS(X) X(matmul) X(matmul_dgrad) X(matmul_wgrad) X(dds)
+#define LOWERED_OPS(X)                                                                             \
+    X(matmul)                                                                                      \
+    X(matmul_dgrad)                                                                                \
+    X(matmul_wgrad)                                                                                \
+    X(dds)                                                                                         \
+    X(assign_add)                                                                                  \
+    X(transpose_2d)                                                                                \
+    X(transpose_0213)                                                                              \
+    X(reduce_max_grad)                                                                             \
+    X(fancy_gather)                                                                                \
+    X(fancy_gather_grad)                                                                           \
+    X(topk_grad)                                                                                   \
+    X(rms_norm)                                                                                    \
+    X(rms_norm_grad)                                                                               \
+    X(masked_topk_softmax)
 
 #define DECLARE(name)                        extern const bski_op_info bski_op_##name;
 #define DECLARE_KERNEL(upper, lower, params) DECLARE(lower)

@@ -6,6 +6,7 @@
 
 TEST_CALLS(embedding)
 TEST_CALLS(embedding_grad)
+TEST_CALLS(dense_wgrad)
 TEST_CALLS(bias_act)
 TEST_CALLS(bias_act_grad)
 TEST_CALLS(cross_entropy)
@@ -75,6 +76,37 @@ static void oracle_embedding_grad(test_case *c)
             }
         double error = u * ((terms + 4) * fabs(alpha_of(c)) * mag + 4 * fabs(old));
         test_expect(dtable, e, alpha_of(c) * sum + old, is_exact(c) ? 0 : error);
+    }
+}
+
+/* --- dense_wgrad: n rows, k and m features ------------------------------------------------------ */
+
+static void build_dense_wgrad(test_case *c)
+{
+    const test_spec *s = &c->spec;
+    ((bsk_dense_wgrad_params *)(void *)c->params)->axis = s->axis;
+    test_set(c, "x", test_act(c, s->dtype, s->k));
+    test_set(c, "dy", test_act(c, s->dtype, s->m));
+    test_set(c, "dw", bsk_tensor_2d(test_out_type(c), s->k, s->m))->zero_ok = s->k * s->m < 16;
+}
+
+static void oracle_dense_wgrad(test_case *c)
+{
+    const test_spec *s = &c->spec;
+    test_tensor *x = test_arg_at(c, "x"), *dy = test_arg_at(c, "dy"), *dw = test_arg_at(c, "dw");
+    const double u = test_arith_eps(c);
+    for (int64_t e = 0; e < dw->elems; e++) {
+        const int64_t k = e / s->m, m = e % s->m;
+        double sum = 0, mag = 0;
+        for (int64_t n = 0; n < s->n; n++) {
+            const double v = s->axis == BSK_NC ? x->value[n * s->k + k] * dy->value[n * s->m + m]
+                                               : x->value[k * s->n + n] * dy->value[m * s->n + n];
+            sum += v;
+            mag += fabs(v);
+        }
+        const double old = s->beta != 0 ? s->beta * dw->value[e] : 0;
+        const double error = u * (((double)s->n + 4) * fabs(alpha_of(c)) * mag + 4 * fabs(old));
+        test_expect(dw, e, alpha_of(c) * sum + old, is_exact(c) ? 0 : error);
     }
 }
 
@@ -270,6 +302,7 @@ static void oracle_cross_entropy(test_case *c)
 const test_op test_ops[] = {
     TEST_OP(embedding, build_embedding, oracle_embedding, NULL),
     TEST_OP(embedding_grad, build_embedding_grad, oracle_embedding_grad, NULL),
+    TEST_OP(dense_wgrad, build_dense_wgrad, oracle_dense_wgrad, NULL),
     TEST_OP(bias_act, build_bias_act, oracle_bias_act, NULL),
     TEST_OP(bias_act_grad, build_bias_act_grad, oracle_bias_act_grad, NULL),
     TEST_OP(cross_entropy, build_cross_entropy, oracle_cross_entropy, NULL),

@@ -5,7 +5,8 @@
 
 TEST_CALLS(adam)
 
-/* Shape [k, m], or [k] where m is 0. beta1 and beta2 are those of R1's test where "clip" is set. */
+/* Shape [k, m], or [k] where m is 0; index is the type of the moments, kind 1 rounds them at
+ * random. beta1 and beta2 are those of R1's test where "clip" is set. */
 static void build_adam(test_case *c)
 {
     const test_spec *s = &c->spec;
@@ -13,6 +14,11 @@ static void build_adam(test_case *c)
     bsk_adam_args *a = (void *)c->args;
     bsk_dtype state = s->dtype == BSK_F64 ? BSK_F64 : BSK_F32;
     bsk_tensor shape = s->m ? bsk_tensor_2d(state, s->k, s->m) : bsk_tensor_1d(state, s->k);
+    bsk_tensor moment = shape;
+    moment.dtype = s->index ? s->index : state;
+    p->stochastic = s->kind;
+    a->seed = s->seed + 0x100000000u;
+    a->offset = 7;
     p->beta1 = s->options & OPT_CLIP ? 0.8 : 0;
     p->beta2 = s->options & OPT_CLIP ? 0.5 : 0;
     p->lazy = (s->options & OPT_LAZY) != 0;
@@ -22,8 +28,10 @@ static void build_adam(test_case *c)
     a->clip_sigma = s->options & OPT_CLIP ? 1 : 0;
     a->step = 3;
     test_set(c, "param", shape);
-    test_set(c, "m", shape);
-    test_set(c, "v", shape)->content = CONTENT_POSITIVE;
+    test_set(c, "m", moment)->limit = 0x10000;
+    test_set(c, "v", moment)->limit = 0x10000;
+    if (moment.dtype != BSK_U16)
+        test_arg_at(c, "v")->content = CONTENT_POSITIVE;
     shape.dtype = s->dtype;
     test_set(c, "grad", shape)->content = s->options & OPT_LAZY ? CONTENT_ROWS : CONTENT_DEFAULT;
     if (s->options & (OPT_NORM_SCALE | OPT_SKIP)) {
@@ -47,11 +55,43 @@ static bool row_is_zero(const double *g, int64_t n)
     return true;
 }
 
+/* --- the formats of m (9 fraction bits and a sign) and v (10) in u16 ----------------------- */
+
+static double decode(const test_tensor *t, int64_t e, int fraction)
+{
+    if (t->desc.dtype != BSK_U16)
+        return t->value[e];
+    const int code = (int)t->value[e], size = fraction == 9 ? code & 0x7fff : code;
+    const double share = (double)(size & ((1 << fraction) - 1)) / (1 << fraction);
+    const double v = size ? (1 + share) * pow(2, (size >> fraction) - 60) : 0;
+    return size == code ? v : -v;
+}
+
+static double encode(double v, int fraction)
+{
+    const double one = 1 << fraction, most = 16 - 8 / one;
+    const double power = floor(log2(fmin(fabs(v), most)));
+    const double size = floor(fmin(fabs(v), most) / pow(2, power) * one + 0.5) - one;
+    const double code = power < -60 ? 0 : (power + 60) * one + size;
+    return v < 0 && code > 0 ? code + 0x8000 : code;
+}
+
+/* What is stored of a moment: within one step where chance decides, or where a tie may. */
+static void expect_moment(test_case *c, test_tensor *t, int64_t e, double want, double error,
+                          int fraction)
+{
+    if (t->desc.dtype == BSK_U16)
+        test_expect(t, e, encode(want, fraction), 0.5);
+    else
+        test_expect(t, e, want, c->spec.kind ? error + 0x1p-8 * fabs(want) : error);
+}
+
 typedef struct adam_state {
     test_tensor *param, *grad, *m, *v, *copy;
     double beta1, beta2, eps, scale, rate;
     const bsk_adam_args *args;
     double u;
+    test_case *c;
 } adam_state;
 
 /* Units of rounding: 3 for g, 10 for v and thus 7 for its root, 8 for m, and these together with
@@ -59,17 +99,17 @@ typedef struct adam_state {
 static void expect_update(const adam_state *s, int64_t e)
 {
     double g = s->grad->value[e] * s->scale, p = s->param->value[e], u = s->u;
-    double v = s->beta2 * s->v->value[e] + (1 - s->beta2) * g * g, root = sqrt(v);
+    double v = s->beta2 * decode(s->v, e, 10) + (1 - s->beta2) * g * g, root = sqrt(v);
     double limit = s->args->clip_sigma * root;
     if (s->args->clip_sigma > 0)
         g = g > limit ? limit : g < -limit ? -limit : g;
-    double m = s->beta1 * s->m->value[e] + (1 - s->beta1) * g;
-    double mag = s->beta1 * fabs(s->m->value[e]) + (1 - s->beta1) * fabs(g);
+    double old = decode(s->m, e, 9), m = s->beta1 * old + (1 - s->beta1) * g;
+    double mag = s->beta1 * fabs(old) + (1 - s->beta1) * fabs(g);
     double step = s->rate * m / (root + s->eps), decay = s->args->lr * s->args->weight_decay * p;
     double next = p - step - decay;
     double error = u * (32 * s->rate * mag / (root + s->eps) + 4 * fabs(decay) + 2 * fabs(p));
-    test_expect(s->v, e, v, 10 * u * v);
-    test_expect(s->m, e, m, 16 * u * mag);
+    expect_moment(s->c, s->v, e, v, 10 * u * v, 10);
+    expect_moment(s->c, s->m, e, m, 16 * u * mag, 9);
     test_expect(s->param, e, next, error);
     if (s->copy->desc.dtype)
         test_expect(s->copy, e, next, error + u * fabs(next));
@@ -90,6 +130,7 @@ static void oracle_adam(test_case *c)
     t.rate = a->lr * sqrt(1 - pow(t.beta2, 3)) / (1 - pow(t.beta1, 3));
     t.args = a;
     t.u = test_arith_eps(c);
+    t.c = c;
     int64_t width = s->m ? s->m : 1;
     for (int64_t e = 0; e < t.param->elems; e++) {
         int64_t row = e / width;

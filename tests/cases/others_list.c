@@ -234,6 +234,31 @@ static void list_embedding(test_list *list)
             }
 }
 
+static void list_dense_wgrad(test_list *list)
+{
+    /* the last ones have R1's numbers of rows */
+    static const int64_t shapes[][3] = {{33, 5, 7},       {0, 3, 4},        {1000, 8, 64},
+                                        {4099, 17, 3},    {32, 4, 4},       {1 << 20, 8, 4},
+                                        {1 << 17, 16, 8}, {1 << 15, 32, 16}};
+    for (int i = 0; i < TEST_COUNT(shapes); i++)
+        for (int t = 0; t < TEST_COUNT(dtypes); t++)
+            for (int axis = BSK_NC; axis <= BSK_CN; axis++) {
+                if (i > 4 && (list->tier != TIER_FULL || t))
+                    continue;
+                test_spec s = {.op = "dense_wgrad", .dtype = dtypes[t], .axis = (bsk_axis)axis};
+                s.n = shapes[i][0];
+                s.k = shapes[i][1];
+                s.m = shapes[i][2];
+                s.options = i % 2 ? OPT_LD | OPT_OFFSET : 0;
+                s.fill = i % 2 ? FILL_INT : FILL_REAL;
+                s.out = t ? BSK_F32 : BSK_NONE;
+                test_emit(list, s);
+                s.alpha = 0.5;
+                s.beta = -1;
+                test_emit(list, s);
+            }
+}
+
 static void list_bias_act(test_list *list)
 {
     static const int64_t shapes[][2] = {{1, 1},     {32, 32},   {19, 257},  {0, 8},     {3, 100},
@@ -308,6 +333,7 @@ static void list_cross_entropy(test_list *list)
 void cases_ops(test_list *list)
 {
     list_embedding(list);
+    list_dense_wgrad(list);
     list_bias_act(list);
     list_cross_entropy(list);
 }
@@ -343,6 +369,13 @@ void cases_optim(test_list *list)
                 s.out = s.options & OPT_COPY ? dtypes[(t + 1) % 4] : BSK_NONE;
                 s.value = o % 2 ? 0.5 : 0;
                 test_emit(list, s);
+                if (dtypes[t] != BSK_F64) {
+                    s.index = o % 3 ? BSK_BF16 : BSK_U16;
+                    s.kind = o % 3 == 2;
+                    test_emit(list, s);
+                    s.index = BSK_NONE;
+                    s.kind = 0;
+                }
                 if (s.options & OPT_CLIP)
                     continue; /* where a clamp leaves NaN is not stated */
                 s.seed = 2;

@@ -243,7 +243,7 @@ static void test_devices(const bsk_context *context)
 /* Every op has a reference entry, every entry a name of its own. */
 static void test_entries(const bsk_context *context)
 {
-    char seen[64][64];
+    char seen[128][64];
     char names[512][64];
     int ops = 0, count = 0;
     bsk_entry_info e = BSK_INIT(bsk_entry_info);
@@ -252,7 +252,7 @@ static void test_entries(const bsk_context *context)
         for (int i = 0; i < count; i++)
             CHECK(strcmp(names[i], e.name));
         snprintf(names[count++], 64, "%s", e.name);
-        if (e.reference && ops < 64)
+        if (e.reference && ops < 128)
             snprintf(seen[ops++], 64, "%s", e.op);
     }
     CHECK(count > 0 && ops > 0);

@@ -50,7 +50,43 @@ enum { BSK_BACKEND_ABI = 2 };
     X(BIAS_ACT, bias_act, bias_act)                                                                \
     X(BIAS_ACT_GRAD, bias_act_grad, bias_act_grad)                                                 \
     X(CROSS_ENTROPY, cross_entropy, cross_entropy)                                                 \
-    X(ADAM, adam, adam)
+    X(ADAM, adam, adam)                                                                            \
+    X(BINARY, binary, binary)                                                                      \
+    X(BINARY_GRAD, binary_grad, binary_grad)                                                       \
+    X(UNARY, unary, unary)                                                                         \
+    X(UNARY_GRAD, unary_grad, unary_grad)                                                          \
+    X(ADD_N, add_n, add_n)                                                                         \
+    X(CAST, cast, cast)                                                                            \
+    X(CWISE_LINEAR, cwise_linear, cwise_linear)                                                    \
+    X(CWISE_LINEAR_GRAD, cwise_linear_grad, cwise_linear_grad)                                     \
+    X(FILTER, filter, filter)                                                                      \
+    X(SPARSE_RELU, sparse_relu, sparse_relu)                                                       \
+    X(SPARSE_RELU_GRAD, sparse_relu_grad, sparse_relu_grad)                                        \
+    X(DROPOUT, dropout, dropout)                                                                   \
+    X(REDUCE_MAX, reduce_max, reduce_max)                                                          \
+    X(TAKE_ALONG, take_along, take_along)                                                          \
+    X(TAKE_ALONG_GRAD, take_along_grad, take_along_grad)                                           \
+    X(TOPK, topk, topk)                                                                            \
+    X(RECTIFIED_TOPK, rectified_topk, rectified_topk)                                              \
+    X(RECTIFIED_TOPK_GRAD, rectified_topk_grad, rectified_topk_grad)                               \
+    X(LAYER_NORM, layer_norm, layer_norm)                                                          \
+    X(LAYER_NORM_GRAD, layer_norm_grad, layer_norm_grad)                                           \
+    X(BATCH_NORM, batch_norm, batch_norm)                                                          \
+    X(BATCH_NORM_INFER, batch_norm_infer, batch_norm_infer)                                        \
+    X(BATCH_NORM_GRAD, batch_norm_grad, batch_norm_grad)                                           \
+    X(MASKED_SOFTMAX, masked_softmax, masked_softmax)                                              \
+    X(MASKED_SOFTMAX_GRAD, masked_softmax_grad, masked_softmax_grad)                               \
+    X(LSTM_GATES, lstm_gates, lstm_gates)                                                          \
+    X(LSTM_GATES_GRAD, lstm_gates_grad, lstm_gates_grad)                                           \
+    X(SPLIT4, split4, split4)                                                                      \
+    X(CONCAT4, concat4, concat4)                                                                   \
+    X(QUANTIZE, quantize, quantize)                                                                \
+    X(TENSOR_STATS, tensor_stats, tensor_stats)                                                    \
+    X(ADAFACTOR, adafactor, adafactor)                                                             \
+    X(EMA, ema, ema)                                                                               \
+    X(GLOBAL_NORM, global_norm, global_norm)                                                       \
+    X(LOSS_SCALE, loss_scale, loss_scale)                                                          \
+    X(DENSE_WGRAD, dense_wgrad, dense_wgrad)
 
 typedef enum bsk_op {
 #define BSK_OP_ENUM(upper, lower, params) BSK_OP_##upper,

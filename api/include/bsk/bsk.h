@@ -20,7 +20,14 @@
 #include <bsk/matmul.h>
 #include <bsk/weights.h>
 #include <bsk/ops.h>
+#include <bsk/elementwise.h>
+#include <bsk/select.h>
+#include <bsk/norms.h>
+#include <bsk/softmax.h>
+#include <bsk/lstm.h>
 #include <bsk/optim.h>
+#include <bsk/training.h>
+#include <bsk/quantize.h>
 
 #define BSK_VERSION_MAJOR  0
 #define BSK_VERSION_MINOR  1

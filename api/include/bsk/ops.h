@@ -50,6 +50,30 @@ BSK_API bsk_status bsk_embedding_grad_plan(const bsk_device *device,
 BSK_API bsk_status bsk_embedding_grad_run(const bsk_plan *plan, bsk_queue *queue,
                                           const bsk_embedding_grad_args *args);
 
+/* --- dense_wgrad: dw = alpha * sum over n of x[n] dy[n]^T + beta * dw --------------------------
+ * The weight gradient of a dense layer, for any N, up to millions of rows.
+ * Shapes    x [N, C], dy [N, K] (NC) or [C, N], [K, N] (CN); dw [C, K].
+ * Dtypes    x and dy equal floats; dw any float. Sums in f32 (f64 with f64).
+ * Source    openai/blocksparse DwMatmulLargeN (with atomics there). */
+typedef struct bsk_dense_wgrad_params {
+    size_t struct_size;
+    bsk_axis axis;
+    bsk_tensor x, dy, dw;
+} bsk_dense_wgrad_params;
+
+typedef struct bsk_dense_wgrad_args {
+    size_t struct_size;
+    double alpha, beta;
+    bsk_mem workspace;
+    bsk_mem x, dy, dw;
+} bsk_dense_wgrad_args;
+
+BSK_API bsk_status bsk_dense_wgrad_plan(const bsk_device *device,
+                                        const bsk_dense_wgrad_params *params,
+                                        const bsk_plan_options *options, bsk_plan **plan);
+BSK_API bsk_status bsk_dense_wgrad_run(const bsk_plan *plan, bsk_queue *queue,
+                                       const bsk_dense_wgrad_args *args);
+
 /* --- bias_act: y = act(x + bias) ------------------------------------------------------------
  * Shapes    x, y [N, F] (NC) or [F, N] (CN); bias [F], optional.
  * Dtypes    x, y any float; bias f32 (f64 where x is f64).

@@ -16,11 +16,21 @@ extern "C" {
  * p -= lr * (m sqrt(1 - beta2^step) / (1 - beta1^step) / (s + eps) + weight_decay p)
  *
  * Shapes    param, grad, m, v: one shape of any rank, contiguous; norm_scale: one element.
- * Dtypes    param, m, v: f32 (or all f64); grad any float; norm_scale f32.
+ * Dtypes    param f32, or f64 where m is f64; m and v of one type: f32, f64, bf16, or u16, which
+ *           holds the formats below; grad any float; norm_scale f32.
+ * 16 bits   m and v are rounded where they are stored; p is updated with what they were before.
+ *           With stochastic = 1, for bf16: the upper 16 bits of the f32 number, plus one if its
+ *           lower 16 bits and a random 16-bit number add up to 2^16 or more. The random number is
+ *           the upper half of word 2i (m) or 2i + 1 (v) of (seed, offset), for element i (Philox
+ *           4x32-10).
+ *           u16: 6 exponent bits, where e stands for 2^(e - 60); m has a sign and 9 fraction bits,
+ *           v no sign and 10. The magnitude of code 0 is 0, as is what lies below 2^-60; ties are
+ *           rounded away from zero; larger magnitudes and NaN are clamped.
  * norm_scale  lives on the device; if it is exactly 0 or not finite nothing is written (a skipped
  *           step). The caller then does not count the step.
  * lazy      rank 2 only: rows whose gradient is all zero are left untouched, moments included.
  * gate      f32 [dims[0]]: members of the first dimension (blocks) with gate 0 are left untouched.
+ *           Two rates by block are two runs with complementary gates.
  * copy      optional: the stored p rounded to another float type, for products in 16 bits; where p
  *           is left untouched, so is the copy.
  * Source    openai/blocksparse Adam (bias correction folded into the rate), decoupled decay. */
@@ -30,6 +40,7 @@ typedef struct bsk_adam_params {
     int32_t lazy;
     bsk_tensor param, grad, m, v;
     bsk_tensor norm_scale, gate, copy; /* optional */
+    int32_t stochastic;                /* for m and v of bf16 */
 } bsk_adam_params;
 
 typedef struct bsk_adam_args {
@@ -42,6 +53,7 @@ typedef struct bsk_adam_args {
     bsk_mem workspace;
     bsk_mem param, grad, m, v;
     bsk_mem norm_scale, gate, copy;
+    uint64_t seed, offset;
 } bsk_adam_args;
 
 BSK_API bsk_status bsk_adam_plan(const bsk_device *device, const bsk_adam_params *params,

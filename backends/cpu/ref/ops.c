@@ -43,6 +43,19 @@ REF_OP(embedding_grad, embedding_grad)
     }
 }
 
+REF_OP(dense_wgrad, dense_wgrad)
+{
+    const ref_view x = view_rows(&p->x, a->x, p->axis), dy = view_rows(&p->dy, a->dy, p->axis);
+    const ref_view dw = view_of(&p->dw, a->dw);
+    for (int64_t c = 0; c < p->dw.dims[0]; c++)
+        for (int64_t k = 0; k < p->dw.dims[1]; k++) {
+            double sum = 0;
+            for (int64_t n = 0; n < rows_count(&p->x, p->axis); n++)
+                sum += view_get2(&x, n, c) * view_get2(&dy, n, k);
+            view_set2(&dw, c, k, a->alpha * sum + view_scaled2(&dw, c, k, a->beta));
+        }
+}
+
 REF_OP(bias_act, bias_act)
 {
     const ref_view x = view_rows(&p->x, a->x, p->axis), y = view_rows(&p->y, a->y, p->axis);

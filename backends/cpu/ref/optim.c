@@ -1,29 +1,101 @@
 /* Reference entries of optim.h. */
 #include "ref.h"
 
+#include <common/philox.h>
+
 /* What all elements of one run share. */
 typedef struct adam_scalars {
     double beta1, beta2, eps;
     double grad_scale; /* of the caller and of norm_scale together */
     double correction; /* sqrt(1 - beta2^step) / (1 - beta1^step) */
     double lr, weight_decay, clip_sigma;
+    bool stochastic;
+    uint64_t seed, offset;
 } adam_scalars;
 
 typedef struct adam_views {
     ref_view param, grad, m, v, copy;
 } adam_views;
 
+/* --- the state in 16 bits ------------------------------------------------------------------- */
+
+/* The formats of m and v in u16: codes of a magnitude are exponent and fraction side by side. */
+enum { CODE_EXPONENT = 60, CODE_TOP = 3, M_FRACTION = 9, V_FRACTION = 10, M_SIGN = 0x8000 };
+
+static double code_value(unsigned code, int fraction)
+{
+    const unsigned one = 1u << fraction;
+    return code ? ldexp((double)(one + code % one),
+                        (int)(code >> fraction) - CODE_EXPONENT - fraction)
+                : 0;
+}
+
+static unsigned code_of(double v, int fraction)
+{
+    const double most = ldexp(2 - ldexp(1, -fraction), CODE_TOP);
+    if (!(v < most))
+        v = most;
+    if (v < ldexp(1, -CODE_EXPONENT))
+        return 0;
+    int e = ilogb(v);
+    double steps = floor(ldexp(v, fraction - e) + 0.5);
+    if (steps >= ldexp(2, fraction)) {
+        steps /= 2;
+        e++;
+    }
+    return ((unsigned)(e + CODE_EXPONENT) << fraction) + (unsigned)steps - (1u << fraction);
+}
+
+static double state_get(const ref_view *state, int64_t i, int fraction)
+{
+    if (state->dtype != BSK_U16)
+        return view_get1(state, i);
+    const unsigned code = ((const uint16_t *)state->data)[i];
+    if (fraction == V_FRACTION)
+        return code_value(code, fraction);
+    const double v = code_value(code % M_SIGN, fraction);
+    return code & M_SIGN ? -v : v;
+}
+
+/* Rounds away from zero if the 16 bits that are cut off, plus as many random ones, overflow. */
+static uint16_t stochastic_bf16(float v, uint32_t random)
+{
+    const uint32_t bits = bski_f32_bits(v);
+    if ((bits & 0x7f800000u) == 0x7f800000u)
+        return bski_f32_to_bf16(v);
+    return (uint16_t)((bits + (random >> 16)) >> 16);
+}
+
+/* word: 0 for m, 1 for v. */
+static void state_set(const adam_scalars *s, const ref_view *state, int64_t i, int word, double v)
+{
+    const int fraction = word ? V_FRACTION : M_FRACTION;
+    if (state->dtype == BSK_U16) {
+        const unsigned code = code_of(fabs(v), fraction);
+        ((uint16_t *)state->data)[i] = (uint16_t)(!word && v < 0 && code ? code | M_SIGN : code);
+    } else if (s->stochastic) {
+        const uint32_t random =
+            bski_philox_u32(s->seed, s->offset, 2 * (uint64_t)i + (uint64_t)word);
+        ((uint16_t *)state->data)[i] = stochastic_bf16((float)v, random);
+    } else {
+        view_set1(state, i, v);
+    }
+}
+
+/* --- adam ----------------------------------------------------------------------------------- */
+
 static void adam_element(const adam_scalars *s, const adam_views *x, int64_t i)
 {
     double g = view_get1(&x->grad, i) * s->grad_scale;
-    double v = s->beta2 * view_get1(&x->v, i) + (1 - s->beta2) * g * g, sigma = sqrt(v);
+    double v = s->beta2 * state_get(&x->v, i, V_FRACTION) + (1 - s->beta2) * g * g;
+    double sigma = sqrt(v);
     if (s->clip_sigma > 0)
         g = at_most(at_least(g, -s->clip_sigma * sigma), s->clip_sigma * sigma);
-    double m = s->beta1 * view_get1(&x->m, i) + (1 - s->beta1) * g;
+    double m = s->beta1 * state_get(&x->m, i, M_FRACTION) + (1 - s->beta1) * g;
     double old = view_get1(&x->param, i);
     double step = m * s->correction / (sigma + s->eps) + s->weight_decay * old;
-    view_set1(&x->v, i, v);
-    view_set1(&x->m, i, m);
+    state_set(s, &x->m, i, 0, m);
+    state_set(s, &x->v, i, 1, v);
     view_set1(&x->param, i, old - s->lr * step);
     if (view_given(&x->copy)) /* of the stored parameter, so that the two always agree */
         view_set1(&x->copy, i, view_get1(&x->param, i));
@@ -35,14 +107,6 @@ static bool grad_is_zero(const ref_view *grad, int64_t first, int64_t count)
         if (view_get1(grad, i) != 0)
             return false;
     return true;
-}
-
-/* A contiguous tensor as a vector. */
-static ref_view view_flat(const bsk_tensor *tensor, bsk_mem mem)
-{
-    ref_view v = view_of(tensor, mem);
-    v.stride[0] = 1;
-    return v;
 }
 
 REF_OP(adam, adam)
@@ -65,6 +129,9 @@ REF_OP(adam, adam)
         .lr = a->lr,
         .weight_decay = a->weight_decay,
         .clip_sigma = a->clip_sigma,
+        .stochastic = p->stochastic != 0,
+        .seed = a->seed,
+        .offset = a->offset,
     };
     int64_t member = 1; /* elements of one member of the first dimension */
     for (int32_t d = 1; d < p->param.rank; d++)

@@ -143,6 +143,97 @@ static inline double view_scaled3(const ref_view *dst, int64_t i, int64_t j, int
     return beta != 0 ? beta * view_get3(dst, i, j, k) : 0;
 }
 
+/* --- tensors of any rank: loops over a shape in row-major order ------------------------------
+ *     int64_t index[BSK_MAX_RANK] = {0};
+ *     for (int64_t left = shape_count(&shape); left > 0; left--, shape_next(&shape, index)) */
+
+static inline int64_t shape_count(const bsk_tensor *t)
+{
+    int64_t count = 1;
+    for (int32_t d = 0; d < t->rank; d++)
+        count *= t->dims[d];
+    return count;
+}
+
+static inline void shape_next(const bsk_tensor *t, int64_t index[BSK_MAX_RANK])
+{
+    for (int32_t d = t->rank - 1; d >= 0 && ++index[d] == t->dims[d]; d--)
+        index[d] = 0;
+}
+
+/* A tensor whose dimensions of size 1 repeat along those of a larger shape. */
+static inline ref_view view_repeated(const bsk_tensor *tensor, bsk_mem mem)
+{
+    ref_view v = view_of(tensor, mem);
+    for (int32_t d = 0; d < tensor->rank; d++)
+        if (tensor->dims[d] == 1)
+            v.stride[d] = 0;
+    return v;
+}
+
+/* A contiguous tensor as a vector. */
+static inline ref_view view_flat(const bsk_tensor *tensor, bsk_mem mem)
+{
+    ref_view v = view_of(tensor, mem);
+    v.stride[0] = 1;
+    return v;
+}
+
+static inline int64_t view_at(const ref_view *v, const int64_t index[BSK_MAX_RANK])
+{
+    int64_t at = v->base;
+    for (int d = 0; d < BSK_MAX_RANK; d++)
+        at += index[d] * v->stride[d];
+    return at;
+}
+
+static inline double view_get(const ref_view *v, const int64_t index[BSK_MAX_RANK])
+{
+    return bski_load(v->dtype, v->data, view_at(v, index));
+}
+
+static inline void view_set(const ref_view *v, const int64_t index[BSK_MAX_RANK], double value)
+{
+    bski_store(v->dtype, v->data, view_at(v, index), value);
+}
+
+/* beta * dst, as view_scaled1. */
+static inline double view_scaled(const ref_view *dst, const int64_t index[BSK_MAX_RANK],
+                                 double beta)
+{
+    return beta != 0 ? beta * view_get(dst, index) : 0;
+}
+
+/* An index that the caller has found to fit the type. */
+static inline void store_index(bsk_dtype t, void *data, int64_t i, int64_t value)
+{
+    switch (t) {
+    case BSK_I64:
+        ((int64_t *)data)[i] = value;
+        break;
+    case BSK_I32:
+        ((int32_t *)data)[i] = (int32_t)value;
+        break;
+    case BSK_U16:
+        ((uint16_t *)data)[i] = (uint16_t)value;
+        break;
+    default: /* BSK_U8 */
+        ((uint8_t *)data)[i] = (uint8_t)value;
+        break;
+    }
+}
+
+static inline bool is_float(bsk_dtype t)
+{
+    return (1u << t & BSKI_FLOATS) != 0;
+}
+
+/* Order of maxima and of the k largest: NaN is larger than any number. */
+static inline bool is_larger(double x, double y)
+{
+    return x > y || (x != x && y == y);
+}
+
 /* Elements of block number `block` that lie inside a dimension of `size` elements. */
 static inline int64_t block_extent(int64_t size, int64_t block, int64_t block_size)
 {
@@ -182,6 +273,33 @@ static inline double sigmoid(double x)
 {
     return 1 / (1 + exp(-x));
 }
+
+/* An element of a row and its place in the order of topk: larger first, then lower positions. */
+typedef struct ref_rank {
+    double value;
+    int64_t at;
+} ref_rank;
+
+/* Whether x comes before y. */
+static inline bool ranks_before(ref_rank x, ref_rank y)
+{
+    return is_larger(x.value, y.value) || (!is_larger(y.value, x.value) && x.at < y.at);
+}
+
+/* A row of numbers scale * mask * x; without a mask 1 stands for it. Elements whose mask is 0 are
+ * not part of the row. */
+typedef struct ref_row {
+    ref_view x, mask; /* of one dimension */
+    double scale;
+    int64_t count;
+} ref_row;
+
+bool bski_ref_row_has(const ref_row *row, int64_t i);
+double bski_ref_row_get(const ref_row *row, int64_t i);
+/* The first element in the order of topk, or the first one after *before; at = -1: there is none. */
+ref_rank bski_ref_row_next(const ref_row *row, const ref_rank *before);
+/* The k-th of that order, or the last one. */
+ref_rank bski_ref_row_kth(const ref_row *row, int64_t k);
 
 /* act(x) and act'(x). */
 double bski_ref_act(bsk_act act, double x);

@@ -1,0 +1,416 @@
+/* Descriptors of the normalisations. */
+#include <math.h>
+#include <string.h>
+
+#include "api/src/internal.h"
+#include "common/dtype.h"
+
+#define FLOATS BSKI_FLOATS
+
+/* --- layer_norm --------------------------------------------------------------------------- */
+
+extern const bski_op_info bski_op_layer_norm, bski_op_layer_norm_grad;
+
+/* Features of x by axis, and the number of rows. */
+static int64_t features_of(const bsk_tensor *x, bsk_axis axis)
+{
+    return x->dims[axis == BSK_NC ? 1 : 0];
+}
+
+static int64_t rows_of(const bsk_tensor *x, bsk_axis axis)
+{
+    return x->dims[axis == BSK_NC ? 0 : 1];
+}
+
+static bsk_status expect_segments(const bski_op_info *op, int64_t segments, int64_t features)
+{
+    if (features % segments == 0)
+        return BSK_OK;
+    return bski_fail(BSK_E_INVALID, "%s: segments is %lld; must divide the %lld features", op->name,
+                     (long long)segments, (long long)features);
+}
+
+/* mean and rstd: [segments, rows]. */
+static bsk_status expect_statistics(const bski_op_info *op, const char *name, const bsk_tensor *t,
+                                    int64_t segments, int64_t rows)
+{
+    const int64_t dims[2] = {segments, rows};
+    return t->dtype == BSK_NONE ? BSK_OK
+                                : bski_expect_shape(op, name, t, 2, dims, "segments, rows");
+}
+
+static bsk_status layer_norm_check(const bski_op_info *op, const void *params,
+                                   const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_layer_norm_params *p = params;
+    const int64_t features = features_of(&p->x, p->axis), rows = rows_of(&p->x, p->axis);
+    if (p->mean.dtype != BSK_NONE && (p->rms || op != &bski_op_layer_norm))
+        return bski_fail(BSK_E_INVALID, "%s: mean is given; it counts as 0 here", op->name);
+    BSKI_TRY(expect_segments(op, p->segments, features));
+    BSKI_TRY(bski_expect_like(op, "y", &p->y, &p->x, "as x"));
+    BSKI_TRY(bski_expect_vector(op, "gain", &p->gain, features, "features"));
+    BSKI_TRY(bski_expect_vector(op, "bias", &p->bias, features, "features"));
+    BSKI_TRY(expect_statistics(op, "mean", &p->mean, p->segments, rows));
+    return expect_statistics(op, "rstd", &p->rstd, p->segments, rows);
+}
+
+static const bski_arg layer_norm_args[] = {
+    {BSKI_ARG(layer_norm, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+     .dtypes = FLOATS},
+    {BSKI_ARG(layer_norm, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
+     .strides = BSKI_UNIT_AXIS, .alias = 1 << 0, .dtypes = FLOATS},
+    {BSKI_ARG(layer_norm, gain), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(layer_norm, bias), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(layer_norm, mean), .role = BSKI_OUT, .optional = 1, .rank_min = 2, .rank_max = 2,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(layer_norm, rstd), .role = BSKI_OUT, .optional = 1, .rank_min = 2, .rank_max = 2,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+};
+
+static const bski_field layer_norm_attrs[] = {
+    BSKI_ATTR(layer_norm, axis, I32, 0, 1),
+    {.name = "segments",
+     .offset = offsetof(bsk_layer_norm_params, segments),
+     .kind = BSKI_I64,
+     .low = 0,
+     .high = INFINITY,
+     .zero_means = 1},
+    BSKI_ATTR(layer_norm, relu, I32, 0, 1),
+    BSKI_ATTR(layer_norm, rms, I32, 0, 1),
+    {.name = "eps",
+     .offset = offsetof(bsk_layer_norm_params, eps),
+     .kind = BSKI_F64,
+     .low = 0,
+     .high = INFINITY,
+     .zero_means = 1e-6,
+     .open = 1},
+};
+
+const bski_op_info bski_op_layer_norm = {
+    .name = "layer_norm",
+    .kernel_op = BSK_OP_LAYER_NORM,
+    BSKI_STRUCTS(layer_norm),
+    .layout = -1,
+    .pairs = -1,
+    .args = layer_norm_args,
+    .arg_count = BSKI_COUNT(layer_norm_args),
+    .attrs = layer_norm_attrs,
+    .attr_count = BSKI_COUNT(layer_norm_attrs),
+    .check = layer_norm_check,
+};
+BSKI_DEFINE_OP(layer_norm, layer_norm)
+
+static bsk_status layer_norm_grad_check(const bski_op_info *op, const void *params,
+                                        const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_layer_norm_grad_params *p = params;
+    const int64_t features = features_of(&p->dy, p->axis), rows = rows_of(&p->dy, p->axis);
+    const bool rms = p->rms || op != &bski_op_layer_norm_grad;
+    if (p->dx.dtype == BSK_NONE && p->dgain.dtype == BSK_NONE && p->dbias.dtype == BSK_NONE)
+        return bski_fail(BSK_E_INVALID, "%s: dx, dgain and dbias are absent; one is needed",
+                         op->name);
+    if (rms ? p->mean.dtype != BSK_NONE : p->mean.dtype == BSK_NONE)
+        return bski_fail(BSK_E_INVALID, "%s: mean is %s", op->name,
+                         rms ? "given; it counts as 0 here" : "absent but required");
+    BSKI_TRY(expect_segments(op, p->segments, features));
+    BSKI_TRY(bski_expect_like(op, "x", &p->x, &p->dy, "as dy"));
+    BSKI_TRY(bski_expect_like(op, "dx", &p->dx, &p->dy, "as dy"));
+    BSKI_TRY(expect_statistics(op, "rstd", &p->rstd, p->segments, rows));
+    BSKI_TRY(expect_statistics(op, "mean", &p->mean, p->segments, rows));
+    BSKI_TRY(bski_expect_vector(op, "gain", &p->gain, features, "features"));
+    BSKI_TRY(bski_expect_vector(op, "bias", &p->bias, features, "features"));
+    BSKI_TRY(bski_expect_vector(op, "dgain", &p->dgain, features, "features"));
+    return bski_expect_vector(op, "dbias", &p->dbias, features, "features");
+}
+
+static const bski_arg layer_norm_grad_args[] = {
+    {BSKI_ARG(layer_norm_grad, dy), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+     .dtypes = FLOATS},
+    {BSKI_ARG(layer_norm_grad, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+     .dtypes = FLOATS},
+    {BSKI_ARG(layer_norm_grad, rstd), .rank_min = 2, .rank_max = 2, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSKI_SIDE},
+    {BSKI_ARG(layer_norm_grad, mean), .optional = 1, .rank_min = 2, .rank_max = 2,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(layer_norm_grad, gain), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(layer_norm_grad, bias), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(layer_norm_grad, dx), .role = BSKI_OUT, .optional = 1, .rank_min = 2, .rank_max = 2,
+     .strides = BSKI_UNIT_AXIS, .alias = 1 << 0, .dtypes = FLOATS},
+    {BSKI_ARG(layer_norm_grad, dgain), .role = BSKI_OUT, .optional = 1, .rank_min = 1,
+     .rank_max = 1, .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(layer_norm_grad, dbias), .role = BSKI_OUT, .optional = 1, .rank_min = 1,
+     .rank_max = 1, .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+};
+
+static const bski_field layer_norm_grad_attrs[] = {
+    BSKI_ATTR(layer_norm_grad, axis, I32, 0, 1),
+    {.name = "segments",
+     .offset = offsetof(bsk_layer_norm_grad_params, segments),
+     .kind = BSKI_I64,
+     .low = 0,
+     .high = INFINITY,
+     .zero_means = 1},
+    BSKI_ATTR(layer_norm_grad, relu, I32, 0, 1),
+    BSKI_ATTR(layer_norm_grad, rms, I32, 0, 1),
+};
+
+static const bski_field layer_norm_grad_scalars[] = {
+    BSKI_SCALAR(layer_norm_grad, alpha, F64, -INFINITY, INFINITY),
+    BSKI_SCALAR(layer_norm_grad, beta, F64, -INFINITY, INFINITY),
+};
+
+const bski_op_info bski_op_layer_norm_grad = {
+    .name = "layer_norm_grad",
+    .kernel_op = BSK_OP_LAYER_NORM_GRAD,
+    BSKI_STRUCTS(layer_norm_grad),
+    .layout = -1,
+    .pairs = -1,
+    .args = layer_norm_grad_args,
+    .arg_count = BSKI_COUNT(layer_norm_grad_args),
+    .attrs = layer_norm_grad_attrs,
+    .attr_count = BSKI_COUNT(layer_norm_grad_attrs),
+    .scalars = layer_norm_grad_scalars,
+    .scalar_count = BSKI_COUNT(layer_norm_grad_scalars),
+    .check = layer_norm_grad_check,
+};
+BSKI_DEFINE_OP(layer_norm_grad, layer_norm_grad)
+
+static void rms_norm_params(const void *params, void *kernel_params)
+{
+    bsk_layer_norm_params *k = kernel_params;
+    memcpy(k, params, sizeof *k);
+    k->rms = 1;
+}
+
+static void rms_norm_lower(const void *params, const void *args, void *kernel_args)
+{
+    (void)params;
+    memcpy(kernel_args, args, sizeof(bsk_layer_norm_args));
+}
+
+const bski_op_info bski_op_rms_norm = {
+    .name = "rms_norm",
+    .kernel_op = BSK_OP_LAYER_NORM,
+    BSKI_STRUCTS(layer_norm),
+    .layout = -1,
+    .pairs = -1,
+    .args = layer_norm_args,
+    .arg_count = BSKI_COUNT(layer_norm_args),
+    .attrs = layer_norm_attrs,
+    .attr_count = BSKI_COUNT(layer_norm_attrs),
+    .check = layer_norm_check,
+    .lower_params = rms_norm_params,
+    .lower_args = rms_norm_lower,
+};
+BSKI_DEFINE_OP(rms_norm, layer_norm)
+
+static void rms_norm_grad_params(const void *params, void *kernel_params)
+{
+    bsk_layer_norm_grad_params *k = kernel_params;
+    memcpy(k, params, sizeof *k);
+    k->rms = 1;
+}
+
+static void rms_norm_grad_lower(const void *params, const void *args, void *kernel_args)
+{
+    (void)params;
+    memcpy(kernel_args, args, sizeof(bsk_layer_norm_grad_args));
+}
+
+const bski_op_info bski_op_rms_norm_grad = {
+    .name = "rms_norm_grad",
+    .kernel_op = BSK_OP_LAYER_NORM_GRAD,
+    BSKI_STRUCTS(layer_norm_grad),
+    .layout = -1,
+    .pairs = -1,
+    .args = layer_norm_grad_args,
+    .arg_count = BSKI_COUNT(layer_norm_grad_args),
+    .attrs = layer_norm_grad_attrs,
+    .attr_count = BSKI_COUNT(layer_norm_grad_attrs),
+    .scalars = layer_norm_grad_scalars,
+    .scalar_count = BSKI_COUNT(layer_norm_grad_scalars),
+    .check = layer_norm_grad_check,
+    .lower_params = rms_norm_grad_params,
+    .lower_args = rms_norm_grad_lower,
+};
+BSKI_DEFINE_OP(rms_norm_grad, layer_norm_grad)
+
+/* --- batch_norm --------------------------------------------------------------------------- */
+
+/* The vectors of the three batch_norm ops. */
+static bsk_status expect_channels(const bski_op_info *op, const bsk_tensor *x,
+                                  const bsk_tensor *const *vectors, const char *const *names,
+                                  int count)
+{
+    for (int i = 0; i < count; i++)
+        BSKI_TRY(bski_expect_vector(op, names[i], vectors[i], x->dims[1], "channels"));
+    return BSK_OK;
+}
+
+static const bski_arg batch_norm_args[] = {
+    {BSKI_ARG(batch_norm, x), .rank_min = 3, .rank_max = 3, .dtypes = FLOATS},
+    {BSKI_ARG(batch_norm, y), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3, .alias = 1 << 0,
+     .dtypes = FLOATS},
+    {BSKI_ARG(batch_norm, mean), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(batch_norm, var), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(batch_norm, gain), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(batch_norm, bias), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+};
+
+static const bski_field batch_norm_attrs[] = {
+    {.name = "eps",
+     .offset = offsetof(bsk_batch_norm_params, eps),
+     .kind = BSKI_F64,
+     .low = 0,
+     .high = INFINITY,
+     .zero_means = 1e-6,
+     .open = 1},
+};
+
+static bsk_status batch_norm_check(const bski_op_info *op, const void *params,
+                                   const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_batch_norm_params *p = params;
+    static const char *const names[] = {"mean", "var", "gain", "bias"};
+    const bsk_tensor *const vectors[] = {&p->mean, &p->var, &p->gain, &p->bias};
+    BSKI_TRY(bski_expect_like(op, "y", &p->y, &p->x, "as x"));
+    return expect_channels(op, &p->x, vectors, names, BSKI_COUNT(names));
+}
+
+const bski_op_info bski_op_batch_norm = {
+    .name = "batch_norm",
+    .kernel_op = BSK_OP_BATCH_NORM,
+    BSKI_STRUCTS(batch_norm),
+    .layout = -1,
+    .pairs = -1,
+    .args = batch_norm_args,
+    .arg_count = BSKI_COUNT(batch_norm_args),
+    .attrs = batch_norm_attrs,
+    .attr_count = BSKI_COUNT(batch_norm_attrs),
+    .check = batch_norm_check,
+};
+BSKI_DEFINE_OP(batch_norm, batch_norm)
+
+static const bski_arg batch_norm_infer_args[] = {
+    {BSKI_ARG(batch_norm_infer, x), .rank_min = 3, .rank_max = 3, .dtypes = FLOATS},
+    {BSKI_ARG(batch_norm_infer, y), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3, .alias = 1 << 0,
+     .dtypes = FLOATS},
+    {BSKI_ARG(batch_norm_infer, mean), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSKI_SIDE},
+    {BSKI_ARG(batch_norm_infer, var), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSKI_SIDE},
+    {BSKI_ARG(batch_norm_infer, gain), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(batch_norm_infer, bias), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+};
+
+static const bski_field batch_norm_infer_attrs[] = {
+    {.name = "eps",
+     .offset = offsetof(bsk_batch_norm_infer_params, eps),
+     .kind = BSKI_F64,
+     .low = 0,
+     .high = INFINITY,
+     .zero_means = 1e-6,
+     .open = 1},
+};
+
+static bsk_status batch_norm_infer_check(const bski_op_info *op, const void *params,
+                                         const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_batch_norm_infer_params *p = params;
+    static const char *const names[] = {"mean", "var", "gain", "bias"};
+    const bsk_tensor *const vectors[] = {&p->mean, &p->var, &p->gain, &p->bias};
+    BSKI_TRY(bski_expect_like(op, "y", &p->y, &p->x, "as x"));
+    return expect_channels(op, &p->x, vectors, names, BSKI_COUNT(names));
+}
+
+const bski_op_info bski_op_batch_norm_infer = {
+    .name = "batch_norm_infer",
+    .kernel_op = BSK_OP_BATCH_NORM_INFER,
+    BSKI_STRUCTS(batch_norm_infer),
+    .layout = -1,
+    .pairs = -1,
+    .args = batch_norm_infer_args,
+    .arg_count = BSKI_COUNT(batch_norm_infer_args),
+    .attrs = batch_norm_infer_attrs,
+    .attr_count = BSKI_COUNT(batch_norm_infer_attrs),
+    .check = batch_norm_infer_check,
+};
+BSKI_DEFINE_OP(batch_norm_infer, batch_norm_infer)
+
+static const bski_arg batch_norm_grad_args[] = {
+    {BSKI_ARG(batch_norm_grad, dy), .rank_min = 3, .rank_max = 3, .dtypes = FLOATS},
+    {BSKI_ARG(batch_norm_grad, x), .rank_min = 3, .rank_max = 3, .dtypes = FLOATS},
+    {BSKI_ARG(batch_norm_grad, mean), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSKI_SIDE},
+    {BSKI_ARG(batch_norm_grad, var), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSKI_SIDE},
+    {BSKI_ARG(batch_norm_grad, gain), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(batch_norm_grad, dx), .role = BSKI_OUT, .optional = 1, .rank_min = 3, .rank_max = 3,
+     .alias = 1 << 0, .dtypes = FLOATS},
+    {BSKI_ARG(batch_norm_grad, dgain), .role = BSKI_OUT, .optional = 1, .rank_min = 1,
+     .rank_max = 1, .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ARG(batch_norm_grad, dbias), .role = BSKI_OUT, .optional = 1, .rank_min = 1,
+     .rank_max = 1, .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+};
+
+static const bski_field batch_norm_grad_attrs[] = {
+    BSKI_ATTR(batch_norm_grad, infer, I32, 0, 1),
+    {.name = "eps",
+     .offset = offsetof(bsk_batch_norm_grad_params, eps),
+     .kind = BSKI_F64,
+     .low = 0,
+     .high = INFINITY,
+     .zero_means = 1e-6,
+     .open = 1},
+};
+
+static const bski_field batch_norm_grad_scalars[] = {
+    BSKI_SCALAR(batch_norm_grad, alpha, F64, -INFINITY, INFINITY),
+    BSKI_SCALAR(batch_norm_grad, beta, F64, -INFINITY, INFINITY),
+};
+
+static bsk_status batch_norm_grad_check(const bski_op_info *op, const void *params,
+                                        const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_batch_norm_grad_params *p = params;
+    static const char *const names[] = {"mean", "var", "gain", "dgain", "dbias"};
+    const bsk_tensor *const vectors[] = {&p->mean, &p->var, &p->gain, &p->dgain, &p->dbias};
+    if (p->dx.dtype == BSK_NONE && p->dgain.dtype == BSK_NONE && p->dbias.dtype == BSK_NONE)
+        return bski_fail(BSK_E_INVALID, "%s: dx, dgain and dbias are absent; one is needed",
+                         op->name);
+    BSKI_TRY(bski_expect_like(op, "x", &p->x, &p->dy, "as dy"));
+    BSKI_TRY(bski_expect_like(op, "dx", &p->dx, &p->dy, "as dy"));
+    return expect_channels(op, &p->dy, vectors, names, BSKI_COUNT(names));
+}
+
+const bski_op_info bski_op_batch_norm_grad = {
+    .name = "batch_norm_grad",
+    .kernel_op = BSK_OP_BATCH_NORM_GRAD,
+    BSKI_STRUCTS(batch_norm_grad),
+    .layout = -1,
+    .pairs = -1,
+    .args = batch_norm_grad_args,
+    .arg_count = BSKI_COUNT(batch_norm_grad_args),
+    .attrs = batch_norm_grad_attrs,
+    .attr_count = BSKI_COUNT(batch_norm_grad_attrs),
+    .scalars = batch_norm_grad_scalars,
+    .scalar_count = BSKI_COUNT(batch_norm_grad_scalars),
+    .check = batch_norm_grad_check,
+};
+BSKI_DEFINE_OP(batch_norm_grad, batch_norm_grad)

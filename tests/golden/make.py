@@ -1,0 +1,661 @@
+#!/usr/bin/env python3
+"""Writes dense.txt: inputs of the dense ops and results that were computed here, not by bsk.
+
+    make.py > dense.txt
+
+Only Python's own numbers are used. Forward ops are written for complex numbers, so that gradients
+are complex steps: the derivative of f at x is the imaginary part of f(x + ih) / h, without
+cancellation, for a tiny h. They share nothing with the formulas of the gradient ops.
+
+Each case is a sequence of words: `op NAME`, then any of `attr FIELD VALUE`, `scalar FIELD VALUE`,
+`in ARGUMENT TYPE RANK DIMS VALUES` (inputs, and what outputs hold before), `out ARGUMENT ...`
+(wanted), then `end`.
+"""
+
+import cmath
+import math
+import random
+import struct
+
+RNG = random.Random(20)
+STEP = 1e-30
+
+
+class Tensor:
+    """A row-major array of f64, or of another type that is named."""
+
+    def __init__(self, dims, values, dtype="f64"):
+        self.dims, self.values, self.dtype = list(dims), list(values), dtype
+
+    def like(self, values):
+        return Tensor(self.dims, values, self.dtype)
+
+
+def uniform(*dims, low=-1.0, high=1.0):
+    return Tensor(dims, [RNG.uniform(low, high) for _ in range(math.prod(dims))])
+
+
+def integers(dims, low, high, dtype="i32"):
+    return Tensor(dims, [RNG.randrange(low, high) for _ in range(math.prod(dims))], dtype)
+
+
+def real(v):
+    return v.real if isinstance(v, complex) else v
+
+
+def case(op, attrs=(), scalars=(), inputs=(), outputs=()):
+    print("op", op)
+    for word, fields in (("attr", dict(attrs)), ("scalar", dict(scalars))):
+        for name, value in fields.items():
+            print(word, name, repr(value))
+    for word, tensors in (("in", inputs), ("out", outputs)):
+        for name, t in tensors:
+            dims = " ".join(str(d) for d in t.dims)
+            print(f"{word} {name} {t.dtype} {len(t.dims)} {dims}".rstrip())
+            words = [repr(real(v)) for v in t.values]
+            for i in range(0, len(words), 4):
+                print(" ", " ".join(words[i:i + 4]))
+    print("end")
+
+
+def gradient(forward, inputs, name, weights):
+    """Of sum(weights * forward(inputs)) by the tensor inputs[name]."""
+    result = []
+    for i, v in enumerate(inputs[name].values):
+        moved = dict(inputs)
+        values = list(inputs[name].values)
+        values[i] = complex(v, STEP)
+        moved[name] = inputs[name].like(values)
+        y = forward(moved)
+        result.append(sum(w * complex(a).imag for w, a in zip(weights.values, y.values)) / STEP)
+    return inputs[name].like(result)
+
+
+def scaled(t, alpha, old, beta):
+    return t.like([alpha * v + beta * o for v, o in zip(t.values, old.values)])
+
+
+ALPHA_BETA = {"alpha": 1.5, "beta": -0.5}
+
+
+def grads(op, forward, inputs, weights, results, attrs=(), extra=(), scalars=(), upstream="dy",
+          plain=(), saved=()):
+    """A case of a gradient op: results maps its outputs to the forward's inputs; those in plain
+    have no alpha and beta."""
+    tensors, wanted = [(upstream, weights)] + list(saved), []
+    for out, name in results.items():
+        d = gradient(forward, inputs, name, weights)
+        if out in plain or "alpha" not in dict(scalars):
+            wanted.append((out, d))
+            continue
+        old = uniform(*d.dims)
+        tensors.append((out, old))
+        wanted.append((out, scaled(d, dict(scalars)["alpha"], old, dict(scalars)["beta"])))
+    tensors += [(n, inputs[n]) for n in extra]
+    case(op, attrs, scalars, tensors, wanted)
+
+
+# --- random numbers: Philox 4x32-10 as its authors describe it ---
+
+
+def philox(seed, offset, block):
+    key = [seed & 0xffffffff, seed >> 32]
+    c = [block & 0xffffffff, block >> 32, offset & 0xffffffff, offset >> 32]
+    for _ in range(10):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(b >> 32) ^ c[1] ^ key[0], b & 0xffffffff, (a >> 32) ^ c[3] ^ key[1], a & 0xffffffff]
+        key = [(key[0] + 0x9E3779B9) & 0xffffffff, (key[1] + 0xBB67AE85) & 0xffffffff]
+    return c
+
+
+def random_word(seed, offset, i):
+    return philox(seed, offset, i // 4)[i % 4]
+
+
+def random_unit(seed, offset, i):
+    return (random_word(seed, offset, i) >> 8) / 2**24
+
+
+# --- element-wise ---
+
+
+def broadcast(dims, t):
+    """The values of t repeated to a shape."""
+    out = []
+    for e in range(math.prod(dims)):
+        at, stride, rest = 0, 1, e
+        for d in reversed(range(len(dims))):
+            i = rest % dims[d]
+            rest //= dims[d]
+            if t.dims[d] > 1:
+                at += i * stride
+                stride *= t.dims[d]
+        out.append(t.values[at])
+    return out
+
+
+BINARY = [lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y, lambda x, y: x / y,
+          lambda x, y: x if real(x) > real(y) else y, lambda x, y: x if real(x) < real(y) else y]
+
+
+def binary_cases():
+    for kind, f in enumerate(BINARY):
+        inputs = {"x": uniform(3, 4), "y": uniform(1, 4, low=0.5)}
+        dims = [3, 4]
+
+        def forward(t, f=f, dims=dims):
+            return Tensor(dims, map(f, broadcast(dims, t["x"]), broadcast(dims, t["y"])))
+
+        case("binary", {"kind": kind}, (), inputs.items(), [("z", forward(inputs))])
+        grads("binary_grad", forward, inputs, uniform(3, 4), {"dx": "x", "dy": "y"},
+              {"kind": kind}, ["x", "y"], ALPHA_BETA, "dz")
+    tie = Tensor([2], [1.0, 2.0])
+    case("binary_grad", {"kind": 4}, {"alpha": 1.0, "beta": 0.0},
+         [("dz", Tensor([2], [8.0, 4.0])), ("x", tie), ("y", Tensor([2], [1.0, 3.0]))],
+         [("dx", Tensor([2], [4.0, 0.0])), ("dy", Tensor([2], [4.0, 4.0]))])
+
+
+def error_function(z):
+    """The Taylor series, which converges everywhere and fast near 0."""
+    term, total, n = z, z, 0
+    while abs(term) > 1e-20 * abs(total):
+        n += 1
+        term *= -z * z / n
+        total += term / (2 * n + 1)
+    return 2 / math.sqrt(math.pi) * total
+
+
+def logistic(x):
+    return 1 / (1 + cmath.exp(-x))
+
+
+def tanh_gelu(x):
+    return x / 2 * (1 + cmath.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+UNARY = [
+    lambda x, c: -x,
+    lambda x, c: 1 / x,
+    lambda x, c: x * x,
+    lambda x, c: cmath.sqrt(x),
+    lambda x, c: cmath.exp(x),
+    lambda x, c: cmath.log(x),
+    lambda x, c: logistic(x),
+    lambda x, c: cmath.tanh(x),
+    lambda x, c: x if real(x) > 0 else 0,
+    lambda x, c: x if real(x) > 0 else c * (cmath.exp(x) - 1),
+    lambda x, c: tanh_gelu(x),
+    lambda x, c: x / 2 * (1 + error_function(x / math.sqrt(2))),
+    lambda x, c: x * logistic(c * x),
+]
+OUTPUT_TELLS = [0, 1, 3, 4, 6, 7, 8, 9]
+
+
+def unary_cases():
+    for kind, f in enumerate(UNARY):
+        c = 1.3 if kind in (9, 12) else 1.0
+        low = 0.1 if kind in (1, 3, 5) else -3.0
+        inputs = {"x": uniform(2, 5, low=low, high=3.0)}
+
+        def forward(t, f=f, c=c):
+            return t["x"].like([f(v, c) for v in t["x"].values])
+
+        attrs = {"kind": kind, "coefficient": c}
+        case("unary", attrs, (), inputs.items(), [("y", forward(inputs))])
+        weights = uniform(2, 5)
+        grads("unary_grad", forward, inputs, weights, {"dx": "x"}, attrs, ["x"], ALPHA_BETA)
+        if kind in OUTPUT_TELLS:
+            grads("unary_grad", forward, inputs, weights, {"dx": "x"}, attrs, (), ALPHA_BETA,
+                  saved=[("y", forward(inputs))])
+
+
+def sum_cases():
+    xs, old = [uniform(2, 3) for _ in range(3)], uniform(2, 3)
+    total = old.like([sum(v) for v in zip(*(x.values for x in xs))])
+    case("add_n", {"pairs": 3}, ALPHA_BETA, [("x", x) for x in xs] + [("y", old)],
+         [("y", scaled(total, 1.5, old, -0.5))])
+    case("assign_add", (), (), [("x", xs[0]), ("y", old)], [("y", scaled(xs[0], 1, old, 1))])
+
+
+def cast_cases():
+    x = Tensor([8], [0.0, -1.75, 300.5, 70000.25, math.nan, math.inf, -math.inf, 2.5])
+    for dtype, low, high in (("u8", 0, 255), ("u16", 0, 65535), ("i32", -2**31, 2**31 - 1)):
+        whole = [0 if v != v else low if v < low else high if v > high else int(v)
+                 for v in x.values]
+        case("cast", (), (), [("x", x)], [("y", Tensor([8], whole, dtype))])
+    half = Tensor([5], [1 / 3, 2049.0, 2051.0, 1e-8, 65519.9])
+    rounded = [struct.unpack("<e", struct.pack("<e", v))[0] for v in half.values]
+    case("cast", (), (), [("x", half)], [("y", Tensor([5], rounded, "f16"))])
+    a = uniform(3, 4)
+    case("transpose_2d", (), (), [("x", a)],
+         [("y", Tensor([4, 3], [a.values[i * 4 + j] for j in range(4) for i in range(3)]))])
+    a = uniform(2, 3, 2, 2)
+    turned = [a.values[((n * 3 + t) * 2 + h) * 2 + d] for n in range(2) for h in range(2)
+              for t in range(3) for d in range(2)]
+    case("transpose_0213", (), (), [("x", a)], [("y", Tensor([2, 2, 3, 2], turned))])
+
+
+def channel_cases():
+    for first in (0, 1):
+        inputs = {"x": uniform(2, 3, 4), "gain": uniform(3), "bias": uniform(3)}
+
+        def forward(t, first=first):
+            y = []
+            for e, v in enumerate(t["x"].values):
+                g, b = t["gain"].values[e // 4 % 3], t["bias"].values[e // 4 % 3]
+                v = (v + b) * g if first else v * g + b
+                y.append(v if real(v) > 0 else 0)
+            return t["x"].like(y)
+
+        attrs = {"relu": 1, "bias_first": first}
+        case("cwise_linear", attrs, (), inputs.items(), [("y", forward(inputs))])
+        grads("cwise_linear_grad", forward, inputs, uniform(2, 3, 4),
+              {"dx": "x", "dgain": "gain", "dbias": "bias"}, attrs, ["x", "gain", "bias"],
+              ALPHA_BETA, plain=["dx"])
+
+
+def filter_cases():
+    x = Tensor([6], [0.5, -3.0, math.nan, math.inf, -math.inf, 2.0])
+    case("filter", {"zero_infs": 1, "zero_nans": 1}, {"scale": 0.5, "saturate": 0.75}, [("x", x)],
+         [("y", x.like([0.25, -0.75, 0.0, 0.0, 0.0, 0.75]))])
+
+    inputs = {"x": uniform(3, 6)}
+    weights = uniform(3, 6)
+    for sigmas in (0.0, 0.75):
+
+        def forward(t, sigmas=sigmas):
+            y = []
+            for n in range(3):
+                row = t["x"].values[6 * n:6 * n + 6]
+                mean = sum(row) / 6
+                std = cmath.sqrt(sum((v - mean)**2 for v in row) / 6)
+                y += [v - mean - sigmas * std if real(v - mean - sigmas * std) > 0 else 0
+                      for v in row]
+            return t["x"].like(y)
+
+        case("sparse_relu", (), {"sigmas": sigmas}, inputs.items(), [("y", forward(inputs))])
+        grads("sparse_relu_grad", forward, inputs, weights, {"dx": "x"}, (), ["x"],
+              {**ALPHA_BETA, "sigmas": sigmas})
+
+    x = uniform(3, 4, 5)
+    scalars = {"keep": 0.6, "seed": 0x123456789abc, "offset": 5}
+    for shared in (0, 2):
+        y = []
+        for e, v in enumerate(x.values):
+            at = e if not shared else e // 20 * 5 + e % 5
+            kept = random_unit(scalars["seed"], scalars["offset"], at) < 0.6
+            y.append(v / 0.6 if kept else 0.0)
+        case("dropout", {"shared": shared}, scalars, [("x", x)], [("y", x.like(y))])
+
+
+# --- choosing ---
+
+
+def order(row):
+    return sorted(range(len(row)), key=lambda i: (-real(row[i]), i))
+
+
+def choice_cases():
+    inputs = {"x": uniform(2, 4, 3)}
+
+    def at(e, j):
+        return (e // 3 * 4 + j) * 3 + e % 3
+
+    def columns(t):
+        return [[t["x"].values[at(e, j)] for j in range(4)] for e in range(6)]
+
+    def largest(t):
+        return Tensor([2, 3], [c[order(c)[0]] for c in columns(t)])
+
+    where = Tensor([2, 3], [order(c)[0] for c in columns(inputs)], "u8")
+    case("reduce_max", (), (), inputs.items(), [("y", largest(inputs)), ("argmax", where)])
+    grads("reduce_max_grad", largest, inputs, uniform(2, 3), {"dx": "x"}, (), (), ALPHA_BETA,
+          saved=[("argmax", where)])
+
+    index = integers((2, 5, 3), -1, 5, "i64")
+
+    def take(t):
+        y = []
+        for e, j in enumerate(index.values):
+            source = (e // 15 * 4 + j) * 3 + e % 3
+            y.append(t["x"].values[source] if 0 <= j < 4 else 0)
+        return Tensor([2, 5, 3], y)
+
+    case("take_along", (), (), [("x", inputs["x"]), ("index", index)], [("y", take(inputs))])
+    grads("take_along_grad", take, inputs, uniform(2, 5, 3), {"dx": "x"}, (), (), ALPHA_BETA,
+          saved=[("index", index)])
+
+    rows = Tensor([2], [3, 1], "i32")
+
+    def fancy(t):
+        return Tensor([2, 3], [t["x"].values[at(e, rows.values[e // 3])] for e in range(6)])
+
+    case("fancy_gather", (), (), [("x", inputs["x"]), ("index", rows)], [("y", fancy(inputs))])
+    grads("fancy_gather_grad", fancy, inputs, uniform(2, 3), {"dx": "x"}, (), (), ALPHA_BETA,
+          saved=[("index", rows)])
+
+
+def topk_cases():
+    inputs = {"x": uniform(3, 7, low=-0.5)}
+
+    def rows(t):
+        return [t["x"].values[7 * n:7 * n + 7] for n in range(3)]
+
+    def largest(t):
+        return Tensor([3, 4], [r[i] for r in rows(t) for i in order(r)[:4]])
+
+    where = Tensor([3, 4], [i for r in rows(inputs) for i in order(r)[:4]], "u16")
+    case("topk", (), (), inputs.items(), [("values", largest(inputs)), ("index", where)])
+    grads("topk_grad", largest, inputs, uniform(3, 4), {"dx": "x"}, (), (), ALPHA_BETA,
+          saved=[("index", where)])
+    for rebase in (0, 1):
+
+        def rectified(t, rebase=rebase):
+            y = []
+            for r in rows(t):
+                kept = order(r)[:4]
+                cut = r[kept[-1]] if rebase and real(r[kept[-1]]) > 0 else 0
+                y += [v - cut if i in kept and real(v) > real(cut) else 0 for i, v in enumerate(r)]
+            return t["x"].like(y)
+
+        attrs = {"k": 4, "rebase": rebase}
+        case("rectified_topk", attrs, (), inputs.items(), [("y", rectified(inputs))])
+        grads("rectified_topk_grad", rectified, inputs, uniform(3, 7), {"dx": "x"}, attrs, ["x"],
+              ALPHA_BETA)
+
+
+def softmax_cases():
+    inputs = {"x": uniform(2, 3, 6, low=-3.0, high=3.0)}
+    mask = Tensor([1, 3, 6], [RNG.choice([0.0, 0.5, 1.0, 2.0]) for _ in range(12)] + [0.0] * 6)
+    for k in (0, 3):
+
+        def forward(t, k=k):
+            y = []
+            for n in range(6):
+                row = t["x"].values[6 * n:6 * n + 6]
+                factors = mask.values[n % 3 * 6:n % 3 * 6 + 6]
+                live = {i: v * f * -0.7 for i, (v, f) in enumerate(zip(row, factors)) if f}
+                best = sorted(live, key=lambda i: (-real(live[i]), i))[:k or None]
+                total = sum(cmath.exp(live[i]) for i in best)
+                y += [cmath.exp(live[i]) / total if i in best else 0 for i in range(6)]
+            return t["x"].like(y)
+
+        y = forward(inputs)
+        case("masked_topk_softmax" if k else "masked_softmax", {"k": k}, {"scale": -0.7},
+             [("x", inputs["x"]), ("mask", mask)], [("y", y)])
+        grads("masked_softmax_grad", forward, inputs, uniform(2, 3, 6), {"dx": "x"}, (), (),
+              {**ALPHA_BETA, "scale": -0.7},
+              saved=[("y", y.like([real(v) for v in y.values])), ("mask", mask)])
+
+
+# --- norms and cells ---
+
+
+def moments(values, rms, eps):
+    mean = 0 if rms else sum(values) / len(values)
+    return mean, 1 / cmath.sqrt(sum((v - mean)**2 for v in values) / len(values) + eps)
+
+
+def layer_norm_cases():
+    for op, rms, axis in (("layer_norm", 0, 0), ("layer_norm", 0, 1), ("rms_norm", 1, 0)):
+        rows, features, segments = 3, 8, 2
+        size = features // segments
+        dims = [rows, features] if axis == 0 else [features, rows]
+        inputs = {"x": uniform(*dims), "gain": uniform(features), "bias": uniform(features)}
+
+        def at(n, f, axis=axis):
+            return n * features + f if axis == 0 else f * rows + n
+
+        def statistics(t, at=at, rms=rms):
+            return [moments([t["x"].values[at(n, s * size + f)] for f in range(size)], rms, 1e-3)
+                    for s in range(segments) for n in range(rows)]
+
+        def forward(t, at=at, statistics=statistics):
+            y, table = [0] * (rows * features), statistics(t)
+            for n in range(rows):
+                for f in range(features):
+                    mean, rstd = table[f // size * rows + n]
+                    v = (t["x"].values[at(n, f)] - mean) * rstd
+                    v = v * t["gain"].values[f] + t["bias"].values[f]
+                    y[at(n, f)] = v if real(v) > 0 else 0
+            return t["x"].like(y)
+
+        attrs = {"axis": axis, "segments": segments, "relu": 1}
+        saved = [("rstd", Tensor([segments, rows], [real(r) for _, r in statistics(inputs)]))]
+        if not rms:
+            means = [real(m) for m, _ in statistics(inputs)]
+            saved.append(("mean", Tensor([segments, rows], means)))
+        case(op, {**attrs, "eps": 1e-3}, (), inputs.items(), [("y", forward(inputs))] + saved)
+        grads(op + "_grad", forward, inputs, uniform(*dims),
+              {"dx": "x", "dgain": "gain", "dbias": "bias"}, attrs, ["x", "gain", "bias"],
+              ALPHA_BETA, plain=["dx"], saved=saved)
+
+
+def batch_norm_cases():
+    inputs = {"x": uniform(3, 2, 4), "gain": uniform(2), "bias": uniform(2),
+              "mean": uniform(2), "var": uniform(2, low=0.2)}
+
+    def channel(t, c):
+        return [t["x"].values[(n * 2 + c) * 4 + s] for n in range(3) for s in range(4)]
+
+    def normal(t, table):
+        y = []
+        for e, v in enumerate(t["x"].values):
+            mean, rstd = table[e // 4 % 2]
+            y.append((v - mean) * rstd * t["gain"].values[e // 4 % 2]
+                     + t["bias"].values[e // 4 % 2])
+        return t["x"].like(y)
+
+    def train(t):
+        return normal(t, [moments(channel(t, c), 0, 1e-4) for c in range(2)])
+
+    def infer(t):
+        return normal(t, [(m, 1 / math.sqrt(v + 1e-4))
+                          for m, v in zip(inputs["mean"].values, inputs["var"].values)])
+
+    means = [sum(channel(inputs, c)) / 12 for c in range(2)]
+    variances = [sum((v - means[c])**2 for v in channel(inputs, c)) / 12 for c in range(2)]
+    saved = [("mean", Tensor([2], means)), ("var", Tensor([2], variances))]
+    given = [(n, inputs[n]) for n in ("x", "gain", "bias")]
+    case("batch_norm", {"eps": 1e-4}, (), given, [("y", train(inputs))] + saved)
+    case("batch_norm_infer", {"eps": 1e-4}, (), inputs.items(), [("y", infer(inputs))])
+    results = {"dx": "x", "dgain": "gain", "dbias": "bias"}
+    grads("batch_norm_grad", train, inputs, uniform(3, 2, 4), results, {"eps": 1e-4},
+          ["x", "gain"], ALPHA_BETA, plain=["dx"], saved=saved)
+    grads("batch_norm_grad", infer, inputs, uniform(3, 2, 4), results, {"eps": 1e-4, "infer": 1},
+          ["x", "gain", "mean", "var"], ALPHA_BETA, plain=["dx"])
+
+
+def lstm_cases():
+    rows, units = 2, 3
+    inputs = {"c": uniform(rows, units), "gates": uniform(rows, 4 * units), "bias": uniform(12)}
+
+    def step(t):
+        c_next, h_next = [], []
+        for n in range(rows):
+            for k in range(units):
+                i, u, f, o = (t["gates"].values[n * 12 + g * 3 + k] + t["bias"].values[g * 3 + k]
+                              for g in range(4))
+                c = logistic(f + 0.5) * t["c"].values[n * 3 + k] + logistic(i) * cmath.tanh(u)
+                c_next.append(c)
+                h_next.append(logistic(o) * cmath.tanh(c))
+        return t["c"].like(c_next), t["c"].like(h_next)
+
+    def both(t):
+        c_next, h_next = step(t)
+        return Tensor([2, rows, units], c_next.values + h_next.values)
+
+    c_next, h_next = step(inputs)
+    scalars = {"forget_bias": 0.5}
+    case("lstm_gates", (), scalars, inputs.items(), [("c_next", c_next), ("h_next", h_next)])
+    dc, dh = uniform(rows, units), uniform(rows, units)
+    weights = Tensor([2, rows, units], dc.values + dh.values)
+    wanted = [("dc", gradient(both, inputs, "c", weights)),
+              ("dgates", gradient(both, inputs, "gates", weights))]
+    case("lstm_gates_grad", (), scalars, [("dh", dh), ("dc_next", dc)] + list(inputs.items()),
+         wanted)
+
+    def quarter(name, g):
+        return name, Tensor([rows, units],
+                            [inputs["gates"].values[n * 12 + g * 3 + k] for n in range(rows)
+                             for k in range(units)])
+
+    split = [quarter(name, g) for g, name in enumerate("iufo")]
+    case("lstm_gates", (), scalars, [("c", inputs["c"]), ("bias", inputs["bias"])] + split,
+         [("c_next", c_next), ("h_next", h_next)])
+    case("split4", (), (), [("x", inputs["gates"])], [quarter(f"y{g}", g) for g in range(4)])
+    case("concat4", (), (), [quarter(f"x{g}", g) for g in range(4)], [("y", inputs["gates"])])
+
+
+# --- loss, products and tables ---
+
+
+def companion_cases():
+    inputs = {"logits": uniform(4, 5, low=-2.0, high=2.0)}
+    labels = Tensor([4], [3, 0, 7, 2], "u8")
+
+    def loss(t):
+        out = []
+        for n, label in enumerate(labels.values):
+            row = t["logits"].values[5 * n:5 * n + 5]
+            total = cmath.log(sum(cmath.exp(v) for v in row))
+            share = [0.02 + (0.9 if v == label else 0) for v in range(5)]
+            counted = label < 5 and label != 2
+            out.append(sum(s * (total - v) for s, v in zip(share, row)) if counted else 0)
+        return Tensor([4], out)
+
+    attrs = {"smoothing": 0.1, "use_ignore_index": 1, "ignore_index": 2}
+    dloss = uniform(4)
+    case("cross_entropy", attrs, {"alpha": 2.0},
+         [("logits", inputs["logits"]), ("labels", labels), ("dloss", dloss)],
+         [("loss", loss(inputs)),
+          ("dlogits", scaled(gradient(loss, inputs, "logits", dloss), 2, inputs["logits"], 0))])
+
+    x, dy, old = uniform(5, 2), uniform(5, 3), uniform(2, 3)
+    product = [sum(x.values[n * 2 + i] * dy.values[n * 3 + j] for n in range(5))
+               for i in range(2) for j in range(3)]
+    case("dense_wgrad", (), ALPHA_BETA, [("x", x), ("dy", dy), ("dw", old)],
+         [("dw", scaled(old.like(product), 1.5, old, -0.5))])
+
+    table, index = {"table": uniform(4, 3)}, Tensor([6], [1, 3, -1, 1, 0, 9], "i32")
+
+    def rows(t):
+        return Tensor([6, 3], [t["table"].values[i * 3 + d] if 0 <= i < 4 else 0
+                               for i in index.values for d in range(3)])
+
+    case("embedding", (), (), [("table", table["table"]), ("index", index)], [("y", rows(table))])
+    grads("embedding_grad", rows, table, uniform(6, 3), {"dtable": "table"}, (), (), ALPHA_BETA,
+          saved=[("index", index)])
+
+    inputs = {"x": uniform(3, 4), "bias": uniform(4)}
+    acts = [lambda v: v, lambda v: v if real(v) > 0 else 0, tanh_gelu,
+            lambda v: v / 2 * (1 + error_function(v / math.sqrt(2))),
+            lambda v: v * logistic(v), lambda v: v * logistic(1.702 * v)]
+    for act, f in enumerate(acts):
+
+        def forward(t, f=f):
+            return t["x"].like([f(v + t["bias"].values[e % 4])
+                                for e, v in enumerate(t["x"].values)])
+
+        case("bias_act", {"act": act}, (), inputs.items(), [("y", forward(inputs))])
+        grads("bias_act_grad", forward, inputs, uniform(3, 4), {"dx": "x", "dbias": "bias"},
+              {"act": act}, ["x", "bias"], ALPHA_BETA, plain=["dx"])
+
+
+# --- training ---
+
+
+def optimizer_cases():
+    p, g, m, v = uniform(3, 2), uniform(3, 2), uniform(3, 2), uniform(3, 2, low=0.0)
+    next_m = [0.9 * a + 0.1 * b for a, b in zip(m.values, g.values)]
+    next_v = [0.99 * a + 0.01 * b * b for a, b in zip(v.values, g.values)]
+    rate = 0.1 * math.sqrt(1 - 0.99**4) / (1 - 0.9**4)
+    next_p = [x - rate * a / (math.sqrt(b) + 1e-6) - 0.1 * 0.2 * x
+              for x, a, b in zip(p.values, next_m, next_v)]
+    case("adam", {"beta1": 0.9, "beta2": 0.99, "eps": 1e-6},
+         {"lr": 0.1, "weight_decay": 0.2, "step": 4},
+         [("param", p), ("grad", g), ("m", m), ("v", v)],
+         [("param", p.like(next_p)), ("m", p.like(next_m)), ("v", p.like(next_v))])
+
+    p, g, col, row = uniform(3, 4), uniform(3, 4), uniform(4, low=0.1), uniform(3, low=0.1)
+    d = 0.9 * (1 - 0.9**2) / (1 - 0.9**3)
+    col2 = [d * c + (1 - d) * sum(g.values[r * 4 + i]**2 + 1e-8 for r in range(3)) / 3
+            for i, c in enumerate(col.values)]
+    row2 = [d * c + (1 - d) * sum(g.values[r * 4 + i]**2 + 1e-8 for i in range(4)) / 4
+            for r, c in enumerate(row.values)]
+    mean = sum(row2) / 3
+    steps = [x / math.sqrt(row2[e // 4] / mean * col2[e % 4]) for e, x in enumerate(g.values)]
+    size = math.sqrt(sum(s * s for s in steps) / 12)
+    moved = [x - 0.05 * s / max(1, size / 0.5) for x, s in zip(p.values, steps)]
+    case("adafactor", {"beta2": 0.9, "eps": 1e-8, "clip": 0.5}, {"lr": 0.05, "step": 2},
+         [("param", p), ("grad", g), ("col", col), ("row", row)],
+         [("param", p.like(moved)), ("col", col.like(col2)), ("row", row.like(row2))])
+
+    case("ema", (), {"decay": 0.75}, [("average", p), ("param", g)],
+         [("average", p.like([0.75 * a + 0.25 * b for a, b in zip(p.values, g.values)]))])
+
+    xs = [uniform(5) for _ in range(3)]
+    total = sum((4 * a)**2 for x in xs for a in x.values) + 3.0
+    one = Tensor([1], [3.0])
+    case("global_norm", {"pairs": 3}, {"beta": 1.0, "grad_scale": 4.0, "clip": 2.0},
+         [("x", x) for x in xs] + [("sum", one)],
+         [("sum", one.like([total])), ("norm", one.like([math.sqrt(total)])),
+          ("norm_scale", Tensor([1], [2 / math.sqrt(total)], "f32"))])
+
+    for good, scale, norm, wanted in ((4, 64.0, 1.0, (0, 128.0, 8)), (3, 64.0, 1.0, (4, 64.0, 8)),
+                                      (3, 64.0, 0.0, (0, 32.0, 7))):
+        case("loss_scale", {"interval": 5}, (),
+             [("scale", Tensor([1], [scale], "f32")), ("norm_scale", Tensor([1], [norm], "f32")),
+              ("good", Tensor([1], [good], "i32")), ("steps", Tensor([1], [7], "i64"))],
+             [("scale", Tensor([1], [wanted[1]], "f32")), ("good", Tensor([1], [wanted[0]], "i32")),
+              ("steps", Tensor([1], [wanted[2]], "i64"))])
+
+
+def format_numbers(ebits, fbits, emax, flush):
+    """All magnitudes of a format, from the definition."""
+    bottom = max(emax - 2**ebits + 2, -126)
+    numbers = [0.0] if flush else [2.0**(bottom - fbits) * i for i in range(2**fbits)]
+    for e in range(bottom, emax + 1):
+        numbers += [2.0**(e - fbits) * (2**fbits + i) for i in range(2**fbits)]
+    return numbers
+
+
+def quantize_cases():
+    for ebits, fbits, emax, stochastic in ((4, 3, 1, 0), (3, 2, 0, 1), (2, 0, 0, 0)):
+        numbers = format_numbers(ebits, fbits, emax, False)
+        x = uniform(24, low=-3.0, high=3.0)
+        x.values += [math.inf, numbers[1] * 0.4, numbers[2] + numbers[1] * 0.5, -numbers[1] * 1.7]
+        x.dims = [28]
+        y = []
+        for e, v in enumerate(x.values):
+            below = max(i for i, q in enumerate(numbers) if q <= abs(v))
+            if below + 1 < len(numbers):
+                share = (abs(v) - numbers[below]) / (numbers[below + 1] - numbers[below])
+                if stochastic:
+                    below += random_unit(77, 3, e) < share
+                else:
+                    below += share > 0.5 or (share == 0.5 and below % 2)
+            y.append(math.copysign(numbers[below], v))
+        case("quantize", {"ebits": ebits, "fbits": fbits, "stochastic": stochastic},
+             {"emax": emax, "seed": 77, "offset": 3}, [("x", x)], [("y", x.like(y))])
+
+    x = uniform(40)
+    sizes = [abs(v) for v in x.values]
+    mean = sum(sizes) / 40
+    std = math.sqrt(sum((v - mean)**2 for v in sizes) / 40)
+    stats = [mean, std, max(sizes), sum(v >= 0.8 for v in sizes) / 40,
+             sum(0 < v < 0.2 for v in sizes) / 40]
+    exponent = math.frexp(mean + 3 * std)[1] - 1 + 2
+    case("tensor_stats", {"bias_pad": 2, "spread": 3.0}, {"saturate": 0.8, "tiny": 0.2},
+         [("x", x)], [("stats", Tensor([5], stats)), ("exponent", Tensor([1], [exponent], "i32"))])
+
+
+def main():
+    for cases in (binary_cases, unary_cases, sum_cases, cast_cases, channel_cases, filter_cases,
+                  choice_cases, topk_cases, softmax_cases, layer_norm_cases, batch_norm_cases,
+                  lstm_cases, companion_cases, optimizer_cases, quantize_cases):
+        cases()
+
+
+if __name__ == "__main__":
+    main()
