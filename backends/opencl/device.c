@@ -19,7 +19,7 @@ typedef struct error_row {
 static const error_row error_rows[] = {
     ROW(DEVICE_NOT_AVAILABLE, BSK_E_DEVICE_LOST),
     /* What NVIDIA's driver says when a kernel reached outside of memory: the context is dead. */
-    {-9999, "-9999 (access outside of memory)", BSK_E_DEVICE_LOST},
+    {-9999, "access outside of memory", BSK_E_DEVICE_LOST},
     ROW(MEM_OBJECT_ALLOCATION_FAILURE, BSK_E_DEVICE_NOMEM),
     ROW(OUT_OF_RESOURCES, BSK_E_DEVICE_NOMEM),
     ROW(INVALID_BUFFER_SIZE, BSK_E_DEVICE_NOMEM),
@@ -59,13 +59,20 @@ static const error_row error_rows[] = {
 };
 #undef ROW
 
-bsk_status bski_cl_fail(const bsk_host *host, cl_int error, const char *what)
+static const error_row *error_find(cl_int error)
 {
+    static const error_row unknown = {0, "an error without a name", BSK_E_DEVICE};
     for (size_t i = 0; i < sizeof error_rows / sizeof *error_rows; i++)
         if (error_rows[i].error == error)
-            return host->fail(host->context, error_rows[i].status, "opencl: %s: %s", what,
-                              error_rows[i].name);
-    return host->fail(host->context, BSK_E_DEVICE, "opencl: %s: error %d", what, (int)error);
+            return &error_rows[i];
+    return &unknown;
+}
+
+bsk_status bski_cl_fail(const bsk_host *host, cl_int error, const char *what)
+{
+    const error_row *row = error_find(error);
+    return host->fail(host->context, row->status, "opencl: %s: %s (%d)", what, row->name,
+                      (int)error);
 }
 
 bsk_status bski_cl_queue_fail(bski_cl_queue *queue, cl_int error, const char *what)
@@ -314,7 +321,9 @@ static void device_props(bski_cl_device *d, bsk_device_props *props)
     device_text(id, CL_DEVICE_NAME, props->name, sizeof props->name);
     device_text(id, CL_DRIVER_VERSION, props->driver, sizeof props->driver);
     d->simt.props = *props;
-    d->simt.wide = (DEVICE_NUMBER(id, CL_DEVICE_TYPE, cl_device_type) & CL_DEVICE_TYPE_CPU) != 0;
+    /* Simulators say that they are everything, and are here for what GPUs run. */
+    const cl_device_type type = DEVICE_NUMBER(id, CL_DEVICE_TYPE, cl_device_type);
+    d->simt.wide = type & CL_DEVICE_TYPE_CPU && !(type & CL_DEVICE_TYPE_GPU);
 }
 
 static void device_identity(bski_cl_device *d)
@@ -327,6 +336,16 @@ static void device_identity(bski_cl_device *d)
     device_text(d->id, CL_DRIVER_VERSION, driver, sizeof driver);
     snprintf(d->identity, sizeof d->identity, "%s\n%s\n%s\n%s\n%s", platform, version, name, device,
              driver);
+}
+
+/* For the kernels, which use instructions of some generations. Others do not know the question. */
+static int32_t device_nvidia(cl_device_id id)
+{
+    cl_uint major = 0, minor = 0;
+    const bool failed =
+        clGetDeviceInfo(id, CL_DEVICE_COMPUTE_CAPABILITY_MAJOR_NV, sizeof major, &major, NULL) ||
+        clGetDeviceInfo(id, CL_DEVICE_COMPUTE_CAPABILITY_MINOR_NV, sizeof minor, &minor, NULL);
+    return failed ? 0 : (int32_t)(10 * major + minor);
 }
 
 /* Whether the device takes pointers of clSVMAlloc. Older drivers lack the functions, so the version
@@ -363,6 +382,7 @@ bsk_status bski_cl_device_open(const bsk_host *host, int32_t index, void **devic
     d->svm = device_has_svm(d->id);
     d->exact_division = (DEVICE_NUMBER(d->id, CL_DEVICE_SINGLE_FP_CONFIG, cl_device_fp_config) &
                          CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) != 0;
+    d->nvidia = device_nvidia(d->id);
     device_props(d, props);
     device_identity(d);
     const cl_context_properties properties[] = {CL_CONTEXT_PLATFORM,
@@ -370,10 +390,11 @@ bsk_status bski_cl_device_open(const bsk_host *host, int32_t index, void **devic
     cl_int error;
     d->context = clCreateContext(properties, 1, &d->id, NULL, NULL, &error);
     if (error) {
-        host->log(host->context, BSK_LOG_WARN, "opencl: %s is not used: no context (%d)",
-                  props->name, (int)error);
         bski_cl_free(host, d);
-        return bski_cl_fail(host, error, "a context");
+        /* Whatever the driver is short of, other devices may have it. */
+        return host->fail(host->context, BSK_E_DEVICE,
+                          "opencl: %s is not used: no context: %s (%d)", props->name,
+                          error_find(error)->name, (int)error);
     }
     pthread_mutex_init(&d->lock, NULL);
     *device = d;

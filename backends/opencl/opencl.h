@@ -10,6 +10,7 @@
 #define CL_TARGET_OPENCL_VERSION 200
 #define CL_USE_DEPRECATED_OPENCL_1_2_APIS
 #include <CL/cl.h>
+#include <CL/cl_ext.h>
 
 #include <backends/simt/launch.h>
 
@@ -23,6 +24,7 @@ typedef struct bski_cl_device {
     cl_device_id id;
     bool svm;            /* takes pointers of clSVMAlloc */
     bool exact_division; /* correctly rounded f32 division and square root are an option */
+    int32_t nvidia;      /* compute capability as 90 for 9.0; 0: another maker's device */
     char identity[768];  /* platform, device and driver with their versions */
 
     pthread_mutex_t lock; /* of what follows */

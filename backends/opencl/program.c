@@ -187,21 +187,21 @@ static void kernel_free(const bsk_host *host, simt_kernel *k)
     bski_cl_free(host, k);
 }
 
-/* Reads what launches need, and refuses what the device cannot run. */
+/* Reads what launches need, and refuses what the device cannot run. The compiler has built for the
+ * size of groups that the source demands, so the device's limit counts; what drivers say of a single
+ * kernel can be wrong (rusticl: the lanes of a vector). */
 static bsk_status kernel_inspect(const bski_cl_device *d, simt_kernel *k)
 {
     const bsk_host *host = d->simt.host;
     cl_kernel handle = k->copies[0].handle;
-    size_t demanded[3] = {0}, most = 0;
+    size_t demanded[3] = {0};
+    const size_t most = (size_t)d->simt.props.max_group;
     cl_ulong local = 0;
     cl_int error =
         clGetKernelInfo(handle, CL_KERNEL_NUM_ARGS, sizeof k->arguments, &k->arguments, NULL);
     if (!error)
         error = clGetKernelWorkGroupInfo(handle, d->id, CL_KERNEL_COMPILE_WORK_GROUP_SIZE,
                                          sizeof demanded, demanded, NULL);
-    if (!error)
-        error = clGetKernelWorkGroupInfo(handle, d->id, CL_KERNEL_WORK_GROUP_SIZE, sizeof most,
-                                         &most, NULL);
     if (!error)
         error = clGetKernelWorkGroupInfo(handle, d->id, CL_KERNEL_LOCAL_MEM_SIZE, sizeof local,
                                          &local, NULL);
@@ -294,9 +294,10 @@ bsk_status bski_cl_kernel(simt_device *device, const char *file, const char *nam
                           name, (int)type, file);
     bool doubles = device->props.dtypes & BSK_DTYPE_BIT(BSK_F64);
     char options[OPTION_BYTES], full_name[NAME_BYTES];
-    int n = snprintf(options, sizeof options, "-cl-std=CL1.2%s -DSIMT_T=%s%s%s%s",
-                     d->exact_division ? " -cl-fp32-correctly-rounded-divide-sqrt" : "", type_name,
-                     doubles ? " -DSIMT_HAS_F64=1" : "", *variant ? " " : "", variant);
+    int n =
+        snprintf(options, sizeof options, "-cl-std=CL1.2%s -DSIMT_T=%s%s -DSIMT_NVIDIA=%d%s%s",
+                 d->exact_division ? " -cl-fp32-correctly-rounded-divide-sqrt" : "", type_name,
+                 doubles ? " -DSIMT_HAS_F64=1" : "", (int)d->nvidia, *variant ? " " : "", variant);
     int m = snprintf(full_name, sizeof full_name, "%s_%s", name, type_name);
     if (n >= OPTION_BYTES || m >= NAME_BYTES)
         return host->fail(host->context, BSK_E_INTERNAL, "opencl: %s: name or variant too long",
@@ -394,6 +395,15 @@ static cl_int buffer_set(cl_kernel kernel, cl_uint index, const bsk_mem *m)
     return error ? error : clSetKernelArg(kernel, index + 1, sizeof at, &at);
 }
 
+/* Mesa's rusticl counts a struct without the padding at its end, of which ours have one i32. */
+static cl_int scalars_set(cl_kernel kernel, cl_uint index, const simt_launch *l)
+{
+    cl_int error = clSetKernelArg(kernel, index, l->scalar_bytes, l->scalars);
+    if (error == CL_INVALID_ARG_SIZE && l->scalar_bytes > sizeof(int32_t))
+        error = clSetKernelArg(kernel, index, l->scalar_bytes - sizeof(int32_t), l->scalars);
+    return error;
+}
+
 static cl_int launch_enqueue(cl_command_queue queue, cl_kernel kernel, const simt_launch *l)
 {
     cl_int error = CL_SUCCESS;
@@ -401,7 +411,7 @@ static cl_int launch_enqueue(cl_command_queue queue, cl_kernel kernel, const sim
     for (int32_t i = 0; i < l->buffer_count && !error; i++, index += 2)
         error = buffer_set(kernel, index, &l->buffers[i]);
     if (!error && l->scalar_bytes)
-        error = clSetKernelArg(kernel, index, l->scalar_bytes, l->scalars);
+        error = scalars_set(kernel, index, l);
     const size_t lanes = (size_t)l->group_size;
     const size_t local[3] = {lanes, 1, 1};
     const size_t global[3] = {(size_t)l->groups[0] * lanes, (size_t)l->groups[1],

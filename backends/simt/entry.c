@@ -108,12 +108,6 @@ i64 bski_simt_num(bsk_dtype type, double v)
     return bits;
 }
 
-static bool mem_aligned(bsk_mem mem)
-{
-    const size_t base = mem.kind == BSK_MEM_CL ? 0 : (size_t)(uintptr_t)mem.handle;
-    return (base + mem.offset) % 16 == 0;
-}
-
 bool bski_simt_vector(const simt_device *d, bsk_dtype type, const bsk_tensor *t, bsk_mem mem,
                       int inner)
 {
@@ -122,14 +116,14 @@ bool bski_simt_vector(const simt_device *d, bsk_dtype type, const bsk_tensor *t,
         return true;
     if (t->dims[inner] > 1 && t->strides[inner] != 1)
         return false;
-    return d->wide || (mem_aligned(mem) &&
+    return d->wide || (simt_aligned(mem) &&
                        (t->dims[outer] <= 1 || t->strides[outer] % simt_vec(d, type) == 0));
 }
 
 bool bski_simt_vector_rows(const simt_device *d, bsk_dtype type, bsk_mem mem, i64 rows, i64 cols)
 {
     return d->wide || mem.kind == BSK_MEM_NULL ||
-           (mem_aligned(mem) && (rows <= 1 || cols % simt_vec(d, type) == 0));
+           (simt_aligned(mem) && (rows <= 1 || cols % simt_vec(d, type) == 0));
 }
 
 int bski_simt_inner(const bsk_tensor *const *tensors, int count)

@@ -133,6 +133,15 @@ DEVICE R NAME(fast_exp)(R x)
 #endif
 }
 
+DEVICE R NAME(fast_exp2)(R x)
+{
+#if SIMT_CODE == 1
+    return MATH(exp2)(x);
+#else
+    return FAST_EXP2(x);
+#endif
+}
+
 /* a / b to a few units, for b that is not beyond 2^126. */
 DEVICE R NAME(fast_divide)(R a, R b)
 {
@@ -266,11 +275,35 @@ DEVICE void NAME(store_run)(i32 type, GLOBAL void *p, i64 i, const R *v)
 #endif
 }
 
+/* A run as it is loaded. */
+#undef RAW
 #if LANES > 1
-/* The elements of a run that was loaded as it is: registers hold more of those at a time. */
-DEVICE void NAME(unpack_run)(u32x4 q, R *v)
+#define RAW u32x4
+#else
+typedef struct NAME(raw) {
+    R v[VEC];
+} NAME(raw);
+#define RAW NAME(raw)
+#endif
+
+DEVICE RAW NAME(load_raw)(const GLOBAL T *p)
 {
-#if SIMT_CODE == 1
+#if LANES > 1
+    return *(const GLOBAL u32x4 *)p;
+#else
+    NAME(raw) q;
+    NAME(load_run)(SIMT_CODE, p, 0, q.v);
+    return q;
+#endif
+}
+
+/* Its elements. Registers hold more runs before that than after it. */
+DEVICE void NAME(unpack_run)(RAW q, R *v)
+{
+#if LANES == 1
+    for (i32 e = 0; e < VEC; e++)
+        v[e] = q.v[e];
+#elif SIMT_CODE == 1
     v[0] = I64_AS_F64((i64)(q.x | (u64)q.y << 32));
     v[1] = I64_AS_F64((i64)(q.z | (u64)q.w << 32));
 #elif SIMT_CODE == 2
@@ -287,7 +320,15 @@ DEVICE void NAME(unpack_run)(u32x4 q, R *v)
     bf16_unpack(q.w, v + 6);
 #endif
 }
-#endif
+
+DEVICE void NAME(add_raw)(RAW q, R *sum)
+{
+    R v[VEC];
+    NAME(unpack_run)(q, v);
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        sum[e] += v[e];
+}
 
 /* `count` elements at a stride, as one run where `vector` says that they are VEC aligned
  * neighbours. What lies beyond count is 0. */
@@ -317,15 +358,22 @@ DEVICE void NAME(store_part)(i32 type, GLOBAL void *p, i64 i, i64 stride, i32 co
 }
 
 /* The sum of v over `lanes` lanes (a power of two), of which this is number `lane`; scratch is
- * their part of local memory. The whole group calls it, and every lane gets its sum. */
+ * their part of local memory. The whole group calls it, and every lane gets its sum. Each level of
+ * the tree joins up to TREE_WAYS parts: a barrier costs more than a few additions. */
+#undef TREE_WAYS
+#define TREE_WAYS 8
 DEVICE R NAME(tree_sum)(LOCAL_ARG R *scratch, i32 lane, i32 lanes, R v)
 {
 #if LANES > 1
     scratch[lane] = v;
     BARRIER();
-    for (i32 near = lanes / 2; near > 0; near /= 2) {
-        if (lane < near)
-            scratch[lane] += scratch[lane + near];
+    for (i32 parts = lanes, left; parts > 1; parts = left) {
+        left = parts > TREE_WAYS ? parts / TREE_WAYS : 1;
+        if (lane < left) {
+            for (i32 from = lane + left; from < parts; from += left)
+                v += scratch[from];
+            scratch[lane] = v;
+        }
         BARRIER();
     }
     v = scratch[0];
@@ -340,11 +388,14 @@ DEVICE R NAME(tree_max)(LOCAL_ARG R *scratch, i32 lane, i32 lanes, R v)
 #if LANES > 1
     scratch[lane] = v;
     BARRIER();
-    for (i32 near = lanes / 2; near > 0; near /= 2) {
-        if (lane < near) {
-            const R other = scratch[lane + near];
-            if (other > scratch[lane] || other != other)
-                scratch[lane] = other;
+    for (i32 parts = lanes, left; parts > 1; parts = left) {
+        left = parts > TREE_WAYS ? parts / TREE_WAYS : 1;
+        if (lane < left) {
+            for (i32 from = lane + left; from < parts; from += left) {
+                const R other = scratch[from];
+                v = other > v || other != other ? other : v;
+            }
+            scratch[lane] = v;
         }
         BARRIER();
     }

@@ -7,6 +7,8 @@
 #ifndef BSKI_SIMT_LAUNCH_H
 #define BSKI_SIMT_LAUNCH_H
 
+#include <stdbool.h>
+
 #include <bsk/backend.h>
 
 typedef struct simt_device simt_device;
@@ -50,5 +52,12 @@ struct simt_device {
     bsk_device_props props;
     int32_t wide; /* a CPU behind OpenCL: wide vectors, no local memory, groups of one */
 };
+
+/* Whether a view starts where vectors may be loaded. */
+static inline bool simt_aligned(bsk_mem mem)
+{
+    const size_t base = mem.kind == BSK_MEM_CL ? 0 : (size_t)(uintptr_t)mem.handle;
+    return (base + mem.offset) % 16 == 0;
+}
 
 #endif

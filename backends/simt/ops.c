@@ -180,7 +180,7 @@ SIMT_LAUNCH(embedding_grad)
     TRY(sort_launch(prepared, queue, &s, a, &keys, &values));
     const bsk_mem start = bsk_mem_at(a->workspace, s.start);
     const bsk_mem partial = bsk_mem_at(a->workspace, s.partial);
-    const embedding_grad_arg arg = {
+    embedding_grad_arg arg = {
         .count = p->index.dims[0],
         .parts = s.parts,
         .rows = p->dtable.dims[0],
@@ -194,6 +194,8 @@ SIMT_LAUNCH(embedding_grad)
         .dy_vector = bski_simt_vector(d, p->dy.dtype, &p->dy, a->dy, 1),
         .dtable_vector = bski_simt_vector(d, p->dy.dtype, &p->dtable, a->dtable, 1),
     };
+    arg.packed = arg.dy_vector && p->dy.dtype == prepared->problem->dtype &&
+                 arg.cols % simt_vec(d, p->dy.dtype) == 0;
     TRY(LAUNCH(STARTS, bski_simt_groups(d, arg.rows + 1), 1, arg, keys, start));
     TRY(LAUNCH(PARTS, walk_groups(prepared, queue, 2 * arg.parts, arg.cols), 1, arg, a->dy, keys,
                values, start, partial));
@@ -352,7 +354,9 @@ SIMT_LAUNCH(bias_act_grad)
                               .shares = s.shares,
                               .alpha = num(prepared, a->alpha),
                               .beta = num(prepared, a->beta)};
-    return LAUNCH(DBIAS, bski_simt_groups(d, s.features), 1, finish, a->workspace, a->dbias);
+    const i64 cols = d->wide ? 1 : DBIAS_COLS;
+    return LAUNCH(DBIAS, bski_simt_groups_most(d, bski_ceil_div(s.features, cols), 16), 1, finish,
+                  a->workspace, a->dbias);
 }
 
 /* --- cross_entropy --- */

@@ -32,6 +32,7 @@ typedef struct embedding_grad_arg {
     i64 dy_row, dtable_row;
     i64 alpha, beta; /* NUM */
     i32 dy_type, dtable_type, dy_vector, dtable_vector;
+    i32 packed, pad; /* dy: whole runs, aligned, of the kernel's type */
 } embedding_grad_arg;
 
 /* Values of bsk_act. */
@@ -67,6 +68,8 @@ typedef struct bias_act_grad_arg {
     i32 packed;
     i32 lanes_run;
 } bias_act_grad_arg;
+
+enum { DBIAS_COLS = 32 };
 
 typedef struct dbias_arg {
     i64 features, shares;

@@ -5,16 +5,27 @@
 #define SQRT_2_OVER_PI ((R)0.79788456080286535588)
 #define SQRT_1_OVER_2  ((R)0.70710678118654752440)
 
-/* v(x) and v'(x) of an activation x * sigmoid(v(x)). */
+/* The normal distribution's function. */
+#if LANES > 1
+DEVICE_APART
+#else
+DEVICE
+#endif
+R NAME(normal_cdf)(R x)
+{
+    return (R)0.5 * MATH(erfc)(-x * SQRT_1_OVER_2);
+}
+
+/* Activations x * sigmoid(v(x)): v(x) * log2(e), and v'(x). */
 DEVICE R NAME(act_argument)(i32 act, R x, R *slope)
 {
-    const R cubic = (R)0.044715;
+    const R twice = 2 * SQRT_2_OVER_PI, cubic = (R)0.044715;
     if (act == ACT_GELU) {
-        *slope = 2 * SQRT_2_OVER_PI * (1 + 3 * cubic * x * x);
-        return 2 * SQRT_2_OVER_PI * x * (1 + cubic * x * x);
+        *slope = FMA(3 * twice * cubic, x * x, twice);
+        return x * FMA(exp_scale * twice * cubic, x * x, exp_scale * twice);
     }
     *slope = act == ACT_SILU ? (R)1 : (R)1.702;
-    return *slope * x;
+    return exp_scale * *slope * x;
 }
 
 DEVICE R NAME(act_of)(i32 act, R x)
@@ -25,8 +36,8 @@ DEVICE R NAME(act_of)(i32 act, R x)
     if (act == ACT_RELU)
         return x <= 0 ? (R)0 : x; /* keeps NaN */
     if (act == ACT_GELU_ERF)
-        return (R)0.5 * x * MATH(erfc)(-x * SQRT_1_OVER_2);
-    return NAME(fast_divide)(x, 1 + NAME(fast_exp)(-NAME(act_argument)(act, x, &slope)));
+        return x * NAME(normal_cdf)(x);
+    return NAME(fast_divide)(x, 1 + NAME(fast_exp2)(-NAME(act_argument)(act, x, &slope)));
 }
 
 DEVICE R NAME(act_slope)(i32 act, R x)
@@ -36,13 +47,14 @@ DEVICE R NAME(act_slope)(i32 act, R x)
     if (act == ACT_RELU)
         return x > 0 ? (R)1 : x <= 0 ? (R)0 : x;
     if (act == ACT_GELU_ERF)
-        return (R)0.5 * MATH(erfc)(-x * SQRT_1_OVER_2) +
+        return NAME(normal_cdf)(x) +
                x * ((R)0.5 * SQRT_2_OVER_PI) * NAME(fast_exp)((R)-0.5 * x * x);
-    /* sigmoid(v) and sigmoid(-v), both without cancellation */
+    /* sigmoid(v) and sigmoid(-v), both without cancellation; NaN if v is */
     R slope;
-    const R v = NAME(act_argument)(act, x, &slope), t = NAME(fast_exp)(-MATH(fabs)(v));
+    const R v = NAME(act_argument)(act, x, &slope), t = NAME(fast_exp2)(-MATH(fabs)(v));
     const R high = NAME(fast_divide)(1, 1 + t), low = t * high, bend = high * low;
-    return (v >= 0 ? high : v < 0 ? low : v) + (bend > 0 ? x * bend * slope : (R)0);
+    const R sigmoid = v >= 0 ? high : low;
+    return bend > 0 ? FMA(x * bend, slope, sigmoid) : sigmoid;
 }
 
 /* Adds the bias to a run. */
@@ -341,18 +353,31 @@ KERNEL(bias_act_grad_rows, LANES)
         partial[GROUP(1) * a.rows + w.row] = sum;
 }
 
+/* A group sums DBIAS_COLS features, LANES / DBIAS_COLS shares at a time. */
 KERNEL(dbias_finish, LANES)(BUF(const R, partial), BUF(R, dbias), const dbias_arg a)
 {
+    LOCAL R scratch[LANES];
     OPEN(const R, partial);
     OPEN(R, dbias);
     const R alpha = NUM(a.alpha), beta = NUM(a.beta);
-    for (walk w = walk_start(a.features, 1, 1); w.left > 0; walk_next(&w)) {
+    const i32 cols = LANES < DBIAS_COLS ? 1 : DBIAS_COLS;
+    const i32 parts = LANES / cols, part = LANE / cols;
+    for (i64 first = GROUP(0) * cols; first < a.features; first += GROUPS(0) * cols) {
+        const i64 feature = first + LANE % cols;
         R sum = 0;
-        for (i64 s = 0; s < a.shares; s += 8) {
+        for (i64 s = part; feature < a.features && s < a.shares; s += 4 * parts) {
             UNROLL
-            for (i32 u = 0; u < 8; u++)
-                sum += s + u < a.shares ? partial[(s + u) * a.features + w.row] : (R)0;
+            for (i32 u = 0; u < 4; u++)
+                sum += s + u * parts < a.shares ? partial[(s + u * parts) * a.features + feature]
+                                                : (R)0;
         }
-        dbias[w.row] = beta != 0 ? alpha * sum + beta * dbias[w.row] : alpha * sum;
+        scratch[LANE] = sum;
+        SYNC();
+        if (part == 0 && feature < a.features) {
+            for (i32 other = 1; other < parts; other++)
+                sum += scratch[other * cols + LANE];
+            dbias[feature] = beta != 0 ? alpha * sum + beta * dbias[feature] : alpha * sum;
+        }
+        SYNC();
     }
 }

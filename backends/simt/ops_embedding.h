@@ -51,7 +51,7 @@ KERNEL(copy_rows, LANES)
             u32x4 q = {0, 0, 0, 0};
             if (inside)
                 q = *(const GLOBAL u32x4 *)(table + x_at);
-            *(GLOBAL u32x4 *)(y + y_at) = q;
+            u32x4_store((GLOBAL u32x4 *)(y + y_at), q);
             continue;
         }
 #endif
@@ -121,9 +121,9 @@ KERNEL(sort_scan, LANES)(BUF(i32, counts), const sort_arg a)
     for (i32 d = LANE; d < SORT_DIGITS; d += LANES) {
         const GLOBAL i32 *mine = counts + d;
         i32 sum = 0;
-        for (i32 c = 0; c < a.chunks; c += 16) {
+        for (i32 c = 0; c < a.chunks; c += 32) {
             UNROLL
-            for (i32 u = 0; u < 16; u++)
+            for (i32 u = 0; u < 32; u++)
                 sum += c + u < a.chunks ? mine[(c + u) * SORT_DIGITS] : 0;
         }
         start[d + 1] = sum;
@@ -145,13 +145,13 @@ KERNEL(sort_scan, LANES)(BUF(i32, counts), const sort_arg a)
     for (i32 d = LANE; d < SORT_DIGITS; d += LANES) {
         GLOBAL i32 *mine = counts + d;
         i32 sum = start[d];
-        for (i32 c = 0; c < a.chunks; c += 16) {
-            i32 count[16];
+        for (i32 c = 0; c < a.chunks; c += 32) {
+            i32 count[32];
             UNROLL
-            for (i32 u = 0; u < 16; u++)
+            for (i32 u = 0; u < 32; u++)
                 count[u] = c + u < a.chunks ? mine[(c + u) * SORT_DIGITS] : 0;
             UNROLL
-            for (i32 u = 0; u < 16; u++)
+            for (i32 u = 0; u < 32; u++)
                 if (c + u < a.chunks) {
                     mine[(c + u) * SORT_DIGITS] = sum;
                     sum += count[u];
@@ -209,26 +209,63 @@ KERNEL(embedding_starts, LANES)
     }
 }
 
-/* The sum of dy over positions first .. last - 1 of the sorted list, in that order. */
+/* The sum of dy over positions first .. last - 1 of the sorted list, in that order; `ways` (8
+ * at most) are under way. */
 DEVICE void NAME(embedding_sum)(const embedding_grad_arg *a, const GLOBAL u8 *dy,
-                                const GLOBAL i32 *values, i64 first, i64 last, i64 col, R *sum)
+                                const GLOBAL i32 *values, i64 first, i64 last, i64 col, i32 ways,
+                                R *sum)
 {
     const i32 count = run_length(a->cols, col, VEC);
     for (i32 e = 0; e < VEC; e++)
         sum[e] = 0;
-    for (i64 p = first; p < last; p += UNDERWAY) {
-        R v[UNDERWAY][VEC];
+    i64 p = first;
+    NO_UNROLL
+    for (; a->packed && p < last; p += ways) {
+        RAW q[8];
         UNROLL
-        for (i32 u = 0; u < UNDERWAY; u++)
+        for (i32 u = 0; u < ways; u++)
             if (p + u < last)
-                NAME(load_part)
-        (a->dy_type, dy, (i64)values[p + u] * a->dy_row + col, 1, count, a->dy_vector, v[u]);
+                q[u] = NAME(load_raw)((const GLOBAL T *)dy + (i64)values[p + u] * a->dy_row + col);
         UNROLL
-        for (i32 u = 0; u < UNDERWAY; u++)
+        for (i32 u = 0; u < ways; u++)
+            if (p + u < last)
+                NAME(add_raw)(q[u], sum);
+    }
+    NO_UNROLL
+    for (; p < last; p++) {
+        R v[VEC];
+        NAME(load_part)
+        (a->dy_type, dy, (i64)values[p] * a->dy_row + col, 1, count, a->dy_vector, v);
+        UNROLL
+        for (i32 e = 0; e < VEC; e++)
+            sum[e] += v[e];
+    }
+}
+
+/* The sum of the partial sums of a table row that occurs at first .. last - 1. The first part may
+ * hold other rows: then this one is its last. */
+DEVICE void NAME(embedding_join)(const embedding_grad_arg *a, const GLOBAL R *partial, i64 first,
+                                 i64 last, i64 col, R *sum)
+{
+    const i32 count = run_length(a->cols, col, VEC);
+    const i64 p = first / PART_COUNT, slot = 2 * p + (first % PART_COUNT != 0);
+    const i64 parts = (last - 1) / PART_COUNT - p + 1;
+    for (i32 e = 0; e < VEC; e++)
+        sum[e] = 0;
+    for (i64 q = 0; q < parts; q += 4) {
+        R v[4][VEC];
+        UNROLL
+        for (i32 u = 0; u < 4; u++) {
+            const i64 from = q + u == 0 ? slot : 2 * (p + q + u);
+            UNROLL
+            for (i32 e = 0; e < VEC; e++)
+                v[u][e] = q + u < parts && e < count ? partial[from * a->cols + col + e] : (R)0;
+        }
+        UNROLL
+        for (i32 u = 0; u < 4; u++)
             UNROLL
         for (i32 e = 0; e < VEC; e++)
-            if (p + u < last)
-                sum[e] += v[u][e];
+            sum[e] += v[u][e];
     }
 }
 
@@ -250,12 +287,28 @@ KERNEL(embedding_parts, LANES)
         const i64 first = start[row] > part ? start[row] : part;
         const i64 last = start[row + 1] < end ? start[row + 1] : end;
         R sum[VEC];
-        NAME(embedding_sum)(&a, dy, values, first, last, w.run * VEC, sum);
+        NAME(embedding_sum)(&a, dy, values, first, last, w.run * VEC, 8, sum);
         const i32 count = run_length(a.cols, w.run * VEC, VEC);
         for (i32 e = 0; e < VEC; e++)
             if (e < count)
                 partial[w.row * a.cols + w.run * VEC + e] = sum[e];
     }
+}
+
+/* dtable = alpha * sum + beta * dtable, for a run. */
+DEVICE void NAME(embedding_put)(const embedding_grad_arg *a, GLOBAL u8 *dtable, i64 row, i64 col,
+                                R *sum)
+{
+    const R alpha = NUM(a->alpha), beta = NUM(a->beta);
+    const i64 at = row * a->dtable_row + col;
+    const i32 count = run_length(a->cols, col, VEC);
+    R old[VEC];
+    if (beta != 0)
+        NAME(load_part)(a->dtable_type, dtable, at, 1, count, a->dtable_vector, old);
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        sum[e] = beta != 0 ? alpha * sum[e] + beta * old[e] : alpha * sum[e];
+    NAME(store_part)(a->dtable_type, dtable, at, 1, count, a->dtable_vector, sum);
 }
 
 KERNEL(embedding_grad, LANES)
@@ -267,42 +320,20 @@ KERNEL(embedding_grad, LANES)
     OPEN(const i32, start);
     OPEN(const R, partial);
     OPEN(u8, dtable);
-    const R alpha = NUM(a.alpha), beta = NUM(a.beta);
-    for (walk w = walk_start(a.rows, a.cols, VEC); w.left > 0; walk_next(&w)) {
-        const i64 col = w.run * VEC, first = start[w.row], last = start[w.row + 1];
-        const i64 at = w.row * a.dtable_row + col;
-        const i32 count = run_length(a.cols, col, VEC);
-        R sum[VEC], old[VEC];
-        if (last - first <= PART_COUNT)
-            NAME(embedding_sum)(&a, dy, values, first, last, col, sum);
-        else {
-            /* The first part may hold other rows: then this one is its last. */
-            const i64 p = first / PART_COUNT, slot = 2 * p + (first % PART_COUNT != 0);
-            for (i32 e = 0; e < VEC; e++)
-                sum[e] = 0;
-            /* slot 2 p + 1 only of the first part, then 2 p of every other */
-            const i64 parts = (last - 1) / PART_COUNT - p + 1;
-            for (i64 q = 0; q < parts; q += 4) {
-                R v[4][VEC];
-                UNROLL
-                for (i32 u = 0; u < 4; u++) {
-                    const i64 from = q + u == 0 ? slot : 2 * (p + q + u);
-                    UNROLL
-                    for (i32 e = 0; e < VEC; e++)
-                        v[u][e] =
-                            q + u < parts && e < count ? partial[from * a.cols + col + e] : (R)0;
-                }
-                UNROLL
-                for (i32 u = 0; u < 4; u++)
-                    UNROLL
-                for (i32 e = 0; e < VEC; e++)
-                    sum[e] += v[u][e];
-            }
+    walk w = walk_start(a.rows, a.cols, VEC);
+    i64 first = w.left > 0 ? start[w.row] : 0, last = w.left > 0 ? start[w.row + 1] : 0;
+    while (w.left > 0) {
+        const i64 row = w.row, col = w.run * VEC, from = first, to = last;
+        R sum[VEC];
+        walk_next(&w);
+        if (w.left > 0) { /* under way while this run is summed */
+            first = start[w.row];
+            last = start[w.row + 1];
         }
-        if (beta != 0)
-            NAME(load_part)(a.dtable_type, dtable, at, 1, count, a.dtable_vector, old);
-        for (i32 e = 0; e < VEC; e++)
-            sum[e] = beta != 0 ? alpha * sum[e] + beta * old[e] : alpha * sum[e];
-        NAME(store_part)(a.dtable_type, dtable, at, 1, count, a.dtable_vector, sum);
+        if (to - from <= PART_COUNT)
+            NAME(embedding_sum)(&a, dy, values, from, to, col, 4, sum);
+        else
+            NAME(embedding_join)(&a, partial, from, to, col, sum);
+        NAME(embedding_put)(&a, dtable, row, col, sum);
     }
 }

@@ -47,42 +47,77 @@ DEVICE void NAME(row_store)(const cross_entropy_arg *a, GLOBAL u8 *dlogits, i64 
      run_length(a->classes, run * VEC, VEC), a->dlogits_vector, v);
 }
 
-/* dlogits of a row from its logits: factor * (exp(x - most) / sum - t). */
-DEVICE void NAME(row_gradient)(const cross_entropy_arg *a, const GLOBAL T *logits,
-                               GLOBAL u8 *dlogits, i64 n, i64 label, R most, R sum, R factor,
-                               i32 lanes)
+/* How many times all lanes take four whole runs of a row. */
+DEVICE i64 NAME(row_fours)(const cross_entropy_arg *a, i32 lanes)
 {
-    const i64 runs = (a->classes + VEC - 1) / VEC, label_run = label / VEC;
-    const R smoothing = NUM(a->smoothing), base = smoothing / (R)a->classes;
-    const R scaled = most * exp_scale, scale = 1 / sum, label_t = base + (1 - smoothing);
-    const i32 label_at = (i32)(label % VEC);
-    i64 r = LANE;
-    NO_UNROLL
-    for (; a->vector && (r + (UNDERWAY - 1) * lanes + 1) * VEC <= a->classes;
-         r += UNDERWAY * lanes) {
-        R v[UNDERWAY][VEC];
-        UNROLL
-        for (i32 u = 0; u < UNDERWAY; u++)
-            NAME(load_run)(SIMT_CODE, logits, n * a->logits_row + (r + u * lanes) * VEC, v[u]);
-        UNROLL
-        for (i32 u = 0; u < UNDERWAY; u++) {
-            const i64 run = r + u * lanes;
-            UNROLL
-            for (i32 e = 0; e < VEC; e++)
-                v[u][e] = factor * (NAME(exp_above)(v[u][e], most, scaled) * scale -
-                                    (run == label_run && e == label_at ? label_t : base));
-            NAME(row_store)(a, dlogits, n, run, v[u]);
-        }
-    }
-    NO_UNROLL
-    for (; r < runs; r += lanes) {
-        R v[VEC];
-        NAME(row_load)(a, logits, n, r, v);
+    return a->vector ? a->classes / VEC / (4 * lanes) : 0;
+}
+
+/* What the gradient of a row takes: factor * (exp(x - most) / sum - t), where t is `base` but for
+ * the label. */
+typedef struct NAME(row_slope) {
+    R most, scaled, scale, factor, base, label_t;
+    i64 label_run;
+    i32 label_at;
+} NAME(row_slope);
+
+/* The gradient of a run in place of its logits. */
+DEVICE void NAME(slope_of_run)(const NAME(row_slope) * s, i64 run, R *v)
+{
+    if (run == s->label_run) {
         UNROLL
         for (i32 e = 0; e < VEC; e++)
-            v[e] = factor * (NAME(exp_above)(v[e], most, scaled) * scale -
-                             (r == label_run && e == label_at ? label_t : base));
+            v[e] = s->factor * (NAME(exp_above)(v[e], s->most, s->scaled) * s->scale -
+                                (e == s->label_at ? s->label_t : s->base));
+    } else {
+        const R gain = s->factor * s->scale, lift = s->factor * s->base;
+        UNROLL
+        for (i32 e = 0; e < VEC; e++)
+            v[e] = FMA(NAME(fast_exp_above)(v[e], s->most, s->scaled), gain, -lift);
+    }
+}
+
+/* dlogits of a row from its logits, from its end on: what was read last is still in the cache. Of
+ * the first runs `kept` for each lane lie in `keep`. */
+DEVICE void NAME(row_gradient)(const cross_entropy_arg *a, const GLOBAL T *logits,
+                               GLOBAL u8 *dlogits, i64 n, i64 label, R most, R sum, R factor,
+                               const LOCAL_ARG RAW *keep, i32 kept, i32 lanes)
+{
+    const i64 runs = (a->classes + VEC - 1) / VEC, fours = NAME(row_fours)(a, lanes);
+    const R smoothing = NUM(a->smoothing);
+    NAME(row_slope) s;
+    s.most = most;
+    s.scaled = most * exp_scale;
+    s.scale = 1 / sum;
+    s.factor = factor;
+    s.base = smoothing / (R)a->classes;
+    s.label_t = s.base + (1 - smoothing);
+    s.label_run = label / VEC;
+    s.label_at = (i32)(label % VEC);
+    NO_UNROLL
+    for (i64 r = LANE + fours * 4 * lanes; r < runs; r += lanes) {
+        R v[VEC];
+        NAME(row_load)(a, logits, n, r, v);
+        NAME(slope_of_run)(&s, r, v);
         NAME(row_store)(a, dlogits, n, r, v);
+    }
+    NO_UNROLL
+    for (i64 four = fours - 1; four >= 0; four--) {
+        const i64 r = LANE + four * 4 * lanes;
+        RAW q[4];
+        UNROLL
+        for (i32 u = 0; u < 4; u++)
+            if (four == 0 && u < kept)
+                q[u] = keep[u * lanes + LANE];
+            else
+                q[u] = NAME(load_raw)(logits + n * a->logits_row + (r + u * lanes) * VEC);
+        UNROLL
+        for (i32 u = 0; u < 4; u++) {
+            R v[VEC];
+            NAME(unpack_run)(q[u], v);
+            NAME(slope_of_run)(&s, r + u * lanes, v);
+            NAME(row_store)(a, dlogits, n, r + u * lanes, v);
+        }
     }
 }
 
@@ -90,7 +125,8 @@ DEVICE void NAME(row_gradient)(const cross_entropy_arg *a, const GLOBAL T *logit
  * finds the row in the cache. */
 DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T *logits,
                                      const GLOBAL u8 *labels, GLOBAL R *loss, GLOBAL u8 *dlogits,
-                                     const GLOBAL R *dloss, LOCAL_ARG R *scratch, i32 lanes)
+                                     const GLOBAL R *dloss, LOCAL_ARG R *scratch,
+                                     LOCAL_ARG RAW *keep, i32 kept, i32 lanes)
 {
     const i64 runs = (a->classes + VEC - 1) / VEC;
     const R alpha = NUM(a->alpha), smoothing = NUM(a->smoothing);
@@ -111,21 +147,22 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
         s.sum = s.total = 0;
         i64 r = LANE;
         NO_UNROLL
-        for (; a->vector && (r + (UNDERWAY - 1) * lanes + 1) * VEC <= a->classes;
-             r += UNDERWAY * lanes) {
-            R v[UNDERWAY][VEC];
+        for (i64 four = NAME(row_fours)(a, lanes); four > 0; four--, r += 4 * lanes) {
+            RAW q[4];
             UNROLL
-            for (i32 u = 0; u < UNDERWAY; u++)
-                NAME(load_run)(SIMT_CODE, logits, n * a->logits_row + (r + u * lanes) * VEC, v[u]);
+            for (i32 u = 0; u < 4; u++)
+                q[u] = NAME(load_raw)(logits + n * a->logits_row + (r + u * lanes) * VEC);
             UNROLL
-            for (i32 u = 0; u < UNDERWAY; u++)
-                NAME(row_add)(&s, v[u]);
-            if (smoothing > 0) {
-                UNROLL
-                for (i32 u = 0; u < UNDERWAY; u++)
-                    UNROLL
-                for (i32 e = 0; e < VEC; e++)
-                    s.total += v[u][e];
+            for (i32 u = 0; u < kept; u++)
+                if (r < lanes)
+                    keep[u * lanes + LANE] = q[u];
+            UNROLL
+            for (i32 u = 0; u < 4; u++) {
+                R v[VEC];
+                NAME(unpack_run)(q[u], v);
+                NAME(row_add)(&s, v);
+                for (i32 e = 0; smoothing > 0 && e < VEC; e++)
+                    s.total += v[e];
             }
         }
         NO_UNROLL
@@ -156,28 +193,32 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
         }
         if (dlogits)
             NAME(row_gradient)
-        (a, logits, dlogits, n, label, most, s.sum, dloss ? alpha * dloss[n] : alpha, lanes);
+        (a, logits, dlogits, n, label, most, s.sum, dloss ? alpha * dloss[n] : alpha, keep, kept,
+         lanes);
     }
 }
 
 #undef CROSS_ENTROPY
-#define CROSS_ENTROPY(name, lanes)                                                                 \
+#define CROSS_ENTROPY(name, lanes, kept)                                                           \
     KERNEL(name, lanes)                                                                            \
     (BUF(const T, logits), BUF(const u8, labels), BUF(R, loss), BUF(u8, dlogits),                  \
      BUF(const R, dloss), const cross_entropy_arg a)                                               \
     {                                                                                              \
         LOCAL R scratch[lanes];                                                                    \
+        LOCAL RAW keep[(kept) > 0 ? (kept) * (lanes) : 1];                                         \
         OPEN(const T, logits);                                                                     \
         OPEN(const u8, labels);                                                                    \
         OPEN(R, loss);                                                                             \
         OPEN(u8, dlogits);                                                                         \
         OPEN(const R, dloss);                                                                      \
-        NAME(cross_entropy_rows)(&a, logits, labels, loss, dlogits, dloss, scratch, lanes);        \
+        NAME(cross_entropy_rows)                                                                   \
+        (&a, logits, labels, loss, dlogits, dloss, scratch, keep, kept, lanes);                    \
     }
 
-/* For long rows: few rows at a time, so that they stay in the cache, and all lanes busy. */
-CROSS_ENTROPY(cross_entropy, LANES)
-CROSS_ENTROPY(cross_entropy_long, LONG_LANES)
+/* For long rows: few rows at a time, so that they stay in the cache, and all lanes busy. With what
+ * is kept of a row, local memory is well below 32 KiB. */
+CROSS_ENTROPY(cross_entropy, LANES, 0)
+CROSS_ENTROPY(cross_entropy_long, LONG_LANES, LONG_LANES == 1 ? 0 : 3)
 
 /* ================================================================================ adam ==== */
 #if SIMT_CODE <= 2 /* moments are f32 or f64 */

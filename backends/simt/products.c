@@ -16,6 +16,7 @@ enum {
     LANES = 128,
     WIDE_ROWS = 32,
     DSD_WIDE_COLS = 64,
+    DSD_WIDE_PANEL = 32,
     SPREAD_TILE = 32,
     SUM_COLS = 32,
     NORM_ROWS = 32,
@@ -25,7 +26,7 @@ enum {
 /* What the tiled kernels need, and the largest grid that every device takes. */
 enum { LOCAL_BYTES = 32 << 10, MAX_GROUPS = INT32_MAX };
 /* Sums in parts, for enough groups: groups of each compute unit, parts, terms of a part. */
-enum { UNIT_GROUPS = 16, MAX_SPLITS = 64, MIN_TERMS = 256 };
+enum { UNIT_GROUPS = 32, MAX_SPLITS = 64, MIN_TERMS = 256 };
 
 #define TRY(expression)                                                                            \
     do {                                                                                           \
@@ -192,7 +193,7 @@ static i32 split_count(const simt_device *d, i64 groups, i64 terms)
 
 /* --- Operands of the wide form --- */
 
-/* A copy that the wide form wants, in the type of the arithmetic and contiguous by rows. */
+/* A copy that the wide form wants, in the type of the arithmetic. */
 typedef struct spread {
     bool used;
     size_t at; /* in the workspace */
@@ -200,9 +201,12 @@ typedef struct spread {
     spread_arg arg;
 } spread;
 
-/* An operand [outer][inner][rows][cols] of the wide form: its strides, which become the copy's. */
+/* An operand [outer][inner][rows][cols] of the wide form: its strides, which become the copy's. A
+ * copy with panels is [outer][inner][panels][rows][panel]; its column stride is then that of a
+ * panel's first column divided by the column. */
 typedef struct operand {
     bsk_dtype dtype;
+    i64 panel; /* columns that a panel has; 0: no panels, and no copy of what is contiguous */
     i64 outer, inner, rows, cols;
     i64 *outer_stride, *inner_stride, *row_stride, *col_stride;
 } operand;
@@ -212,23 +216,26 @@ static bool spread_plan(spread *s, const operand *o, size_t *bytes)
 {
     const bool real = o->dtype == BSK_F32 || o->dtype == BSK_F64;
     const i64 outer = *o->outer_stride ? o->outer : 1; /* repeated data is copied once */
+    const i64 panel = o->panel ? o->panel : o->cols;
+    const i64 panels = panel ? bski_ceil_div(o->cols, panel) : 0;
     size_t own;
-    i64 count;
-    if (real && *o->col_stride == 1)
+    i64 count, tiles;
+    if (real && *o->col_stride == 1 && !o->panel)
         return true;
     if (!bski_mul_i64(outer, o->inner, &count) ||
-        !grid_size(count, bski_ceil_div(o->rows, SPREAD_TILE), bski_ceil_div(o->cols, SPREAD_TILE),
-                   &s->groups) ||
-        !plane_size(count, o->rows, o->cols, o->dtype, &own))
+        !grid_size(bski_ceil_div(o->rows, SPREAD_TILE), panels, bski_ceil_div(panel, SPREAD_TILE),
+                   &tiles) ||
+        !grid_size(count, tiles, 1, &s->groups) ||
+        !plane_size(count, o->rows, panels * panel, o->dtype, &own))
         return false;
     s->used = true;
     s->at = *bytes;
     s->arg = (spread_arg){*o->outer_stride, *o->inner_stride, *o->row_stride, *o->col_stride,
-                          o->inner,         o->rows,          o->cols};
-    *o->col_stride = 1;
-    *o->row_stride = o->cols;
-    *o->inner_stride = o->rows * o->cols;
-    *o->outer_stride = outer > 1 ? o->inner * o->rows * o->cols : 0;
+                          o->inner,         o->rows,          o->cols,        panel};
+    *o->col_stride = o->panel ? o->rows : 1;
+    *o->row_stride = panel;
+    *o->inner_stride = o->rows * panels * panel;
+    *o->outer_stride = outer > 1 ? o->inner * *o->inner_stride : 0;
     return bski_add_size(*bytes, own, bytes);
 }
 
@@ -257,6 +264,12 @@ typedef struct dsd_state {
 static i64 batch_stride(const bsk_tensor *t, int32_t plain_rank)
 {
     return t->rank > plain_rank && t->dims[0] > 1 ? t->strides[0] : 0;
+}
+
+/* Whether whole quads of elements stay whole and aligned across these strides. */
+static bool quads(i64 x, i64 y, i64 z)
+{
+    return x % 4 == 0 && y % 4 == 0 && z % 4 == 0;
 }
 
 static void dsd_fill(const bsk_problem *problem, dsd_arg *a)
@@ -295,6 +308,15 @@ static void dsd_fill(const bsk_problem *problem, dsd_arg *a)
     a->s_along_k = !flip;
     a->b_along_n = a->b_col == 1;
     a->c_along_n = a->c_col == 1;
+    const i64 s_other = flip ? a->s_col : a->s_row;
+    a->s_vector = quads(a->s_group, a->s_block, s_other);
+    a->b_vector = (a->b_along_n || (a->b_row == 1 && a->block_cols % 4 == 0)) &&
+                  quads(a->b_batch, a->b_along_n ? a->b_row : a->b_col, 0);
+    a->plain = (a->c_along_n || (a->c_row == 1 && a->block_rows % 4 == 0)) &&
+               quads(a->c_batch, a->c_along_n ? a->c_row : a->c_col, 0) && !p->act &&
+               p->c.dtype == problem->dtype && p->bias.dtype == BSK_NONE &&
+               p->residual.dtype == BSK_NONE && p->row_scale.dtype == BSK_NONE &&
+               p->col_scale.dtype == BSK_NONE;
 }
 
 static i64 batch_count(const bsk_tensor *t)
@@ -322,11 +344,27 @@ static bool dsd_shape(const bsk_problem *problem, bool wide, dsd_state *state, s
     if (!wide)
         return true;
     i64 none = 0;
-    /* op(S) by its columns: a row of the copy is what belongs to one k */
-    const operand s = {problem->dtype, a->groups,   t->nnz,    a->block_cols, a->block_rows,
-                       &a->s_group,    &a->s_block, &a->s_col, &a->s_row};
-    const operand b = {problem->dtype, 1,           batch_count(&p->b), a->depth, a->cols,
-                       &none,          &a->b_batch, &a->b_row,          &a->b_col};
+    /* the blocks as they lie */
+    const operand s = {problem->dtype,
+                       0,
+                       a->groups,
+                       t->nnz,
+                       t->block_rows,
+                       t->block_cols,
+                       &a->s_group,
+                       &a->s_block,
+                       a->s_along_k ? &a->s_row : &a->s_col,
+                       a->s_along_k ? &a->s_col : &a->s_row};
+    const operand b = {problem->dtype,
+                       a->cols < DSD_WIDE_PANEL ? a->cols : DSD_WIDE_PANEL,
+                       1,
+                       batch_count(&p->b),
+                       a->depth,
+                       a->cols,
+                       &none,
+                       &a->b_batch,
+                       &a->b_row,
+                       &a->b_col};
     return spread_plan(&state->s, &s, bytes) && spread_plan(&state->b, &b, bytes);
 }
 
@@ -390,6 +428,9 @@ bsk_status simt_dsd_launch(const bsk_prepared *prepared, void *queue, const void
     TRY(spread_run(&state->b, q, state->spread, a->workspace, &b));
     arg.alpha = real_bits(dtype, a->alpha);
     arg.beta = real_bits(dtype, a->beta);
+    arg.s_vector = arg.s_vector && simt_aligned(s);
+    arg.b_vector = arg.b_vector && simt_aligned(b);
+    arg.plain = arg.plain && a->beta == 0 && simt_aligned(a->c);
     const bsk_mem buffers[] = {s,
                                b,
                                a->c,
@@ -419,7 +460,8 @@ void simt_dsd_release(void *device, bsk_prepared *prepared)
 
 typedef struct sdd_state {
     const simt_kernel *product, *spread, *finish, *sums, *sums_finish;
-    bsk_mem row, col, head;
+    bsk_mem row, col, head;                /* of a block, by slot */
+    bsk_mem strips, strip_col, strip_slot; /* of the tiled form; by entry */
     spread a, b;
     i64 groups;              /* of the product */
     i64 finish_groups;       /* 0: the product stores s */
@@ -429,6 +471,17 @@ typedef struct sdd_state {
     bsum_arg sum;
     finish_arg sum_end;
 } sdd_state;
+
+static i32 sdd_tile(const sdd_arg *a)
+{
+    return tile_of(a->block_rows > a->block_cols ? a->block_rows : a->block_cols);
+}
+
+/* SDD_UNITS of a tile. */
+static i32 strip_units(i32 tile, bsk_dtype dtype)
+{
+    return tile == 64 ? (dtype == BSK_F64 ? 1 : 2) : tile == 32 && dtype == BSK_F64 ? 2 : 4;
+}
 
 static void sdd_fill(const bsk_problem *problem, sdd_arg *a)
 {
@@ -457,6 +510,41 @@ static void sdd_fill(const bsk_problem *problem, sdd_arg *a)
     a->s_type = (i32)p->s.dtype;
     a->a_along_k = a->a_k == 1;
     a->b_along_k = a->b_k == 1 && a->b_col != 1;
+    a->a_vector = (a->a_along_k || (a->a_row == 1 && a->block_rows % 4 == 0)) &&
+                  quads(a->a_batch, a->a_along_k ? a->a_row : a->a_k, 0);
+    a->b_vector = (a->b_along_k || (a->b_col == 1 && a->block_cols % 4 == 0)) &&
+                  quads(a->b_batch, a->b_along_k ? a->b_col : a->b_k, 0);
+    a->s_vector = a->block_cols % 4 == 0;
+}
+
+/* How many units, of `all` of a row, a strip takes from number `first` on: one, or `most` as long as
+ * the kernel's 32 bits reach from the first to each. */
+static i64 strip_take(const sdd_arg *a, const i32 *cols, i64 first, i64 all, i64 most)
+{
+    const i64 reach = INT32_MAX / (a->b_col > 0 ? a->b_col : 1) / a->block_cols;
+    i64 count = 1;
+    while (count < most && first + count < all &&
+           cols[(first + count) / a->tiles_n] - cols[first / a->tiles_n] < reach)
+        count++;
+    return count;
+}
+
+/* The strips of a layout, written to `strips` unless that is NULL; returns how many. */
+static i64 strips_make(const bsk_layout_tables *t, const sdd_arg *a, i32 units, sdd_strip *strips)
+{
+    i64 count = 0;
+    for (i32 h = 0; h < t->heads; h++)
+        for (i32 r = 0; r < t->grid_rows; r++) {
+            const i64 *start = t->row_start + h * ((i64)t->grid_rows + 1) + r;
+            const i64 all = (start[1] - start[0]) * a->tiles_n;
+            for (i64 first = 0, taken; first < all; first += taken, count++) {
+                taken = strip_take(a, t->row_col + start[0], first, all, units);
+                if (strips)
+                    strips[count] = (sdd_strip){r, h, (i32)(start[0] + first / a->tiles_n),
+                                                (i32)(first % a->tiles_n), (i32)taken};
+            }
+        }
+    return count;
 }
 
 /* bsum: parts [splits][cols] in the workspace. */
@@ -492,22 +580,23 @@ static bool sdd_shape(const simt_device *d, const bsk_problem *problem, sdd_stat
                       size_t *bytes)
 {
     const bsk_sdd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
     const bool wide = d && d->wide;
     sdd_arg *a = &state->arg;
     const bsk_dtype dtype = problem->dtype;
     sdd_fill(problem, a);
 
-    const i32 larger = a->block_rows > a->block_cols ? a->block_rows : a->block_cols;
-    const i32 tm = wide ? WIDE_ROWS : tile_of(larger);
+    const i32 tm = wide ? WIDE_ROWS : sdd_tile(a);
     const i64 block = (i64)a->block_rows * a->block_cols;
     i64 groups, all;
     size_t own;
     a->tiles_m = (i32)bski_ceil_div(a->block_rows, tm);
     a->tiles_n = (i32)bski_ceil_div(a->block_cols, tm);
     *bytes = 0;
-    if (!grid_size(a->groups, a->nnz, (i64)a->tiles_m * a->tiles_n, &groups) ||
-        !bski_mul_i64(a->members, a->n, &all))
+    const i64 strips = wide ? a->nnz * a->tiles_n : strips_make(t, a, strip_units(tm, dtype), NULL);
+    if (!grid_size(a->groups, strips, a->tiles_m, &groups) || !bski_mul_i64(a->members, a->n, &all))
         return false;
+    a->strips = (i32)strips;
     a->splits = d ? split_count(d, groups, all) : MAX_SPLITS;
     a->direct = a->splits == 1 && p->pairs == 1 && p->dgate.dtype == BSK_NONE;
     if (!grid_size(groups, a->splits, 1, &state->groups) || !bsum_shape(d, problem, state, bytes))
@@ -523,10 +612,10 @@ static bool sdd_shape(const simt_device *d, const bsk_problem *problem, sdd_stat
     if (!wide)
         return true;
     i64 none = 0;
-    const operand left = {dtype,       1,       batch_count(&p->a), a->n, a->rows, &none,
-                          &a->a_batch, &a->a_k, &a->a_row};
-    const operand right = {dtype,       1,       batch_count(&p->b), a->n, a->cols, &none,
-                           &a->b_batch, &a->b_k, &a->b_col};
+    const operand left = {dtype, a->block_rows, 1,       batch_count(&p->a), a->n, a->rows,
+                          &none, &a->a_batch,   &a->a_k, &a->a_row};
+    const operand right = {dtype, a->block_cols, 1,       batch_count(&p->b), a->n, a->cols,
+                           &none, &a->b_batch,   &a->b_k, &a->b_col};
     return spread_plan(&state->a, &left, bytes) && spread_plan(&state->b, &right, bytes);
 }
 
@@ -541,13 +630,38 @@ bsk_reason simt_sdd_accept(const bsk_problem *problem, const bsk_device_props *p
                                                                           : BSK_REFUSE_LIMIT;
 }
 
-/* The blocks by slot, and the head of each where there are several. */
-static bsk_status sdd_tables(simt_device *d, const bsk_layout_tables *t, sdd_state *state)
+/* The strips of the tiled form, and the blocks by entry. */
+static bsk_status strip_tables(simt_device *d, const bsk_problem *problem, sdd_state *state)
 {
+    const bsk_layout_tables *t = problem->layout;
     const bsk_allocator *allocator = &d->host->allocator;
-    TRY(table_put(d, t->slot_row, t->nnz, sizeof(i32), &state->row));
-    TRY(table_put(d, t->slot_col, t->nnz, sizeof(i32), &state->col));
-    if (t->heads == 1 || t->nnz == 0)
+    const sdd_arg *a = &state->arg;
+    TRY(table_put(d, t->row_col, t->nnz, sizeof(i32), &state->strip_col));
+    TRY(table_put(d, t->row_slot, t->nnz, sizeof(i32), &state->strip_slot));
+    if (a->strips == 0)
+        return BSK_OK;
+    sdd_strip *strips =
+        allocator->resize(allocator->user, NULL, (size_t)a->strips * sizeof *strips);
+    if (!strips)
+        return d->host->fail(d->host->context, BSK_E_NOMEM, "sdd: no memory for a table");
+    strips_make(t, a, strip_units(sdd_tile(a), problem->dtype), strips);
+    bsk_status status = table_put(d, strips, a->strips, sizeof *strips, &state->strips);
+    allocator->resize(allocator->user, strips, 0);
+    return status;
+}
+
+/* The blocks by slot, and in the wide form the head of each where there are several. */
+static bsk_status sdd_tables(simt_device *d, const bsk_problem *problem, sdd_state *state)
+{
+    const bsk_layout_tables *t = problem->layout;
+    const bsk_allocator *allocator = &d->host->allocator;
+    if (!d->wide)
+        TRY(strip_tables(d, problem, state));
+    if (d->wide || state->finish_groups) {
+        TRY(table_put(d, t->slot_row, t->nnz, sizeof(i32), &state->row));
+        TRY(table_put(d, t->slot_col, t->nnz, sizeof(i32), &state->col));
+    }
+    if (!d->wide || t->heads == 1 || t->nnz == 0)
         return BSK_OK;
     i32 *head = allocator->resize(allocator->user, NULL, (size_t)t->nnz * sizeof *head);
     if (!head)
@@ -564,8 +678,7 @@ static bsk_status sdd_kernels(simt_device *d, const bsk_problem *problem, sdd_st
 {
     const sdd_arg *a = &state->arg;
     const bsk_dtype dtype = problem->dtype;
-    const i32 larger = a->block_rows > a->block_cols ? a->block_rows : a->block_cols;
-    TRY(tile_kernel(d, "sdd", tile_of(larger), dtype, &state->product));
+    TRY(tile_kernel(d, "sdd", sdd_tile(a), dtype, &state->product));
     if (d->wide)
         TRY(tile_kernel(d, "spread", 0, dtype, &state->spread));
     if (state->finish_groups)
@@ -589,7 +702,7 @@ bsk_status simt_sdd_prepare(void *device, bsk_prepared *prepared)
     if (!status)
         status = sdd_kernels(d, problem, state);
     if (!status)
-        status = sdd_tables(d, problem->layout, state);
+        status = sdd_tables(d, problem, state);
     if (status)
         simt_sdd_release(device, prepared);
     return status;
@@ -602,9 +715,21 @@ static bsk_status sdd_pair(const sdd_state *state, simt_queue *q, const bsk_sdd_
     bsk_mem a = args->a[pair], b = args->b[pair];
     TRY(spread_run(&state->a, q, state->spread, args->workspace, &a));
     TRY(spread_run(&state->b, q, state->spread, args->workspace, &b));
-    const bsk_mem buffers[] = {a,          b,          args->s,    parts,
-                               args->gate, state->row, state->col, state->head};
-    return LAUNCH(q, state->product, state->groups, tile_lanes(q->device), buffers, *arg);
+    const bool wide = q->device->wide;
+    const bsk_mem buffers[] = {a,
+                               b,
+                               args->s,
+                               parts,
+                               args->gate,
+                               wide ? state->row : state->strips,
+                               wide ? state->col : state->strip_col,
+                               wide ? state->head : state->strip_slot};
+    sdd_arg own = *arg;
+    own.a_vector = own.a_vector && simt_aligned(a);
+    own.b_vector = own.b_vector && simt_aligned(b);
+    own.s_vector = own.s_vector && (own.direct ? own.s_group % 4 == 0 && simt_aligned(args->s)
+                                               : simt_aligned(parts));
+    return LAUNCH(q, state->product, state->groups, tile_lanes(q->device), buffers, own);
 }
 
 static bsk_status bsum_launch(const sdd_state *state, simt_queue *q, const bsk_sdd_args *args,
@@ -655,6 +780,9 @@ void simt_sdd_release(void *device, bsk_prepared *prepared)
     table_drop(device, &state->row);
     table_drop(device, &state->col);
     table_drop(device, &state->head);
+    table_drop(device, &state->strips);
+    table_drop(device, &state->strip_col);
+    table_drop(device, &state->strip_slot);
     state_free(device, prepared);
 }
 

@@ -16,7 +16,16 @@ typedef struct dsd_arg {
     i32 heads, groups;
     i32 act, c_type, d_type;
     i32 s_along_k, b_along_n, c_along_n; /* the contiguous axis of each */
+    i32 s_vector, b_vector;              /* their quads are aligned */
+    i32 plain,
+        pad; /* plain: C is alpha times the product, in its type, and its quads are aligned */
 } dsd_arg;
+
+/* Neighbours in a block row, of which sdd computes a tile: `units` tiles of blocks from tile number
+ * `tile` of entry number `entry` on. */
+typedef struct sdd_strip {
+    i32 row, head, entry, tile, units;
+} sdd_strip;
 
 typedef struct sdd_arg {
     i64 alpha, beta; /* NUM */
@@ -34,6 +43,8 @@ typedef struct sdd_arg {
     i32 a_along_k, b_along_k;
     i32 direct;     /* stores s; otherwise partial results */
     i32 accumulate; /* adds to the partial results of the pair before */
+    i32 strips;
+    i32 a_vector, b_vector, s_vector; /* their quads are aligned; s_vector: or the parts' */
     i32 pad;
 } sdd_arg;
 
@@ -64,10 +75,11 @@ typedef struct reduced_arg {
     i32 splits, accumulate;
 } reduced_arg;
 
-/* A copy in the type of the arithmetic, without gaps. */
+/* A copy in the type of the arithmetic, by panels of columns: [panels][rows][panel]. */
 typedef struct spread_arg {
     i64 outer_stride, inner_stride, row_stride, col_stride; /* of the source */
     i64 inner, rows, cols;                                  /* any number of outer members */
+    i64 panel;
 } spread_arg;
 
 #endif

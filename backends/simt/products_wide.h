@@ -1,107 +1,143 @@
-/* The products for CPUs behind OpenCL: one work item computes a tile with vectors, and what it
- * walks over repeatedly lies packed in private memory. Operands are in the type of the arithmetic,
- * and contiguous along the result's columns: spread_wide makes them so. */
+/* The products for CPUs behind OpenCL: one work item computes a tile, in strips of 8 rows and up to
+ * 2 vectors whose sums stay in registers. Operands are in the type of the arithmetic. dsd broadcasts
+ * the elements of S wherever they lie, and reads panels [depth][32] of b, for 32 columns of the
+ * result each; sdd reads panels [n][block_rows] and [n][block_cols], one for each row and column of
+ * blocks. spread_wide copies the operands to these forms. */
 
 #ifndef V
 #define WIDE_JOIN_(r) r##x16
 #define WIDE_JOIN(r)  WIDE_JOIN_(r)
 #define V             WIDE_JOIN(R)
+#if SIMT_CODE == 1
+#define WIDE_INDEX ulong16
+#else
+#define WIDE_INDEX uint16
 #endif
-#define WIDE_TM 32 /* rows of a tile */
-#define WIDE_KC 32 /* depth of a packed chunk */
-#define WIDE_RM 8  /* rows of the part of a tile that stays in registers, 2 vectors wide */
-#define DSD_NV  4  /* vectors in a row of a tile */
-#define SDD_NV  2
+#endif
+/* Elements i and i + 8 of a vector, each 8 times. */
+#define WIDE_SPLAT8(v, i)                                                                          \
+    shuffle(v, (WIDE_INDEX)(i, i, i, i, i, i, i, i, i + 8, i + 8, i + 8, i + 8, i + 8, i + 8,      \
+                            i + 8, i + 8))
+#define WIDE_TYPE (SIMT_CODE == 1 ? 1 : 2) /* the code of R */
+#define WIDE_TM   32                       /* rows of a tile */
+#define DSD_TN    64                       /* columns of a tile */
+#define WIDE_RM   8                        /* rows of a strip */
+#define WIDE_RN   32                       /* its columns: 2 vectors */
 
-/* `count` elements from p on, as vectors; 0 beyond. */
-DEVICE void FN(row_pack)(V *to, i32 vectors, const GLOBAL R *p, i64 count)
+/* `count` elements from p on, at most a vector; 0 beyond. */
+DEVICE V FN(part_load)(const GLOBAL R *p, i32 count)
 {
-    for (i32 v = 0; v < vectors; v++)
-        if (count >= (v + 1) * 16) {
-            to[v] = WIDE_LOAD(V, p + v * 16);
-        } else {
-            R *part = (R *)(to + v);
-            for (i32 j = 0; j < 16; j++)
-                part[j] = v * 16 + j < count ? p[v * 16 + j] : 0;
-        }
+    V v = 0;
+    R *part = (R *)&v;
+    for (i32 j = 0; j < 16 && j < count; j++)
+        part[j] = p[j];
+    return v;
 }
 
-/* acc += left right for 8 rows and 2 vectors; acc's rows are `stride` vectors apart. */
-DEVICE void FN(tile_add)(V *acc, i32 stride, const R *left, const V *right, i32 right_stride,
-                         i32 depth)
+/* acc0, acc1 += gate * left right over `depth`: left is 8 rows that start where left[i] says, right
+ * has `cols` columns. Constants for `cols` and `gate` leave what they need. */
+DEVICE void FN(strip_add)(V *acc0, V *acc1, const GLOBAL R *const *left, i64 left_step,
+                          const GLOBAL R *right, i64 right_step, i64 depth, i32 cols, R gate)
 {
-    V c0[WIDE_RM], c1[WIDE_RM];
-    UNROLL
-    for (i32 i = 0; i < WIDE_RM; i++) {
-        c0[i] = acc[i * stride];
-        c1[i] = acc[i * stride + 1];
-    }
-    for (i32 k = 0; k < depth; k++) {
-        const V r0 = right[k * right_stride], r1 = right[k * right_stride + 1];
+    for (i64 k = 0; k < depth; k++) {
+        const GLOBAL R *row = right + k * right_step;
+        const V r0 = gate * (cols < 16 ? FN(part_load)(row, cols) : WIDE_LOAD(V, row));
+        V r1 = 0;
+        if (cols > 16)
+            r1 = gate * (cols < 32 ? FN(part_load)(row + 16, cols - 16) : WIDE_LOAD(V, row + 16));
         UNROLL
         for (i32 i = 0; i < WIDE_RM; i++) {
-            c0[i] += left[k * WIDE_TM + i] * r0;
-            c1[i] += left[k * WIDE_TM + i] * r1;
+            const R x = left[i][k * left_step];
+            acc0[i] += x * r0;
+            if (cols > 16)
+                acc1[i] += x * r1;
         }
     }
-    UNROLL
-    for (i32 i = 0; i < WIDE_RM; i++) {
-        acc[i * stride] = c0[i];
-        acc[i * stride + 1] = c1[i];
-    }
 }
+
+/* Rows of a strip that lie `step` apart; those beyond the last are the first again. */
+#define STRIP_ROWS(left, from, step, count)                                                        \
+    const GLOBAL R *left[WIDE_RM];                                                                 \
+    UNROLL                                                                                         \
+    for (i32 i = 0; i < WIDE_RM; i++)                                                              \
+    left[i] = (from) + (i < (count) ? i : 0) * (step)
 
 KERNEL(dsd_wide, LANES)(DSD_BUFFERS(R), const dsd_arg a)
 {
     DSD_OPEN(R);
-    V acc[WIDE_TM * DSD_NV], right[WIDE_KC * DSD_NV];
-    R left[WIDE_KC * WIDE_TM];
-
     const i64 tiles = (i64)a.grid_rows * a.tiles_m;
     const i64 m = GROUP(0) / (tiles * a.tiles_n), tile = GROUP(0) % tiles;
     const i64 block_row = tile / a.tiles_m, in_block = tile % a.tiles_m * WIDE_TM;
     const i64 row0 = block_row * a.block_rows + in_block;
-    const i64 n0 = GROUP(0) / tiles % a.tiles_n * (DSD_NV * 16);
+    const i64 n0 = GROUP(0) / tiles % a.tiles_n * DSD_TN;
     const i64 block_left = a.block_rows - in_block, rows_left = a.rows - row0;
     i32 rows = (i32)(rows_left < block_left ? rows_left : block_left);
     rows = rows < WIDE_TM ? rows : WIDE_TM;
-    const i32 cols = (i32)(a.cols - n0 < DSD_NV * 16 ? a.cols - n0 : DSD_NV * 16);
     const GLOBAL i64 *range = start + m % a.heads * (a.grid_rows + 1) + block_row;
+    const i32 plain = !bias && !residual && !row_scale && !col_scale && !a.act &&
+                      NUM(a.beta) == 0 && a.c_type == WIDE_TYPE;
 
     s += (a.groups > 1 ? m / a.heads : 0) * a.s_group + in_block * a.s_row;
-    b += m * a.b_batch + n0;
-    for (i32 x = 0; x < WIDE_TM * DSD_NV; x++)
-        acc[x] = 0;
-    for (i32 x = 0; x < WIDE_KC * WIDE_TM; x++)
-        left[x] = 0;
-    for (i64 e = range[0]; e < range[1]; e++) {
-        const R g = gate ? gate[slot[e]] : 1;
-        const i64 k0 = (i64)col[e] * a.block_cols;
-        const i64 width = a.depth - k0 < a.block_cols ? a.depth - k0 : a.block_cols;
-        const GLOBAL R *from = s + slot[e] * a.s_block;
-        if (g == 0)
-            continue;
-        for (i64 k1 = 0; k1 < width; k1 += WIDE_KC) {
-            const i32 depth = (i32)(width - k1 < WIDE_KC ? width - k1 : WIDE_KC);
-            for (i32 k = 0; k < depth; k++) {
-                FN(row_pack)(right + k * DSD_NV, DSD_NV, b + (k0 + k1 + k) * a.b_row, cols);
-                for (i32 r = 0; r < rows; r++)
-                    left[k * WIDE_TM + r] = g * from[(k1 + k) * a.s_col + r];
+    b += m * a.b_batch;
+    for (i64 n = n0; n < n0 + DSD_TN && n < a.cols; n += WIDE_RN)
+        for (i32 r = 0; r < rows; r += WIDE_RM) {
+            const i32 strip = rows - r < WIDE_RM ? rows - r : WIDE_RM;
+            const i32 cols = (i32)(a.cols - n < WIDE_RN ? a.cols - n : WIDE_RN);
+            V acc0[WIDE_RM], acc1[WIDE_RM], sums[WIDE_RM * 2];
+            UNROLL
+            for (i32 i = 0; i < WIDE_RM; i++)
+                acc0[i] = acc1[i] = 0;
+            for (i64 e = range[0]; e < range[1]; e++) {
+                const i64 k0 = (i64)col[e] * a.block_cols;
+                const i64 width = a.depth - k0 < a.block_cols ? a.depth - k0 : a.block_cols;
+                const GLOBAL R *right = b + k0 * a.b_row + n * a.b_col;
+                STRIP_ROWS(left, s + slot[e] * a.s_block + r * a.s_row, a.s_row, strip);
+                if (gate && gate[slot[e]] == 0)
+                    continue;
+                if (gate || cols < WIDE_RN)
+                    FN(strip_add)
+                (acc0, acc1, left, a.s_col, right, a.b_row, width, cols, gate ? gate[slot[e]] : 1);
+                else FN(strip_add)(acc0, acc1, left, a.s_col, right, a.b_row, width, WIDE_RN, 1);
             }
-            for (i32 r = 0; r < rows; r += WIDE_RM)
-                for (i32 v = 0; v * 16 < cols; v += 2)
-                    FN(tile_add)(acc + r * DSD_NV + v, DSD_NV, left + r, right + v, DSD_NV, depth);
-        }
-    }
-    const R *sums = (const R *)acc;
-    if (a.c_along_n)
-        for (i32 r = 0; r < rows; r++)
-            for (i32 n = 0; n < cols; n++)
+            UNROLL
+            for (i32 i = 0; i < WIDE_RM; i++) {
+                sums[2 * i] = acc0[i];
+                sums[2 * i + 1] = acc1[i];
+            }
+            const R *sum = (const R *)sums;
+            const i64 row = row0 + r;
+            if (plain) {
+                GLOBAL R *to = (GLOBAL R *)c + m * a.c_batch + row * a.c_row + n * a.c_col;
+                if (a.c_along_n)
+                    for (i32 i = 0; i < strip; i++)
+                        for (i32 j = 0; j < cols; j++)
+                            to[i * a.c_row + j] = NUM(a.alpha) * sum[i * WIDE_RN + j];
+                else
+                    for (i32 j = 0; j < cols; j++)
+                        for (i32 i = 0; i < strip; i++)
+                            to[i * a.c_row + j * a.c_col] = NUM(a.alpha) * sum[i * WIDE_RN + j];
+                continue;
+            }
+            for (i32 x = 0; x < strip * cols; x++) {
+                const i32 i = a.c_along_n ? x / cols : x % strip;
+                const i32 j = a.c_along_n ? x % cols : x / strip;
                 FN(dsd_store)
-    (&a, c, bias, residual, row_scale, col_scale, m, row0 + r, n0 + n, sums[r * DSD_NV * 16 + n]);
-    else for (i32 n = 0; n < cols; n++) for (i32 r = 0; r < rows; r++)
-        FN(dsd_store)(&a, c, bias, residual, row_scale, col_scale, m, row0 + r, n0 + n,
-                      sums[r * DSD_NV * 16 + n]);
+                (&a, c, bias, residual, row_scale, col_scale, m, row + i, n + j,
+                 sum[i * WIDE_RN + j]);
+            }
+        }
+}
+
+/* The sums of an 8 x 8 tile: vectors hold two n at a time, lanes 8 to 15 the later one. */
+DEVICE void FN(eights_add)(V *acc, const GLOBAL R *left, const GLOBAL R *right, i64 count)
+{
+    for (i64 k = 0; k < count; k += 2) {
+        const V l = k + 1 < count ? WIDE_LOAD(V, left + k * 8) : FN(part_load)(left + k * 8, 8);
+        const V r = k + 1 < count ? WIDE_LOAD(V, right + k * 8) : FN(part_load)(right + k * 8, 8);
+        UNROLL
+        for (i32 i = 0; i < 8; i++)
+            acc[i] += WIDE_SPLAT8(l, i) * r;
+    }
 }
 
 KERNEL(sdd_wide, LANES)
@@ -116,8 +152,6 @@ KERNEL(sdd_wide, LANES)
     OPEN(const i32, slot_row);
     OPEN(const i32, slot_col);
     OPEN(const i32, slot_head);
-    V acc[WIDE_TM * SDD_NV], right[WIDE_KC * SDD_NV];
-    V left[WIDE_KC * SDD_NV]; /* rows, as many as columns */
 
     const i32 tiles = a.tiles_m * a.tiles_n, tile = (i32)(GROUP(0) % tiles);
     const i64 slot = GROUP(0) / tiles % a.nnz;
@@ -125,63 +159,99 @@ KERNEL(sdd_wide, LANES)
     const i64 split = GROUP(0) / tiles / a.nnz / a.groups;
     const R g = gate ? gate[slot] : 1;
     const i32 in_row = tile / a.tiles_n * WIDE_TM, in_col = tile % a.tiles_n * WIDE_TM;
-    const i64 row0 = (i64)slot_row[slot] * a.block_rows + in_row;
-    const i64 col0 = (i64)slot_col[slot] * a.block_cols + in_col;
-    const i64 rows_left = a.rows - row0, cols_left = a.cols - col0;
-    i32 rows = (i32)(rows_left < a.block_rows - in_row ? rows_left : a.block_rows - in_row);
-    i32 cols = (i32)(cols_left < a.block_cols - in_col ? cols_left : a.block_cols - in_col);
+    const i64 row0 = (i64)slot_row[slot] * a.block_rows, col0 = (i64)slot_col[slot] * a.block_cols;
+    i32 rows = (i32)(a.rows - row0 < a.block_rows ? a.rows - row0 : a.block_rows) - in_row;
+    i32 cols = (i32)(a.cols - col0 < a.block_cols ? a.cols - col0 : a.block_cols) - in_col;
     rows = rows < WIDE_TM ? rows : WIDE_TM;
     cols = cols < WIDE_TM ? cols : WIDE_TM;
+    const i32 eights = a.block_rows == 8 && a.block_cols == 8;
+    const i32 plain = a.direct && !a.gate_mode && NUM(a.beta) == 0 && a.s_type == WIDE_TYPE;
     const i64 first = FN(sdd_first)(&a, group, slot_head ? slot_head[slot] : 0);
     const i64 begin = a.n / a.splits * split + a.n % a.splits * split / a.splits;
     i64 end = a.n / a.splits * (split + 1) + a.n % a.splits * (split + 1) / a.splits;
 
-    if (a.gate_mode && g == 0 && (a.direct || a.gate_mode == 1))
-        end = begin;
-    for (i32 x = 0; x < WIDE_TM * SDD_NV; x++)
-        acc[x] = 0;
-    for (i64 m = 0; m < a.members; m++) {
-        const GLOBAL R *at = a_rows + (first + m * a.heads) * a.a_batch + row0;
-        const GLOBAL R *bt = b_rows + (first + m * a.heads) * a.b_batch + col0;
-        for (i64 k0 = begin; k0 < end; k0 += WIDE_KC) {
-            const i32 depth = (i32)(end - k0 < WIDE_KC ? end - k0 : WIDE_KC);
-            for (i32 k = 0; k < depth; k++) {
-                FN(row_pack)(left + k * SDD_NV, SDD_NV, at + (k0 + k) * a.a_k, rows);
-                FN(row_pack)(right + k * SDD_NV, SDD_NV, bt + (k0 + k) * a.b_k, cols);
-            }
-            for (i32 r = 0; r < rows; r += WIDE_RM)
-                FN(tile_add)(acc + r * SDD_NV, SDD_NV, (const R *)left + r, right, SDD_NV, depth);
-        }
-    }
     if (a.gate_mode == 1 && g == 0 && !a.direct)
         return;
-    const R *sums = (const R *)acc;
-    for (i32 r = 0; r < rows; r++)
-        for (i32 n = 0; n < cols; n++)
-            FN(sdd_store)
-    (&a, s, parts, split, group, slot, (i64)(in_row + r) * a.block_cols + in_col + n, g,
-     sums[r * SDD_NV * 16 + n]);
+    if (a.gate_mode && g == 0 && a.direct)
+        end = begin;
+    for (i32 r = 0; r < rows; r += WIDE_RM) {
+        const i32 strip = rows - r < WIDE_RM ? rows - r : WIDE_RM;
+        V acc0[WIDE_RM], acc1[WIDE_RM], sums[WIDE_RM * 2];
+        UNROLL
+        for (i32 i = 0; i < WIDE_RM; i++)
+            acc0[i] = acc1[i] = 0;
+        for (i64 m = 0; m < a.members; m++) {
+            const i64 member = first + m * a.heads;
+            const GLOBAL R *at =
+                a_rows + member * a.a_batch + row0 * a.a_row + begin * a.a_k + in_row + r;
+            const GLOBAL R *bt =
+                b_rows + member * a.b_batch + col0 * a.b_col + begin * a.b_k + in_col;
+            STRIP_ROWS(left, at, 1, strip);
+            if (eights)
+                FN(eights_add)(acc0, at, bt, end - begin);
+            else if (cols == WIDE_RN)
+                FN(strip_add)(acc0, acc1, left, a.a_k, bt, a.b_k, end - begin, WIDE_RN, 1);
+            else if (cols == 16)
+                FN(strip_add)(acc0, acc1, left, a.a_k, bt, a.b_k, end - begin, 16, 1);
+            else
+                FN(strip_add)(acc0, acc1, left, a.a_k, bt, a.b_k, end - begin, cols, 1);
+        }
+        UNROLL
+        for (i32 i = 0; i < WIDE_RM; i++) {
+            sums[2 * i] = acc0[i];
+            sums[2 * i + 1] = acc1[i];
+        }
+        R *sum = (R *)sums;
+        if (eights)
+            for (i32 x = 0; x < 64; x++)
+                sum[x / 8 * WIDE_RN + x % 8] += sum[x / 8 * WIDE_RN + x % 8 + 8];
+        if (plain) {
+            GLOBAL R *to = (GLOBAL R *)s + group * a.s_group + slot * a.block_rows * a.block_cols +
+                           (i64)(in_row + r) * a.block_cols + in_col;
+            for (i32 i = 0; i < strip; i++)
+                for (i32 j = 0; j < cols; j++)
+                    to[i * a.block_cols + j] = NUM(a.alpha) * sum[i * WIDE_RN + j];
+            continue;
+        }
+        for (i32 i = 0; i < strip; i++)
+            for (i32 j = 0; j < cols; j++) {
+                const i64 element = (i64)(in_row + r + i) * a.block_cols + in_col + j;
+                FN(sdd_store)(&a, s, parts, split, group, slot, element, g, sum[i * WIDE_RN + j]);
+            }
+    }
 }
 
-/* to[m][r][c] = from, in the type of the arithmetic and without gaps: tiles of 32 x 32. */
+/* to[m] = from, in the type of the arithmetic and by panels of columns; tiles of up to 32 x 32. */
 KERNEL(spread_wide, LANES)(BUF(const T, from), BUF(R, to), const spread_arg a)
 {
     OPEN(const T, from);
     OPEN(R, to);
-    const i64 tiles_n = (a.cols + 31) / 32, tiles = (a.rows + 31) / 32 * tiles_n;
-    const i64 m = GROUP(0) / tiles, tile = GROUP(0) % tiles;
-    const i64 row0 = tile / tiles_n * 32, col0 = tile % tiles_n * 32;
+    const i64 across = (a.panel + 31) / 32, panels = (a.cols + a.panel - 1) / a.panel;
+    const i64 down = (a.rows + 31) / 32, m = GROUP(0) / (across * panels * down);
+    const i64 panel = GROUP(0) / across % panels, in_panel = GROUP(0) % across * 32;
+    const i64 row0 = GROUP(0) / (across * panels) % down * 32, col0 = panel * a.panel + in_panel;
+    const i64 own = a.panel - in_panel, cols_left = a.cols - col0;
     const i32 rows = (i32)(a.rows - row0 < 32 ? a.rows - row0 : 32);
-    const i32 cols = (i32)(a.cols - col0 < 32 ? a.cols - col0 : 32);
+    const i32 width = (i32)(own < 32 ? own : 32);
+    const i32 cols = cols_left < width ? (i32)cols_left : width;
     from += m / a.inner * a.outer_stride + m % a.inner * a.inner_stride + row0 * a.row_stride +
             col0 * a.col_stride;
-    to += (m * a.rows + row0) * a.cols + col0;
+    to += ((m * panels + panel) * a.rows + row0) * a.panel + in_panel;
     if (a.row_stride == 1)
-        for (i32 c = 0; c < cols; c++)
-            for (i32 r = 0; r < rows; r++)
-                to[r * a.cols + c] = LD(from, r + c * a.col_stride);
+        for (i32 r = 0; r < rows; r += 8)
+            for (i32 c = 0; c < cols; c++) {
+                const GLOBAL T *at = from + r + c * a.col_stride;
+                GLOBAL R *put = to + r * a.panel + c;
+                if (rows - r < 8)
+                    for (i32 i = 0; i < rows - r; i++)
+                        put[i * a.panel] = LD(at, i);
+                else
+                    UNROLL
+                for (i32 i = 0; i < 8; i++)
+                    put[i * a.panel] = LD(at, i);
+            }
     else
         for (i32 r = 0; r < rows; r++)
             for (i32 c = 0; c < cols; c++)
-                to[r * a.cols + c] = LD(from, r * a.row_stride + c * a.col_stride);
+                to[r * a.panel + c] = LD(from, r * a.row_stride + c * a.col_stride);
 }

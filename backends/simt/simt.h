@@ -43,30 +43,56 @@ typedef uchar u8;
 #define LOCAL           __local
 #define LOCAL_ARG       __local
 #define DEVICE          static inline
+#define DEVICE_APART    __attribute__((noinline)) static
 #define BUF(type, name) __global type *name##_base, const i64 name##_byte
 #define OPEN(type, name)                                                                           \
     __global type *name =                                                                          \
         (__global type *)(name##_base ? (__global char *)name##_base + name##_byte : 0)
 #define KERNEL(name, size)                                                                         \
     __kernel __attribute__((reqd_work_group_size(size, 1, 1))) void NAME(name)
-#define GROUP(axis)       ((i64)get_group_id(axis))
-#define GROUPS(axis)      ((i64)get_num_groups(axis))
-#define LANE              ((i32)get_local_id(0))
-#define BARRIER()         barrier(CLK_LOCAL_MEM_FENCE)
-#define GLOBAL_BARRIER()  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
-#define U32_AS_F32        as_float
-#define F32_AS_U32        as_uint
-#define FMA(a, b, c)      mad(a, b, c)
-#define MATH(fn)          fn /* one name for float and double */
-#define I64_AS_F64        as_double
-#define F64_AS_U64        as_ulong
-#define UNROLL            _Pragma("unroll")
-#define NO_UNROLL         _Pragma("unroll 1")
-#define FAST_DIVIDE(a, b) native_divide(a, b) /* f32, a few units */
+#define GROUP(axis)      ((i64)get_group_id(axis))
+#define GROUPS(axis)     ((i64)get_num_groups(axis))
+#define LANE             ((i32)get_local_id(0))
+#define BARRIER()        barrier(CLK_LOCAL_MEM_FENCE)
+#define GLOBAL_BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
+#define U32_AS_F32       as_float
+#define F32_AS_U32       as_uint
+#define FMA(a, b, c)     mad(a, b, c)
+#define MATH(fn)         fn /* one name for float and double */
+#define I64_AS_F64       as_double
+#define F64_AS_U64       as_ulong
+#define UNROLL           _Pragma("unroll")
+#define NO_UNROLL        _Pragma("unroll 1")
+#ifndef SIMT_NVIDIA /* compute capability as 90 for 9.0; the host sets it, to 0 for other makers */
+#define SIMT_NVIDIA 0
+#endif
+#if SIMT_NVIDIA == 0
+#define FAST_DIVIDE(a, b) native_divide(a, b) /* f32, a few units; b is not beyond 2^126 */
 #define FAST_EXP2(x)      native_exp2(x)      /* f32; may flush what is below 2^-126 */
+#endif
 
 typedef uint2 u32x2;
 typedef uint4 u32x4;
+
+DEVICE void u32x2_store(__global u32x2 *p, u32x2 q)
+{
+    *p = q;
+}
+
+DEVICE void u32x4_store(__global u32x4 *p, u32x4 q)
+{
+    *p = q;
+}
+
+DEVICE void u32x4_store_local(__local u32x4 *p, u32x4 q)
+{
+    *p = q;
+}
+
+DEVICE void f32_load4_local(const __local f32 *p, f32 *v)
+{
+    vstore4(*(const __local float4 *)p, 0, v);
+}
 
 DEVICE f32 f16_load(const __global u16 *p)
 {
@@ -181,7 +207,13 @@ DEVICE u64 F64_AS_U64(f64 value)
 
 #define LOCAL              __shared__
 #define DEVICE             static __device__ __forceinline__
+#define DEVICE_APART       static __device__ __noinline__
 #define KERNEL(name, size) extern "C" __global__ __launch_bounds__(size) void NAME(name)
+#if defined(__CUDA_ARCH__)
+/* Three groups of a multiprocessor hide more than what a few registers in memory cost. */
+#define KERNEL_DENSE(name, size)                                                                   \
+    extern "C" __global__ __launch_bounds__(size, 384 / (size)) void NAME(name)
+#endif
 #define GROUP(axis)        ((i64)SIMT_AXIS(blockIdx, axis))
 #define GROUPS(axis)       ((i64)SIMT_AXIS(gridDim, axis))
 #define SIMT_AXIS(v, axis) ((axis) == 0 ? v.x : (axis) == 1 ? v.y : v.z)
@@ -195,22 +227,39 @@ DEVICE u64 F64_AS_U64(f64 value)
 #define F64_AS_U64(v)      ((u64)__double_as_longlong(v))
 #define UNROLL             _Pragma("unroll")
 #define NO_UNROLL          _Pragma("unroll 1")
-#define FAST_DIVIDE(a, b)  __fdividef(a, b)
-#if defined(__CUDA_ARCH__)
-#define FAST_EXP2 exp2_flushed
-#else
-#define FAST_EXP2(x) exp2f(x)
+#if !defined(__CUDA_ARCH__)
+#define FAST_DIVIDE(a, b) __fdividef(a, b)
+#define FAST_EXP2(x)      exp2f(x)
 #endif
 
 typedef uint2 u32x2;
 typedef uint4 u32x4;
 
 #if defined(__CUDA_ARCH__)
-DEVICE f32 exp2_flushed(f32 x)
+/* nvcc takes many a store of a uint4 apart, and does not always join the parts again. */
+#define SIMT_STORES
+DEVICE void u32x2_store(u32x2 *p, u32x2 q)
 {
-    f32 y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};"
+                 :
+                 : "l"(__cvta_generic_to_global(p)), "r"(q.x), "r"(q.y)
+                 : "memory");
+}
+
+DEVICE void u32x4_store(u32x4 *p, u32x4 q)
+{
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(__cvta_generic_to_global(p)), "r"(q.x), "r"(q.y), "r"(q.z), "r"(q.w)
+                 : "memory");
+}
+
+DEVICE void u32x4_store_local(u32x4 *p, u32x4 q)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"((u32)__cvta_generic_to_shared(p)), "r"(q.x), "r"(q.y), "r"(q.z), "r"(q.w)
+                 : "memory");
 }
 #endif
 
@@ -224,15 +273,31 @@ DEVICE void f16_store(u16 *p, f32 v)
     *p = __half_as_ushort(__float2half_rn(v));
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 /* one instruction rounds two numbers */
-#define SIMT_BF16_PACK bf16_round_pair
-DEVICE u32 bf16_round_pair(f32 low, f32 high)
-{
-    u32 word;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-    return word;
-}
 #endif
+
+/* Four aligned neighbours in local memory. */
+DEVICE void f32_load4_local(const f32 *p, f32 *v)
+{
+    UNROLL
+    for (i32 e = 0; e < 4; e++)
+        v[e] = p[e];
+}
+
+#ifndef SIMT_STORES
+DEVICE void u32x2_store(u32x2 *p, u32x2 q)
+{
+    *p = q;
+}
+
+DEVICE void u32x4_store(u32x4 *p, u32x4 q)
+{
+    *p = q;
+}
+
+DEVICE void u32x4_store_local(u32x4 *p, u32x4 q)
+{
+    *p = q;
+}
 #endif
 
 /* Four and eight f16 numbers at an address aligned to their size. The conversions work on memory,
@@ -267,7 +332,7 @@ DEVICE void f16_store4(u16 *p, const f32 *v)
     for (i32 e = 0; e < 4; e++)
         f16_store(h + e, v[e]);
     u32x2 q = {h[0] | (u32)h[1] << 16, h[2] | (u32)h[3] << 16};
-    *(u32x2 *)p = q;
+    u32x2_store((u32x2 *)p, q);
 }
 
 DEVICE void f16_store8(u16 *p, const f32 *v)
@@ -278,11 +343,54 @@ DEVICE void f16_store8(u16 *p, const f32 *v)
         f16_store(h + e, v[e]);
     u32x4 q = {h[0] | (u32)h[1] << 16, h[2] | (u32)h[3] << 16, h[4] | (u32)h[5] << 16,
                h[6] | (u32)h[7] << 16};
-    *(u32x4 *)p = q;
+    u32x4_store((u32x4 *)p, q);
 }
 #endif
 
 /* ================================================================================== common ==== */
+
+/* A kernel that holds much in registers, in groups of 128. */
+#ifndef KERNEL_DENSE
+#define KERNEL_DENSE KERNEL
+#endif
+
+/* A function of its own: for what is long and seldom called, and would cost its callers registers. */
+#ifndef DEVICE_APART
+#define DEVICE_APART DEVICE
+#endif
+
+/* Instructions that NVIDIA's compilers make of no expression, or with others around them. */
+#if defined(__CUDA_ARCH__)
+#define SIMT_NVIDIA (__CUDA_ARCH__ / 10)
+#elif !defined(SIMT_NVIDIA)
+#define SIMT_NVIDIA 0
+#endif
+#if SIMT_NVIDIA
+#define FAST_EXP2         exp2_flushed
+#define FAST_DIVIDE(a, b) ((a)*inverse_flushed(b))
+DEVICE f32 exp2_flushed(f32 x)
+{
+    f32 y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE f32 inverse_flushed(f32 x)
+{
+    f32 y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+#endif
+#if SIMT_NVIDIA >= 80 /* one instruction rounds two numbers */
+#define SIMT_BF16_PACK bf16_round_pair
+DEVICE u32 bf16_round_pair(f32 low, f32 high)
+{
+    u32 word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+#endif
 
 /* Values of bsk_dtype, for arguments whose type is known at run time only. */
 enum {
@@ -349,7 +457,7 @@ DEVICE void bf16_store4(GLOBAL u16 *p, const f32 *v)
     u32x2 q;
     q.x = bf16_pack(v);
     q.y = bf16_pack(v + 2);
-    *(GLOBAL u32x2 *)p = q;
+    u32x2_store((GLOBAL u32x2 *)p, q);
 }
 
 DEVICE void bf16_store8(GLOBAL u16 *p, const f32 *v)
@@ -359,7 +467,7 @@ DEVICE void bf16_store8(GLOBAL u16 *p, const f32 *v)
     q.y = bf16_pack(v + 2);
     q.z = bf16_pack(v + 4);
     q.w = bf16_pack(v + 6);
-    *(GLOBAL u32x4 *)p = q;
+    u32x4_store((GLOBAL u32x4 *)p, q);
 }
 
 DEVICE void f32_load4(const GLOBAL f32 *p, f32 *v)
@@ -378,7 +486,7 @@ DEVICE void f32_store4(GLOBAL f32 *p, const f32 *v)
     q.y = F32_AS_U32(v[1]);
     q.z = F32_AS_U32(v[2]);
     q.w = F32_AS_U32(v[3]);
-    *(GLOBAL u32x4 *)p = q;
+    u32x4_store((GLOBAL u32x4 *)p, q);
 }
 
 /* Loads and stores through a type that is an argument. */
