@@ -41,6 +41,8 @@ typedef struct bski_cuda_run {
     unsigned threads, cluster;
     size_t shared_bytes;
     void **arguments;
+    bool early; /* may start before the queue's earlier work ends, for which the kernel waits itself
+                   (griddepcontrol, sm90) before it touches anything but tables of its plan */
 } bski_cuda_run;
 
 bsk_status bski_cuda_launch(const bski_cuda_queue *queue, const bski_cuda_run *run);

@@ -230,15 +230,22 @@ bsk_status bski_cuda_launch(const bski_cuda_queue *queue, const bski_cuda_run *r
     const bski_cuda_device *d = (const bski_cuda_device *)queue->simt.device;
     if (!run->grid[0] || !run->grid[1] || !run->grid[2])
         return BSK_OK;
-    cudaLaunchAttribute cluster = {.id = cudaLaunchAttributeClusterDimension,
-                                   .val.clusterDim = {run->cluster, 1, 1}};
+    cudaLaunchAttribute attributes[2];
+    unsigned count = 0;
+    if (run->cluster > 1)
+        attributes[count++] = (cudaLaunchAttribute){.id = cudaLaunchAttributeClusterDimension,
+                                                    .val.clusterDim = {run->cluster, 1, 1}};
+    if (run->early)
+        attributes[count++] =
+            (cudaLaunchAttribute){.id = cudaLaunchAttributeProgrammaticStreamSerialization,
+                                  .val.programmaticStreamSerializationAllowed = 1};
     const cudaLaunchConfig_t config = {
         .gridDim = {run->grid[0], run->grid[1], run->grid[2]},
         .blockDim = {run->threads, 1, 1},
         .dynamicSmemBytes = run->shared_bytes,
         .stream = queue->stream,
-        .attrs = &cluster,
-        .numAttrs = run->cluster > 1,
+        .attrs = attributes,
+        .numAttrs = count,
     };
     cudaError_t error;
     ON_DEVICE(error, d, cudaLaunchKernelExC(&config, run->function, run->arguments));

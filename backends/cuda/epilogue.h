@@ -1,0 +1,202 @@
+/* What the tuned dsd kernels do with a sum before they store it, shared by all of them:
+ *
+ *   pre = alpha * sum * row_scale * col_scale + bias + beta * C_old,   C = act(pre) + residual.
+ *
+ * The host fills a dsd_epilogue at plan time, and adds addresses and scalars at launch; kernels
+ * get it as an argument. In the words of dsd, C is [features, n]; features or n are contiguous. */
+#ifndef BSKI_CUDA_EPILOGUE_H
+#define BSKI_CUDA_EPILOGUE_H
+
+#include <stdint.h>
+
+#include <bsk/backend.h>
+
+/* Elements that dsd_finish handles at once: 16 bytes of a 16-bit type. */
+enum { DSD_RUN = 8 };
+
+typedef struct dsd_matrix {
+    char *data;
+    int64_t feature, n, batch; /* strides, elements */
+    int32_t type;              /* bsk_dtype; BSK_NONE: absent */
+    int32_t wide;              /* runs of DSD_RUN elements are aligned to 16 bytes */
+} dsd_matrix;
+
+typedef struct dsd_epilogue {
+    dsd_matrix c, residual;
+    const float *bias, *row_scale, *col_scale; /* [features], [features], [n]; NULL: none */
+    int64_t features, n;
+    float alpha, beta;
+    int32_t act;     /* bsk_act */
+    int32_t along_n; /* C's contiguous axis is n */
+    int32_t plain;   /* C = alpha * sum, 16-bit, runs along features that are aligned */
+    int32_t plain_n; /* the same with runs along n */
+} dsd_epilogue;
+
+#ifndef __CUDACC__
+
+/* Whether the kernels do what the problem, of op dsd, asks for. */
+bsk_reason bski_cuda_epilogue_accept(const bsk_problem *problem);
+void bski_cuda_epilogue_fill(const bsk_problem *problem, dsd_epilogue *epilogue);
+/* Adds one run's addresses and scalars. */
+void bski_cuda_epilogue_bind(const bsk_dsd_args *args, dsd_epilogue *epilogue);
+
+#else
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#define EPILOGUE_FN static __device__ __forceinline__
+
+/* Two numbers rounded to a 16-bit type; the first is the lower half. */
+EPILOGUE_FN uint32_t dsd_pack(bool bf16, float low, float high)
+{
+    uint32_t both;
+    if (bf16) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+        memcpy(&both, &pair, sizeof both);
+    } else {
+        const __half2 pair = __floats2half2_rn(low, high);
+        memcpy(&both, &pair, sizeof both);
+    }
+    return both;
+}
+
+EPILOGUE_FN float2 dsd_unpack(bool bf16, uint32_t both)
+{
+    if (bf16)
+        return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));
+    __half2 pair;
+    memcpy(&pair, &both, sizeof pair);
+    return __half22float2(pair);
+}
+
+EPILOGUE_FN float dsd_activate(int act, float x)
+{
+    if (act == BSK_ACT_NONE)
+        return x;
+    if (act == BSK_ACT_RELU)
+        return x <= 0 ? 0 : x; /* keeps NaN */
+    if (act == BSK_ACT_GELU_ERF)
+        return 0.5f * x * erfcf(-x * 0.70710678118654752f);
+    /* The others are x * sigmoid(v(x)); gelu: (1 + tanh(u)) / 2 = sigmoid(2 u). */
+    const float v = act == BSK_ACT_GELU         ? 1.59576912160573071f * (x + 0.044715f * x * x * x)
+                    : act == BSK_ACT_QUICK_GELU ? 1.702f * x
+                                                : x;
+    return x / (1 + expf(-v));
+}
+
+/* Reads and writes elements at .. at + count - 1 of a contiguous axis; the rest of v is left. */
+EPILOGUE_FN void dsd_read(const dsd_matrix &m, int64_t at, int count, float (&v)[DSD_RUN])
+{
+    if (m.type == BSK_F32) {
+        const float *p = (const float *)m.data + at;
+        if (m.wide && count == DSD_RUN) {
+            const float4 a = *(const float4 *)p, b = *(const float4 *)(p + 4);
+            v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+            v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < DSD_RUN; i++)
+            if (i < count)
+                v[i] = p[i];
+        return;
+    }
+    const bool bf16 = m.type == BSK_BF16;
+    const uint16_t *p = (const uint16_t *)m.data + at;
+    if (m.wide && count == DSD_RUN) {
+        const uint4 all = *(const uint4 *)p;
+        const uint32_t word[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 pair = dsd_unpack(bf16, word[i]);
+            v[2 * i] = pair.x;
+            v[2 * i + 1] = pair.y;
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < DSD_RUN; i++)
+        if (i < count)
+            v[i] = dsd_unpack(bf16, p[i]).x;
+}
+
+EPILOGUE_FN void dsd_write(const dsd_matrix &m, int64_t at, int count, const float (&v)[DSD_RUN])
+{
+    if (m.type == BSK_F32) {
+        float *p = (float *)m.data + at;
+        if (m.wide && count == DSD_RUN) {
+            *(float4 *)p = make_float4(v[0], v[1], v[2], v[3]);
+            *(float4 *)(p + 4) = make_float4(v[4], v[5], v[6], v[7]);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < DSD_RUN; i++)
+            if (i < count)
+                p[i] = v[i];
+        return;
+    }
+    const bool bf16 = m.type == BSK_BF16;
+    uint16_t *p = (uint16_t *)m.data + at;
+    if (m.wide && count == DSD_RUN) {
+        *(uint4 *)p = make_uint4(dsd_pack(bf16, v[0], v[1]), dsd_pack(bf16, v[2], v[3]),
+                                 dsd_pack(bf16, v[4], v[5]), dsd_pack(bf16, v[6], v[7]));
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < DSD_RUN; i++)
+        if (i < count)
+            p[i] = (uint16_t)dsd_pack(bf16, v[i], 0);
+}
+
+/* Finishes and stores a run of sums: of DSD_RUN features from `feature` on at sample n, or with
+ * along_n of one feature at DSD_RUN samples from n on. Elements outside of C are left out; runs
+ * begin at multiples of DSD_RUN. */
+EPILOGUE_FN void dsd_finish(const dsd_epilogue &e, float (&v)[DSD_RUN], int64_t feature, int64_t n,
+                            int64_t batch)
+{
+    const int64_t begin = e.along_n ? n : feature, end = e.along_n ? e.n : e.features;
+    const int count = end - begin < DSD_RUN ? (int)(end - begin) : DSD_RUN;
+    if (count <= 0 || feature >= e.features || n >= e.n)
+        return;
+    const int64_t at = batch * e.c.batch + feature * e.c.feature + n * e.c.n;
+    float old[DSD_RUN], extra[DSD_RUN];
+    if (e.beta != 0)
+        dsd_read(e.c, at, count, old);
+    if (e.residual.type != BSK_NONE) {
+        const dsd_matrix &r = e.residual;
+        const int64_t from = batch * r.batch + feature * r.feature + n * r.n;
+        const int64_t step = e.along_n ? r.n : r.feature;
+        if (step == 1)
+            dsd_read(r, from, count, extra);
+        else
+#pragma unroll
+            for (int i = 0; i < DSD_RUN; i++) {
+                float one[DSD_RUN];
+                if (i < count)
+                    dsd_read(r, from + i * step, 1, one);
+                extra[i] = one[0];
+            }
+    }
+#pragma unroll
+    for (int i = 0; i < DSD_RUN; i++) {
+        const int64_t f = e.along_n ? feature : feature + i, s = e.along_n ? n + i : n;
+        if (i >= count)
+            continue;
+        float x = e.alpha * v[i];
+        if (e.row_scale)
+            x *= e.row_scale[f];
+        if (e.col_scale)
+            x *= e.col_scale[s];
+        if (e.bias)
+            x += e.bias[f];
+        if (e.beta != 0)
+            x += e.beta * old[i];
+        x = dsd_activate(e.act, x);
+        v[i] = e.residual.type != BSK_NONE ? x + extra[i] : x;
+    }
+    dsd_write(e.c, at, count, v);
+}
+
+#endif
+#endif

@@ -1,0 +1,242 @@
+/* Instructions of sm75 and sm80 that C++ has no words for: matrix loads from shared memory,
+ * products of a warp and asynchronous copies. Device code only.
+ *
+ * Fragments of one lane, with g = lane / 4 and t = lane % 4; a register of 16-bit elements holds
+ * two neighbours along k, the lower one in the lower half:
+ *
+ *     product    a (rows x k)                             b (k x columns)     d (f32)
+ *     m16n8k16   a[0] = (g, 2t)     a[2] = (g, 2t+8)      b[0] = (2t, g)      d[0] = (g, 2t)
+ *                a[1] = (g+8, 2t)   a[3] = (g+8, 2t+8)    b[1] = (2t+8, g)    d[1] = (g, 2t+1)
+ *     m16n8k8    a[0] = (g, 2t)     a[1] = (g+8, 2t)      b[0] = (2t, g)      d[2] = (g+8, 2t)
+ *     the same   a[0] = (g, t)      a[2] = (g, t+4)       b[0] = (t, g)       d[3] = (g+8, 2t+1)
+ *     for tf32   a[1] = (g+8, t)    a[3] = (g+8, t+4)     b[1] = (t+4, g)
+ *
+ * ldmatrix reads 8 x 8 matrices of 16-bit elements by rows of 16 bytes: lane l gives the address of
+ * row l % 8 of matrix l / 8, and gets elements (g, 2t) and (g, 2t+1) of each; with trans, elements
+ * (2t, g) and (2t+1, g). So a matrix whose rows run along k is loaded as it is, for a and b alike,
+ * and one whose rows run across k is loaded with trans. */
+#ifndef BSKI_CUDA_MMA_H
+#define BSKI_CUDA_MMA_H
+
+#include <stdint.h>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#define MMA_DEVICE static __device__ __forceinline__
+
+/* The address that instructions on shared memory take. */
+MMA_DEVICE uint32_t mma_shared(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* --- Loads --- */
+
+MMA_DEVICE void ldmatrix_x1(uint32_t *r, uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+                 : "=r"(r[0])
+                 : "r"(address)
+                 : "memory");
+}
+
+MMA_DEVICE void ldmatrix_x2(uint32_t *r, uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(address)
+                 : "memory");
+}
+
+MMA_DEVICE void ldmatrix_x4(uint32_t *r, uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+MMA_DEVICE void ldmatrix_x1_trans(uint32_t *r, uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+                 : "=r"(r[0])
+                 : "r"(address)
+                 : "memory");
+}
+
+MMA_DEVICE void ldmatrix_x2_trans(uint32_t *r, uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(address)
+                 : "memory");
+}
+
+MMA_DEVICE void ldmatrix_x4_trans(uint32_t *r, uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+/* --- Products: d += a b, in f32 --- */
+
+/* By the type of a and b: __nv_bfloat16 (sm80) or __half. With MMA_SM75 defined, what sm75 has is
+ * all that is used: k16 is two products of k8, and copies are loads and stores. */
+template <typename T> MMA_DEVICE void mma_m16n8k16(float *d, const uint32_t *a, const uint32_t *b);
+template <typename T> MMA_DEVICE void mma_m16n8k8(float *d, const uint32_t *a, const uint32_t *b);
+
+#define MMA_K16(type, name)                                                                        \
+    template <>                                                                                    \
+    __device__ __forceinline__ void mma_m16n8k16<type>(float *d, const uint32_t *a,                \
+                                                       const uint32_t *b)                          \
+    {                                                                                              \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                        \
+                     ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"        \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                              \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));          \
+    }
+MMA_K16(__nv_bfloat16, "bf16")
+#ifndef MMA_SM75
+MMA_K16(__half, "f16")
+#endif
+#undef MMA_K16
+
+#define MMA_K8(type, name)                                                                         \
+    template <>                                                                                    \
+    __device__ __forceinline__ void mma_m16n8k8<type>(float *d, const uint32_t *a,                 \
+                                                      const uint32_t *b)                           \
+    {                                                                                              \
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." name "." name                         \
+                     ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"                    \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                              \
+                     : "r"(a[0]), "r"(a[1]), "r"(b[0]));                                           \
+    }
+MMA_K8(__nv_bfloat16, "bf16")
+MMA_K8(__half, "f16")
+#undef MMA_K8
+
+#ifdef MMA_SM75
+template <>
+__device__ __forceinline__ void mma_m16n8k16<__half>(float *d, const uint32_t *a, const uint32_t *b)
+{
+    mma_m16n8k8<__half>(d, a, b);
+    mma_m16n8k8<__half>(d, a + 2, b + 1);
+}
+#endif
+
+/* Elements are f32 bits that mma_tf32 has rounded. */
+MMA_DEVICE void mma_m16n8k8_tf32(float *d, const uint32_t *a, const uint32_t *b)
+{
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* To the nearest tf32, ties away from zero. */
+MMA_DEVICE uint32_t mma_tf32(float v)
+{
+    uint32_t r;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
+    return r;
+}
+
+/* Two numbers rounded to 16 bits each: lo in the lower half. */
+template <typename T> MMA_DEVICE uint32_t mma_pack(float lo, float hi);
+
+template <> __device__ __forceinline__ uint32_t mma_pack<__nv_bfloat16>(float lo, float hi)
+{
+    const __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
+    return *(const uint32_t *)&v;
+}
+
+template <> __device__ __forceinline__ uint32_t mma_pack<__half>(float lo, float hi)
+{
+    const __half2 v = __floats2half2_rn(lo, hi);
+    return *(const uint32_t *)&v;
+}
+
+/* --- Asynchronous copies (sm80): global to shared memory, in groups that a lane waits for --- */
+
+#ifdef MMA_SM75
+
+MMA_DEVICE void cp_async_16(uint32_t shared, const void *global, uint32_t bytes)
+{
+    const unsigned short *p = (const unsigned short *)global;
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (bytes == 16) {
+        v = *(const uint4 *)p;
+    } else if (bytes) {
+        uint32_t word[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (uint32_t e = 0; e < 8; e++)
+            if (2 * e < bytes)
+                word[e / 2] |= (uint32_t)p[e] << 16 * (e % 2);
+        v = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
+MMA_DEVICE void cp_async_commit(void)
+{
+}
+
+template <int PENDING> MMA_DEVICE void cp_async_wait(void)
+{
+}
+
+#else
+
+/* 16 bytes past the first-level cache; of the source only `bytes` are read, the rest is zeros. */
+MMA_DEVICE void cp_async_16(uint32_t shared, const void *global, uint32_t bytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared),
+                 "l"(__cvta_generic_to_global(global)), "r"(bytes)
+                 : "memory");
+}
+
+/* The same through the first-level cache: 4, 8 or 16 bytes. */
+template <int SIZE> MMA_DEVICE void cp_async_ca(uint32_t shared, const void *global, uint32_t bytes)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared),
+                 "l"(__cvta_generic_to_global(global)), "n"(SIZE), "r"(bytes)
+                 : "memory");
+}
+
+MMA_DEVICE void cp_async_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Waits until at most PENDING of this lane's latest groups are under way. */
+template <int PENDING> MMA_DEVICE void cp_async_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+#endif
+
+/* --- Launches that overlap (sm90; nothing before) --- */
+
+/* Lets the queue's next kernel start, as far as it may start early. */
+MMA_DEVICE void grid_allow_next(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/* Waits for the queue's earlier kernels, and for their stores. */
+MMA_DEVICE void grid_wait(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#endif

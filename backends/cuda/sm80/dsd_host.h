@@ -1,0 +1,19 @@
+/* The host side that the entries of dsd in this folder share. */
+#ifndef BSKI_CUDA_SM80_DSD_HOST_H
+#define BSKI_CUDA_SM80_DSD_HOST_H
+
+#include <backends/cuda/sm80/dsd_arg.h>
+#include <backends/cuda/sm80/host.h>
+
+/* What all entries ask for. */
+bsk_reason bski_dsd80_accept(const bsk_problem *problem);
+
+void bski_dsd80_plan_free(simt_device *d, bsk_prepared *prepared);
+
+/* Entries for any minibatch, by their kernels for each number of features. */
+double bski_dsd80_mma_seconds(const bsk_problem *problem, const bsk_device_props *props,
+                              const kernel_row *rows);
+bsk_status bski_dsd80_mma_prepare(void *device, bsk_prepared *prepared, const kernel_row *rows);
+bsk_status bski_dsd80_mma_launch(const bsk_prepared *prepared, void *queue, const void *args);
+
+#endif

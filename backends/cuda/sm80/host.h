@@ -1,0 +1,99 @@
+/* What the host sides of the sm80 products share: arrays of the host's allocator, tables on the
+ * device, and the rates by which they estimate their time. */
+#ifndef BSKI_CUDA_SM80_HOST_H
+#define BSKI_CUDA_SM80_HOST_H
+
+#include <backends/cuda/cuda.h>
+#include <backends/cuda/epilogue.h>
+#include <common/checked.h>
+
+#define TRY(expression)                                                                            \
+    do {                                                                                           \
+        bsk_status try_status = (expression);                                                      \
+        if (try_status)                                                                            \
+            return try_status;                                                                     \
+    } while (0)
+
+#define FAMILY(name)                                                                               \
+    bsk_reason cuda_##name##_accept(const bsk_problem *problem, const bsk_device_props *props);    \
+    double cuda_##name##_seconds(const bsk_problem *problem, const bsk_device_props *props);       \
+    bsk_status cuda_##name##_prepare(void *device, bsk_prepared *prepared);                        \
+    bsk_status cuda_##name##_launch(const bsk_prepared *prepared, void *queue, const void *args);  \
+    void cuda_##name##_release(void *device, bsk_prepared *prepared);
+
+/* A kernel for tiles of so many features and columns. The address of the symbol that the compiler
+ * makes for a kernel stands for it. */
+typedef struct kernel_row {
+    const void *function; /* NULL behind the last row */
+    const char *name;
+    bsk_dtype dtype;
+    int32_t features, columns;
+    int32_t stage_bytes, stages;
+} kernel_row;
+
+/* Bytes of a stage of 32 of the depth. */
+#define STAGE_BYTES(features, columns) (((features) + (columns)) * 32 * 2)
+
+/* The first kernel for tiles of so many features and at least so many columns. */
+static inline const kernel_row *kernel_find(const kernel_row *rows, bsk_dtype dtype,
+                                            int32_t features, int64_t columns)
+{
+    for (; rows->function; rows++)
+        if (rows->dtype == dtype && rows->features == features && rows->columns >= columns)
+            return rows;
+    return NULL;
+}
+
+/* Measured rates: multiply-adds of a compute unit in a second, its bytes from the second-level
+ * cache, bytes from memory for all units; the time of a launch, and of one for a small minibatch
+ * with its look-ups, which nothing hides. */
+static const double unit_products = 1.0e12, unit_cache_bytes = 3.4e10, memory_bytes = 4.0e12,
+                    launch_seconds = 2.5e-6, narrow_seconds = 6e-6;
+
+static inline double maximum(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static inline void *host_array(const bsk_host *host, int64_t count, size_t size)
+{
+    size_t bytes;
+    if (!bski_mul_size((size_t)(count > 0 ? count : 1), size, &bytes))
+        return NULL;
+    return host->allocator.resize(host->allocator.user, NULL, bytes);
+}
+
+static inline void host_drop(const bsk_host *host, void *array)
+{
+    if (array)
+        host->allocator.resize(host->allocator.user, array, 0);
+}
+
+/* A table in device memory; empty ones are never read. */
+static inline bsk_status table_put(simt_device *d, const void *data, int64_t count, size_t size,
+                                   bsk_mem *mem)
+{
+    return count > 0 ? d->api->table(d, data, (size_t)count * size, mem) : BSK_OK;
+}
+
+static inline void table_drop(simt_device *d, bsk_mem *mem)
+{
+    if (mem->kind != BSK_MEM_NULL)
+        d->api->table_free(d, mem);
+}
+
+static inline int32_t log2_of(int32_t v)
+{
+    int32_t shift = 0;
+    while (v >> (shift + 1))
+        shift++;
+    return shift;
+}
+
+/* Whether runs of 8 elements that are a stride apart are aligned alike. */
+static inline bool aligned(int64_t stride)
+{
+    return stride % DSD_RUN == 0;
+}
+
+#endif

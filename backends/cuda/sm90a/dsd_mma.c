@@ -1,0 +1,966 @@
+/* dsd for blocks of 8, 16 and 32 by mma.sync: what to compute where, in which order.
+ *
+ * op(S) is cut into units of 8, 16 or 32 outputs, and each unit's weights into steps of 16 features
+ * (units of 8: into pairs of any two blocks of 8 features). A *panel* is the units of a tile of
+ * outputs; its *stages* are the windows of 128 or 64 features in which one of its units has
+ * weights, each in as many parts as the ring's slots ask for. All lists depend on the layout and
+ * the shapes alone. */
+#include <string.h>
+
+#include <backends/cuda/cuda.h>
+#include <backends/cuda/sm90a/dsd_mma.h>
+#include <backends/cuda/tensor_map.h>
+#include <common/checked.h>
+#include <common/layout.h>
+
+enum {
+    SHARED_BYTES = 227 << 10,
+    RING_BYTES = SHARED_BYTES - DSD_MMA_RING,
+    SLOT_UNIT = 1024, /* of the 128-byte swizzle */
+    MIN_SLOTS = 4,
+    MAX_SLOTS = 10,
+    CODE_BYTES = 4,
+    IMAGE_UNIT = 16,
+    MIN_ROOM = 4096, /* of a slot, for weights */
+    ALIGNMENT = 128
+};
+
+#define TRY(expression)                                                                            \
+    do {                                                                                           \
+        bsk_status try_status = (expression);                                                      \
+        if (try_status)                                                                            \
+            return try_status;                                                                     \
+    } while (0)
+
+bsk_reason cuda_sm90a_dsd_mma_accept(const bsk_problem *problem, const bsk_device_props *props);
+double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_props *props);
+bsk_status cuda_sm90a_dsd_mma_prepare(void *device, bsk_prepared *prepared);
+bsk_status cuda_sm90a_dsd_mma_launch(const bsk_prepared *prepared, void *queue, const void *args);
+bsk_status cuda_sm90a_dsd_mma_pack(const bsk_prepared *prepared, void *queue, bsk_mem s,
+                                   bsk_mem packed);
+void cuda_sm90a_dsd_mma_release(void *device, bsk_prepared *prepared);
+
+/* --- Shape --- */
+
+typedef struct shape {
+    int32_t unit, step;       /* outputs of a unit; features of a bit of its masks: 16 or 8 */
+    int32_t depth;            /* features of a window: 128 or 64 */
+    int32_t warp_units;       /* units of a warp */
+    int32_t warp_cols;        /* warps side by side in a tile */
+    int32_t panel_units;      /* units of a tile */
+    int32_t samples;          /* rows of a tile */
+    int32_t block_i, block_j; /* of op(S) */
+    int64_t row_stride, feature_stride; /* of an element in a block */
+    int64_t outputs, features, n;
+    int64_t units, panels, windows, row_tiles;
+    bool cn, wide;
+    bski_cuda_tensor b;
+} shape;
+
+/* The largest unit that divides both sides of a block. */
+static int32_t unit_of(int32_t rows, int32_t cols)
+{
+    return rows % 32 == 0 && cols % 16 == 0   ? 32
+           : rows % 16 == 0 && cols % 16 == 0 ? 16
+           : rows % 8 == 0 && cols % 8 == 0   ? 8
+                                              : 0;
+}
+
+/* The activations as the copy engine reads them: boxes 128 bytes wide. */
+static bski_cuda_tensor tensor_of(const bsk_tensor *b, bool cn, int32_t samples)
+{
+    bski_cuda_tensor t = {.dtype = b->dtype, .rank = 2, .swizzle = 128};
+    t.dims[0] = b->dims[cn ? 1 : 0];
+    t.dims[1] = b->dims[cn ? 0 : 1];
+    t.strides[0] = 1;
+    t.strides[1] = b->strides[cn ? 0 : 1];
+    t.box[0] = 64;
+    t.box[1] = cn ? 64 : samples;
+    return t;
+}
+
+/* Tiles 512 outputs wide read activations once for more outputs, and weights for fewer samples. */
+static bool wide_wins(const bsk_layout_tables *t, int64_t outputs)
+{
+    enum { SQUARE_OUTPUTS = 256, MAX_DENSITY_PERCENT = 30 };
+    const double kept = (double)t->nnz * t->block_rows * t->block_cols;
+    return outputs > SQUARE_OUTPUTS &&
+           100 * kept < MAX_DENSITY_PERCENT * (double)t->rows * (double)t->cols;
+}
+
+/* Bytes of activations of a stage. */
+static int64_t x_bytes(const shape *s)
+{
+    return (int64_t)s->samples * s->depth * 2;
+}
+
+/* Deep stages, as each costs a turn of every warp, if there is room for enough of them: warps that
+ * have more to do must not stop the others. */
+static int32_t depth_of(const shape *s, const bsk_layout_tables *t)
+{
+    enum { ENOUGH = 4 };
+    const double density =
+        (double)t->nnz * t->block_rows * t->block_cols / ((double)t->rows * (double)t->cols);
+    const double weights = 1.1 * density * DSD_MMA_TILE / s->samples * DSD_MMA_DEPTH * 2;
+    const double slot = (double)s->samples * DSD_MMA_DEPTH * 2 + weights;
+    return (double)RING_BYTES < ENOUGH * slot ? DSD_MMA_DEPTH / 2 : DSD_MMA_DEPTH;
+}
+
+static bsk_reason shape_set(const bsk_problem *problem, shape *s)
+{
+    const bsk_dsd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    const bool flip = p->transpose_s != 0;
+    *s = (shape){0};
+    if (p->b.rank != 2 || t->heads != 1)
+        return BSK_REFUSE_RANK;
+    s->block_i = flip ? t->block_cols : t->block_rows;
+    s->block_j = flip ? t->block_rows : t->block_cols;
+    s->row_stride = flip ? 1 : t->block_cols;
+    s->feature_stride = flip ? t->block_cols : 1;
+    s->outputs = flip ? t->cols : t->rows;
+    s->features = flip ? t->rows : t->cols;
+    s->n = p->b.dims[1];
+    s->unit = unit_of(s->block_i, s->block_j);
+    if (!s->unit)
+        return BSK_REFUSE_BLOCK;
+    if (s->outputs > INT32_MAX / 2 || s->features > INT32_MAX / 2 || s->n > INT32_MAX / 2)
+        return BSK_REFUSE_LIMIT;
+    s->wide = wide_wins(t, s->outputs);
+    s->step = s->unit == 8 ? 8 : 16;
+    s->samples = s->wide ? 64 : 128;
+    s->warp_units = DSD_MMA_TILE / 64 / DSD_MMA_WARPS / s->unit;
+    s->panel_units = DSD_MMA_TILE / s->samples / s->unit;
+    s->warp_cols = s->panel_units / s->warp_units;
+    s->units = bski_ceil_div(s->outputs, s->unit);
+    s->panels = bski_ceil_div(s->units, s->panel_units);
+    s->depth = depth_of(s, t);
+    s->windows = bski_ceil_div(s->features, s->depth);
+    s->row_tiles = bski_ceil_div(s->n, s->samples);
+    if (s->panels * s->row_tiles > INT32_MAX / 2)
+        return BSK_REFUSE_LIMIT;
+    if (!s->n)
+        return BSK_ACCEPT;
+    for (int cn = 0; cn < 2; cn++) {
+        s->cn = cn;
+        s->b = tensor_of(&p->b, s->cn, s->samples);
+        if (p->b.strides[cn] == 1 && bski_cuda_tensor_fits(&s->b))
+            return BSK_ACCEPT;
+    }
+    return BSK_REFUSE_STRIDE;
+}
+
+bsk_reason cuda_sm90a_dsd_mma_accept(const bsk_problem *problem, const bsk_device_props *props)
+{
+    const bsk_dsd_params *p = problem->params;
+    shape s;
+    (void)props;
+    if (p->gate.dtype != BSK_NONE)
+        return BSK_REFUSE_OPTION;
+    const bsk_reason reason = shape_set(problem, &s);
+    return reason ? reason : bski_cuda_epilogue_accept(problem);
+}
+
+double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_props *props)
+{
+    /* Bytes a second from L2 into shared memory, and through shared memory in all; seconds of a
+     * launch, of a tile's end and of a feature's share of a stage's turn. Measured. */
+    static const double copy_rate = 8.2e12, shared_rate = 28e12;
+    static const double launch = 5e-6, tile = 1e-6, turn = 1.6e-9;
+    enum { STEP_FEATURES = 16, X_STEP_BYTES = 64 * 16 * 2 };
+    const bsk_layout_tables *t = problem->layout;
+    shape s;
+    if (shape_set(problem, &s) || !s.n)
+        return launch;
+    const double kept = (double)t->nnz * t->block_rows * t->block_cols;
+    const double density = kept / ((double)s.outputs * (double)s.features);
+    const double rows = (double)(s.row_tiles * s.samples);
+    /* Half a pair is missing in each unit of 8 and stage, where it has any. */
+    const double pairs = s.unit == 8 ? 1 + 0.5 / (1 + density * s.depth / 8) : 1;
+    const double steps = rows / 64 * pairs * kept / (STEP_FEATURES * s.unit);
+    const double filled = (double)s.row_tiles *
+                          ((double)s.panels * (double)s.features * s.samples + pairs * kept) * 2;
+    const double shared = filled + steps * (X_STEP_BYTES + STEP_FEATURES * 2 * s.unit);
+    const double tiles = (double)(s.panels * s.row_tiles);
+    const double blocks = props->compute_units > 0 ? props->compute_units : 1;
+    const double turns = tiles / blocks, whole = (double)(int64_t)(turns + 0.999);
+    const double copies = filled / copy_rate / turns;
+    const double reads = shared / shared_rate / turns + turn * (double)s.features;
+    const double work = copies > reads ? copies : reads;
+    return launch + (work + tile) * (whole > turns ? whole : turns);
+}
+
+/* --- Lists --- */
+
+/* A stage, as the host sees it. */
+typedef struct stage_plan {
+    int64_t window;
+    uint32_t bits; /* of the masks: its part of the window */
+    int64_t codes; /* units of 8: the first piece of codes */
+} stage_plan;
+
+/* What prepare computes on the host. */
+typedef struct lists {
+    const bsk_allocator *allocator;
+    shape s;
+    bski_lines lines;
+    int32_t *place;  /* [units] of a unit in the panels */
+    int32_t *column; /* [panels * panel_units] first output, or -1 */
+    uint16_t *mask;  /* [panels * windows * panel_units] bit by step */
+    int32_t *stage;  /* [panels * windows] the first; -1: none */
+    uint8_t *cuts;   /* [panels * windows] log2 of the parts of a window */
+    int32_t *stage_start;
+    dsd_mma_stage *stages;
+    stage_plan *plan;
+    dsd_mma_part *parts;
+    uint32_t *codes; /* of rounds; in pieces */
+    dsd_mma_step *steps;
+    dsd_mma_tile *tiles;
+    int32_t *tile_start;
+    int64_t stage_count, step_count, piece_count, image_bytes, tile_count;
+    int32_t blocks, slots;
+    uint32_t slot_bytes;
+} lists;
+
+static void lists_free(lists *l)
+{
+    void *const all[] = {l->place,       l->column, l->mask,      l->stage, l->cuts,
+                         l->stage_start, l->stages, l->plan,      l->parts, l->codes,
+                         l->steps,       l->tiles,  l->tile_start};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        bski_table_free(l->allocator, all[i]);
+}
+
+static const uint16_t *masks_of(const lists *l, int64_t panel, int64_t window)
+{
+    return l->mask + (panel * l->s.windows + window) * l->s.panel_units;
+}
+
+/* The bits of a part of a window that is cut in 1 << cuts. */
+static uint32_t part_bits(const shape *s, int cuts, int part)
+{
+    const int bits = s->depth / s->step >> cuts;
+    return ((1u << bits) - 1) << (part * bits);
+}
+
+static int count_bits(uint32_t v)
+{
+    return __builtin_popcount(v);
+}
+
+/* Steps of a unit in a part of a window; of units of 8, pairs. */
+static int unit_steps(const shape *s, uint16_t mask, uint32_t bits)
+{
+    const int count = count_bits(mask & bits);
+    return s->unit == 8 ? (count + 1) / 2 : count;
+}
+
+/* Steps of a warp's first `units` units. */
+static int steps_of(const shape *s, const uint16_t *masks, uint32_t bits, int32_t units)
+{
+    int steps = 0;
+    for (int32_t u = 0; u < units; u++)
+        steps += unit_steps(s, masks[u], bits);
+    return steps;
+}
+
+/* As dsd_mma_part has them. */
+static uint32_t part_counts(const shape *s, const uint16_t *masks, uint32_t bits)
+{
+    uint32_t counts = 0;
+    for (int32_t u = 0; u < s->warp_units; u++)
+        counts |= (uint32_t)unit_steps(s, masks[u], bits) << 4 * u;
+    return counts;
+}
+
+static int64_t step_bytes(const shape *s)
+{
+    return s->unit == 8 ? 256 : s->unit * 32;
+}
+
+/* What one part of a window needs. */
+typedef struct part_size {
+    int64_t steps, pieces, bytes;
+} part_size;
+
+static part_size part_measure(const lists *l, const uint16_t *masks, uint32_t bits)
+{
+    part_size size = {.steps = steps_of(&l->s, masks, bits, l->s.panel_units)};
+    if (size.steps) /* two more codes are read than there are */
+        size.pieces = bski_ceil_div((size.steps + 2) * CODE_BYTES, DSD_MMA_PIECE);
+    size.bytes = size.steps * step_bytes(&l->s) + size.pieces * DSD_MMA_PIECE;
+    return size;
+}
+
+/* The fewest parts of a window that fit in `most` bytes each, as log2; at most one for each 16
+ * features. */
+static int window_cuts(const lists *l, const uint16_t *masks, int64_t most)
+{
+    const int finest = l->s.depth == DSD_MMA_DEPTH ? 3 : 2;
+    for (int cuts = 0; cuts < finest; cuts++) {
+        bool fits = true;
+        for (int part = 0; part < 1 << cuts; part++)
+            fits &= part_measure(l, masks, part_bits(&l->s, cuts, part)).bytes <= most;
+        if (fits)
+            return cuts;
+    }
+    return finest;
+}
+
+static int64_t slot_room(const shape *s, int slots)
+{
+    return RING_BYTES / slots / SLOT_UNIT * SLOT_UNIT - x_bytes(s);
+}
+
+/* Cuts all windows for a ring of so many slots; the number of stages. */
+static int64_t cut_windows(lists *l, int slots, int64_t *largest)
+{
+    const int64_t room = slot_room(&l->s, slots);
+    int64_t stages = 0;
+    *largest = 0;
+    for (int64_t i = 0; i < l->s.panels * l->s.windows; i++) {
+        const uint16_t *masks = l->mask + i * l->s.panel_units;
+        const int cuts = window_cuts(l, masks, room);
+        l->cuts[i] = (uint8_t)cuts;
+        for (int part = 0; part < 1 << cuts; part++) {
+            const int64_t bytes = part_measure(l, masks, part_bits(&l->s, cuts, part)).bytes;
+            stages += bytes > 0;
+            *largest = bytes > *largest ? bytes : *largest;
+        }
+    }
+    return stages;
+}
+
+/* The deepest ring that does not cost more stages than a few in a hundred. */
+static void ring_choose(lists *l)
+{
+    int64_t largest;
+    const int64_t fewest = cut_windows(l, MIN_SLOTS, &largest);
+    int slots = MAX_SLOTS;
+    while (slots > MIN_SLOTS && (slot_room(&l->s, slots) < MIN_ROOM ||
+                                 cut_windows(l, slots, &largest) > fewest + fewest / 32))
+        slots--;
+    l->stage_count = cut_windows(l, slots, &largest);
+    const int64_t bytes = x_bytes(&l->s) + largest;
+    l->slot_bytes = (uint32_t)(bski_ceil_div(bytes, SLOT_UNIT) * SLOT_UNIT);
+    l->slots = (int32_t)(RING_BYTES / l->slot_bytes);
+    l->slots = l->slots < DSD_MMA_MAX_STAGES ? l->slots : DSD_MMA_MAX_STAGES;
+}
+
+/* One kept step of a unit: its source's corner and its place. */
+typedef struct kept {
+    int64_t unit, feature, source; /* source: element */
+    int32_t valid;                 /* features that are in the matrix */
+} kept;
+
+typedef void (*kept_fn)(lists *l, const kept *k);
+
+/* Calls `visit` for every step, unit by unit with ascending features. */
+static void kept_each(lists *l, kept_fn visit)
+{
+    const shape *s = &l->s;
+    const int64_t block = (int64_t)s->block_i * s->block_j;
+    for (int64_t unit = 0; unit < s->units; unit++) {
+        const int64_t line = unit * s->unit / s->block_i, row = unit * s->unit % s->block_i;
+        for (int64_t e = l->lines.start[line]; e < l->lines.start[line + 1]; e++)
+            for (int32_t j = 0; j < s->block_j; j += s->step) {
+                kept k = {.unit = unit, .feature = (int64_t)l->lines.index[e] * s->block_j + j};
+                const int64_t left = s->features - k.feature;
+                if (left <= 0)
+                    break;
+                k.valid = (int32_t)(left < s->step ? left : s->step);
+                k.source = l->lines.slot[e] * block + row * s->row_stride + j * s->feature_stride;
+                visit(l, &k);
+            }
+    }
+}
+
+/* Where a step belongs. */
+typedef struct spot {
+    int64_t panel, window;
+    int32_t unit; /* of the panel */
+    int32_t bit;
+} spot;
+
+static spot spot_of(const lists *l, const kept *k)
+{
+    const int32_t place = l->place[k->unit];
+    return (spot){place / l->s.panel_units, k->feature / l->s.depth, place % l->s.panel_units,
+                  (int32_t)(k->feature % l->s.depth / l->s.step)};
+}
+
+static void kept_mark(lists *l, const kept *k)
+{
+    const spot at = spot_of(l, k);
+    uint16_t *mask = l->mask + (at.panel * l->s.windows + at.window) * l->s.panel_units + at.unit;
+    *mask = (uint16_t)(*mask | 1u << at.bit);
+}
+
+static void stage_fill(lists *l, int64_t panel, int64_t window, uint32_t bits, part_size size,
+                       int64_t at, int64_t stages)
+{
+    const uint16_t *masks = masks_of(l, panel, window);
+    dsd_mma_part *part =
+        l->parts + l->stage_start[panel] * l->s.warp_cols + at - l->stage_start[panel];
+    int64_t steps = 0;
+    l->plan[at] = (stage_plan){.window = window, .bits = bits, .codes = l->piece_count};
+    l->stages[at] =
+        (dsd_mma_stage){(int32_t)(window * l->s.depth), (uint32_t)(l->image_bytes / IMAGE_UNIT),
+                        (uint32_t)size.bytes, 0};
+    for (int32_t w = 0; w < l->s.warp_cols; w++, part += stages) {
+        const uint16_t *m = masks + w * l->s.warp_units;
+        const int64_t start = size.pieces * DSD_MMA_PIECE + steps * step_bytes(&l->s);
+        *part =
+            (dsd_mma_part){part_counts(&l->s, m, bits), (uint16_t)(start / 256), (uint16_t)steps};
+        steps += steps_of(&l->s, m, bits, l->s.warp_units);
+    }
+    l->image_bytes += size.bytes;
+    l->piece_count += size.pieces;
+    l->step_count += size.steps;
+}
+
+static int64_t panel_stages(const lists *l, int64_t panel)
+{
+    int64_t count = 0;
+    for (int64_t w = 0; w < l->s.windows; w++) {
+        const int cuts = l->cuts[panel * l->s.windows + w];
+        for (int part = 0; part < 1 << cuts; part++)
+            count += part_measure(l, masks_of(l, panel, w), part_bits(&l->s, cuts, part)).bytes > 0;
+    }
+    return count;
+}
+
+static void stages_fill(lists *l)
+{
+    int64_t at = 0;
+    for (int64_t panel = 0; panel < l->s.panels; panel++) {
+        const int64_t stages = panel_stages(l, panel);
+        l->stage_start[panel] = (int32_t)at;
+        for (int64_t w = 0; w < l->s.windows; w++) {
+            const int cuts = l->cuts[panel * l->s.windows + w];
+            l->stage[panel * l->s.windows + w] = (int32_t)at;
+            for (int part = 0; part < 1 << cuts; part++) {
+                const uint32_t bits = part_bits(&l->s, cuts, part);
+                const part_size size = part_measure(l, masks_of(l, panel, w), bits);
+                if (size.bytes)
+                    stage_fill(l, panel, w, bits, size, at++, stages);
+            }
+        }
+    }
+    l->stage_start[l->s.panels] = (int32_t)at;
+}
+
+/* The stage that holds a step. */
+static int64_t stage_of(const lists *l, const spot *at)
+{
+    int64_t stage = l->stage[at->panel * l->s.windows + at->window];
+    while (!(l->plan[stage].bits >> at->bit & 1))
+        stage++;
+    return stage;
+}
+
+/* Where 8 features lie in a stage. */
+static uint32_t code_of(const shape *s, int32_t feature)
+{
+    return (uint32_t)(s->cn ? feature * 128 : feature / 64 * s->samples * 128 + feature % 64 * 2);
+}
+
+static void kept_pack(lists *l, const kept *k)
+{
+    const shape *s = &l->s;
+    const spot at = spot_of(l, k);
+    const int64_t stage = stage_of(l, &at), first = l->stage_start[at.panel];
+    const int64_t stages = l->stage_start[at.panel + 1] - first;
+    const uint32_t bits = l->plan[stage].bits;
+    const int32_t warp = at.unit / s->warp_units, unit = at.unit % s->warp_units;
+    const uint16_t *m = masks_of(l, at.panel, at.window) + warp * s->warp_units;
+    const dsd_mma_part *part = l->parts + first * s->warp_cols + warp * stages + (stage - first);
+    const int rank = count_bits(m[unit] & bits & ((1u << at.bit) - 1));
+    const int step = steps_of(s, m, bits, unit) + (s->unit == 8 ? rank / 2 : rank);
+    const int32_t feature = at.bit * s->step;
+    uint32_t *code =
+        l->codes + l->plan[stage].codes * (DSD_MMA_PIECE / CODE_BYTES) + part->codes + step;
+    if (s->unit == 8 && rank % 2) { /* the second of its pair */
+        dsd_mma_step *pair = &l->steps[l->step_count - 1];
+        pair->second = (uint32_t)(k->source / 8);
+        pair->valid |= (uint32_t)k->valid << 16;
+        *code = (*code & 0xffff) | code_of(s, feature) << 16;
+        return;
+    }
+    *code = code_of(s, feature) | (s->unit == 8 ? DSD_MMA_NO_SECOND : code_of(s, feature + 8))
+                                      << 16;
+    l->steps[l->step_count++] =
+        (dsd_mma_step){l->stages[stage].weights +
+                           (part->weights * 256u + (uint32_t)(step * step_bytes(s))) / IMAGE_UNIT,
+                       (uint32_t)(k->source / 8), 0, (uint32_t)k->valid};
+}
+
+/* Copies of the codes, which are part of the image, too. */
+static void codes_pack(lists *l)
+{
+    for (int64_t i = 0; i < l->stage_count; i++) {
+        const int64_t first = l->plan[i].codes;
+        const int64_t end = i + 1 < l->stage_count ? l->plan[i + 1].codes : l->piece_count;
+        for (int64_t p = first; p < end; p++)
+            l->steps[l->step_count++] = (dsd_mma_step){
+                l->stages[i].weights + (uint32_t)((p - first) * (DSD_MMA_PIECE / IMAGE_UNIT)),
+                (uint32_t)p, 0, 0};
+    }
+}
+
+/* --- Tiles --- */
+
+typedef struct heap_item {
+    double load;
+    int32_t block;
+} heap_item;
+
+static bool heap_less(heap_item a, heap_item b)
+{
+    return a.load < b.load || (a.load == b.load && a.block < b.block);
+}
+
+/* Restores the order after the smallest item, the first, has grown. */
+static void heap_sink(heap_item *heap, int32_t count)
+{
+    const heap_item item = heap[0];
+    int32_t at = 0;
+    for (int32_t child; (child = 2 * at + 1) < count; at = child) {
+        child += child + 1 < count && heap_less(heap[child + 1], heap[child]);
+        if (!heap_less(heap[child], item))
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = item;
+}
+
+/* What a tile of a panel costs, in bytes into shared memory; storing it costs about so many. */
+static double panel_cost(const lists *l, int64_t panel)
+{
+    enum { STORE_COST = 160 << 10 };
+    double cost = STORE_COST;
+    for (int64_t i = l->stage_start[panel]; i < l->stage_start[panel + 1]; i++)
+        cost += (double)x_bytes(&l->s) + 4.0 * l->stages[i].bytes;
+    return cost;
+}
+
+/* The panels by descending cost; ties as they are. */
+static void panels_sort(const lists *l, double *cost, int32_t *order)
+{
+    for (int32_t i = 0; i < l->s.panels; i++) {
+        cost[i] = panel_cost(l, i);
+        int32_t at = i;
+        for (; at > 0 && cost[order[at - 1]] < cost[i]; at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+    }
+}
+
+static dsd_mma_tile tile_of(const lists *l, int32_t panel, int64_t sample)
+{
+    const int32_t first = l->stage_start[panel];
+    return (dsd_mma_tile){first, l->stage_start[panel + 1] - first, (int32_t)sample, panel};
+}
+
+/* Rows of tiles one after the other, so that blocks that run together share activations; in each
+ * the heaviest tile first, each to the block with the least to do. */
+static void tiles_assign(lists *l, const double *cost, const int32_t *order, heap_item *heap,
+                         int32_t *owner)
+{
+    for (int32_t b = 0; b < l->blocks; b++)
+        heap[b] = (heap_item){0, b};
+    memset(l->tile_start, 0, ((size_t)l->blocks + 1) * sizeof *l->tile_start);
+    for (int64_t i = 0; i < l->tile_count; i++) {
+        owner[i] = heap[0].block;
+        l->tile_start[heap[0].block + 1]++;
+        heap[0].load += cost[order[i % l->s.panels]];
+        heap_sink(heap, l->blocks);
+    }
+    for (int32_t b = 0; b < l->blocks; b++)
+        l->tile_start[b + 1] += l->tile_start[b];
+    int32_t *next = (int32_t *)heap;
+    memcpy(next, l->tile_start, (size_t)l->blocks * sizeof *next);
+    for (int64_t i = 0; i < l->tile_count; i++)
+        l->tiles[next[owner[i]]++] =
+            tile_of(l, order[i % l->s.panels], i / l->s.panels * l->s.samples);
+}
+
+static bsk_status no_memory(const bsk_host *host)
+{
+    return host->fail(host->context, BSK_E_NOMEM, "no memory to plan a product");
+}
+
+static bsk_status tiles_make(lists *l, const bsk_host *host, int32_t compute_units)
+{
+    l->tile_count = l->s.panels * l->s.row_tiles;
+    l->blocks = (int32_t)(l->tile_count < compute_units ? l->tile_count : compute_units);
+    double *cost = bski_table_alloc(l->allocator, l->s.panels, sizeof *cost);
+    int32_t *order = bski_table_alloc(l->allocator, l->s.panels, sizeof *order);
+    int32_t *owner = bski_table_alloc(l->allocator, l->tile_count, sizeof *owner);
+    heap_item *heap = bski_table_alloc(l->allocator, l->blocks, sizeof *heap);
+    l->tiles = bski_table_alloc(l->allocator, l->tile_count, sizeof *l->tiles);
+    l->tile_start = bski_table_alloc(l->allocator, (int64_t)l->blocks + 1, sizeof *l->tile_start);
+    const bool complete = cost && order && owner && heap && l->tiles && l->tile_start;
+    if (complete) {
+        panels_sort(l, cost, order);
+        tiles_assign(l, cost, order, heap, owner);
+    }
+    bski_table_free(l->allocator, cost);
+    bski_table_free(l->allocator, order);
+    bski_table_free(l->allocator, owner);
+    bski_table_free(l->allocator, heap);
+    return complete ? BSK_OK : no_memory(host);
+}
+
+/* Fills the masks for the places of the units; the number of windows that are needed. */
+static int64_t masks_fill(lists *l)
+{
+    const shape *s = &l->s;
+    int64_t used = 0;
+    memset(l->mask, 0, (size_t)(s->panels * s->windows * s->panel_units) * sizeof *l->mask);
+    for (int64_t i = 0; i < s->panels * s->panel_units; i++)
+        l->column[i] = -1;
+    for (int64_t i = 0; i < s->units; i++)
+        l->column[l->place[i]] = (int32_t)(i * s->unit);
+    kept_each(l, kept_mark);
+    for (int64_t i = 0; i < s->panels * s->windows; i++) {
+        bool any = false;
+        for (int32_t u = 0; u < s->panel_units; u++)
+            any |= l->mask[i * s->panel_units + u] != 0;
+        used += any;
+    }
+    return used;
+}
+
+/* How much more the busiest warps of the panels have to do than all have on average. */
+static double imbalance(const lists *l)
+{
+    const shape *s = &l->s;
+    int64_t most = 0, all = 0;
+    for (int64_t panel = 0; panel < s->panels; panel++) {
+        int64_t busiest = 0;
+        for (int32_t w = 0; w < s->warp_cols; w++) {
+            int64_t steps = 0;
+            for (int64_t i = 0; i < s->windows; i++)
+                steps += steps_of(s, masks_of(l, panel, i) + w * s->warp_units, UINT16_MAX,
+                                  s->warp_units);
+            busiest = steps > busiest ? steps : busiest;
+            all += steps;
+        }
+        most += busiest * s->warp_cols;
+    }
+    return all ? (double)most / (double)all : 1;
+}
+
+/* The natural order, in which neighbours often have similar lists. Where some units have many more
+ * blocks than others, by their number, so that the warps of a tile have equal work; unless that
+ * needs many more windows. */
+static bsk_status places_choose(lists *l, const bsk_host *host)
+{
+    enum { MOST = 2 };
+    const shape *s = &l->s;
+    const int32_t per_line = s->block_i / s->unit;
+    for (int64_t i = 0; i < s->units; i++)
+        l->place[i] = (int32_t)i;
+    const int64_t natural = masks_fill(l);
+    if (imbalance(l) <= MOST)
+        return BSK_OK;
+    bski_pair *pairs = bski_table_alloc(l->allocator, 2 * s->units, sizeof *pairs);
+    if (!pairs)
+        return no_memory(host);
+    for (int64_t i = 0; i < s->units; i++) {
+        const int64_t *start = l->lines.start + i / per_line;
+        pairs[i] = (bski_pair){(uint64_t)(INT32_MAX - (start[1] - start[0])), (uint32_t)i};
+    }
+    bski_sort_pairs(pairs, pairs + s->units, s->units, 32);
+    for (int64_t i = 0; i < s->units; i++)
+        l->place[pairs[i].value] = (int32_t)i;
+    bski_table_free(l->allocator, pairs);
+    if (masks_fill(l) <= natural + natural / 8)
+        return BSK_OK;
+    for (int64_t i = 0; i < s->units; i++)
+        l->place[i] = (int32_t)i;
+    masks_fill(l);
+    return BSK_OK;
+}
+
+static bsk_status stages_make(lists *l, const bsk_host *host)
+{
+    const int64_t windows = l->s.panels * l->s.windows, places = l->s.panels * l->s.panel_units;
+    int64_t masks;
+    if (!bski_mul_i64(windows, l->s.panel_units, &masks))
+        return no_memory(host);
+    l->place = bski_table_alloc(l->allocator, l->s.units, sizeof *l->place);
+    l->column = bski_table_alloc(l->allocator, places, sizeof *l->column);
+    l->mask = bski_table_alloc(l->allocator, masks, sizeof *l->mask);
+    l->stage = bski_table_alloc(l->allocator, windows, sizeof *l->stage);
+    l->cuts = bski_table_alloc(l->allocator, windows, sizeof *l->cuts);
+    l->stage_start = bski_table_alloc(l->allocator, l->s.panels + 1, sizeof *l->stage_start);
+    if (!l->place || !l->column || !l->mask || !l->stage || !l->cuts || !l->stage_start)
+        return no_memory(host);
+    TRY(places_choose(l, host));
+    ring_choose(l);
+    l->stages = bski_table_alloc(l->allocator, l->stage_count, sizeof *l->stages);
+    l->plan = bski_table_alloc(l->allocator, l->stage_count, sizeof *l->plan);
+    l->parts = bski_table_alloc(l->allocator, l->stage_count * l->s.warp_cols, sizeof *l->parts);
+    if (!l->stages || !l->plan || !l->parts)
+        return no_memory(host);
+    stages_fill(l);
+    return BSK_OK;
+}
+
+static bsk_status steps_make(lists *l, const bsk_host *host)
+{
+    const int64_t words = l->piece_count * (DSD_MMA_PIECE / CODE_BYTES);
+    l->steps = bski_table_alloc(l->allocator, l->step_count + l->piece_count, sizeof *l->steps);
+    l->codes = bski_table_alloc(l->allocator, words, sizeof *l->codes);
+    if (!l->steps || !l->codes)
+        return no_memory(host);
+    memset(l->codes, 0, (size_t)words * sizeof *l->codes);
+    l->step_count = 0;
+    kept_each(l, kept_pack);
+    codes_pack(l);
+    return BSK_OK;
+}
+
+/* --- Plans --- */
+
+enum table { STAGES, PARTS, COLUMNS, TILES, TILE_START, STEPS, CODES, TABLE_COUNT };
+
+typedef struct state {
+    const void *product, *pack;
+    const char *product_name;
+    bski_cuda_encoder encoder;
+    bski_cuda_tensor b;
+    bsk_mem table[TABLE_COUNT];
+    int32_t blocks;
+    size_t shared_bytes;
+    dsd_mma_arg arg;
+    dsd_mma_pack_arg pack_arg;
+} state;
+
+/* The kernels. */
+typedef struct kernel_row {
+    const void *function;
+    const char *name;
+    bsk_dtype dtype;
+    int32_t unit;
+    bool cn, wide;
+} kernel_row;
+
+#define VARIANTS_TILE(X, type, dtype, axis, cn, tile, wide)                                        \
+    X(type, dtype, 8, axis, cn, tile, wide)                                                        \
+    X(type, dtype, 16, axis, cn, tile, wide)                                                       \
+    X(type, dtype, 32, axis, cn, tile, wide)
+#define VARIANTS_AXIS(X, type, dtype, axis, cn)                                                    \
+    VARIANTS_TILE(X, type, dtype, axis, cn, wide, true)                                            \
+    VARIANTS_TILE(X, type, dtype, axis, cn, square, false)
+#define VARIANTS(X)                                                                                \
+    VARIANTS_AXIS(X, bf16, BSK_BF16, nc, false)                                                    \
+    VARIANTS_AXIS(X, bf16, BSK_BF16, cn, true)                                                     \
+    VARIANTS_AXIS(X, f16, BSK_F16, nc, false)                                                      \
+    VARIANTS_AXIS(X, f16, BSK_F16, cn, true)
+
+#define KERNEL(type, unit, axis, tile) dsd_sm90a_mma_##type##_##unit##_##axis##_##tile
+#define DECLARE(type, dtype, unit, axis, cn, tile, wide)                                           \
+    extern const char KERNEL(type, unit, axis, tile)[];
+VARIANTS(DECLARE)
+#undef DECLARE
+extern const char dsd_sm90a_mma_pack_8[], dsd_sm90a_mma_pack_16[], dsd_sm90a_mma_pack_32[];
+
+static const kernel_row *kernel_find(bsk_dtype dtype, const shape *s)
+{
+#define ROW(type, dtype, unit, axis, cn, tile, wide)                                               \
+    {KERNEL(type, unit, axis, tile),                                                               \
+     "dsd_sm90a_mma_" #type "_" #unit "_" #axis "_" #tile,                                         \
+     dtype,                                                                                        \
+     unit,                                                                                         \
+     cn,                                                                                           \
+     wide},
+    static const kernel_row rows[] = {VARIANTS(ROW)};
+#undef ROW
+    const kernel_row *found = rows;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].dtype == dtype && rows[i].unit == s->unit && rows[i].cn == s->cn &&
+            rows[i].wide == s->wide)
+            found = &rows[i];
+    return found;
+}
+
+static const void *pack_find(int32_t unit)
+{
+    return unit == 8    ? dsd_sm90a_mma_pack_8
+           : unit == 16 ? dsd_sm90a_mma_pack_16
+                        : dsd_sm90a_mma_pack_32;
+}
+
+static bsk_status kernels_load(const bski_cuda_device *d, bsk_dtype dtype, const shape *s,
+                               state *st)
+{
+    const kernel_row *row = kernel_find(dtype, s);
+    st->product = row->function;
+    st->product_name = row->name;
+    st->pack = pack_find(s->unit);
+    TRY(bski_cuda_kernel(d, st->product, SHARED_BYTES, st->product_name));
+    TRY(bski_cuda_kernel(d, st->pack, 0, "dsd_sm90a_mma_pack"));
+    return bski_cuda_encoder_find(d->simt.host, &st->encoder);
+}
+
+static bsk_status tables_upload(simt_device *d, const lists *l, state *st)
+{
+    const struct {
+        const void *data;
+        int64_t count;
+        size_t size;
+    } tables[TABLE_COUNT] = {
+        [STAGES] = {l->stages, l->stage_count, sizeof *l->stages},
+        [PARTS] = {l->parts, l->stage_count * l->s.warp_cols, sizeof *l->parts},
+        [COLUMNS] = {l->column, l->s.panels * l->s.panel_units, sizeof *l->column},
+        [TILES] = {l->tiles, l->tile_count, sizeof *l->tiles},
+        [TILE_START] = {l->tile_start, (int64_t)l->blocks + 1, sizeof *l->tile_start},
+        [STEPS] = {l->steps, l->step_count, sizeof *l->steps},
+        [CODES] = {l->codes, l->piece_count, DSD_MMA_PIECE},
+    };
+    for (int i = 0; i < TABLE_COUNT; i++)
+        if (tables[i].count > 0)
+            TRY(d->api->table(d, tables[i].data, (size_t)tables[i].count * tables[i].size,
+                              &st->table[i]));
+    return BSK_OK;
+}
+
+static void args_fill(const bsk_problem *problem, const lists *l, state *st)
+{
+    const bsk_mem *t = st->table;
+    st->blocks = l->blocks;
+    st->shared_bytes = DSD_MMA_RING + (size_t)l->slots * l->slot_bytes;
+    st->arg = (dsd_mma_arg){
+        .stages = bsk_mem_address(t[STAGES]),
+        .parts = bsk_mem_address(t[PARTS]),
+        .columns = bsk_mem_address(t[COLUMNS]),
+        .tiles = bsk_mem_address(t[TILES]),
+        .tile_start = bsk_mem_address(t[TILE_START]),
+        .slots = l->slots,
+        .slot_bytes = l->slot_bytes,
+        .depth = (uint32_t)l->s.depth,
+    };
+    bski_cuda_epilogue_fill(problem, &st->arg.epilogue);
+    st->pack_arg = (dsd_mma_pack_arg){
+        .steps = bsk_mem_address(t[STEPS]),
+        .codes = bsk_mem_address(t[CODES]),
+        .count = l->step_count,
+        .row_stride = l->s.row_stride,
+        .feature_stride = l->s.feature_stride,
+    };
+}
+
+static bsk_status plan_make(bski_cuda_device *d, bsk_prepared *prepared, lists *l)
+{
+    const bsk_host *host = d->simt.host;
+    state *st = prepared->state;
+    TRY(stages_make(l, host));
+    TRY(steps_make(l, host));
+    TRY(tiles_make(l, host, d->simt.props.compute_units));
+    TRY(tables_upload(&d->simt, l, st));
+    TRY(kernels_load(d, prepared->problem->dtype, &l->s, st));
+    args_fill(prepared->problem, l, st);
+    st->b = l->s.b;
+    prepared->workspace_bytes = prepared->packed_bytes = (size_t)l->image_bytes;
+    prepared->workspace_alignment = prepared->packed_alignment = ALIGNMENT;
+    return BSK_OK;
+}
+
+bsk_status cuda_sm90a_dsd_mma_prepare(void *device, bsk_prepared *prepared)
+{
+    bski_cuda_device *d = device;
+    const bsk_problem *problem = prepared->problem;
+    const bsk_dsd_params *p = problem->params;
+    const bsk_host *host = d->simt.host;
+    lists l = {.allocator = &host->allocator};
+    if (shape_set(problem, &l.s))
+        return host->fail(host->context, BSK_E_INTERNAL, "cuda: an unaccepted product");
+    if (!l.s.n)
+        return BSK_OK;
+    state *st = bski_table_alloc(&host->allocator, 1, sizeof *st);
+    if (!st)
+        return no_memory(host);
+    memset(st, 0, sizeof *st);
+    prepared->state = st;
+    l.lines = bski_layout_lines(problem->layout, p->transpose_s != 0);
+    const bsk_status status = plan_make(d, prepared, &l);
+    lists_free(&l);
+    if (status)
+        cuda_sm90a_dsd_mma_release(device, prepared);
+    return status;
+}
+
+void cuda_sm90a_dsd_mma_release(void *device, bsk_prepared *prepared)
+{
+    bski_cuda_device *d = device;
+    state *st = prepared->state;
+    if (!st)
+        return;
+    for (int i = 0; i < TABLE_COUNT; i++)
+        if (st->table[i].kind != BSK_MEM_NULL)
+            d->simt.api->table_free(&d->simt, &st->table[i]);
+    bski_table_free(&d->simt.host->allocator, st);
+    prepared->state = NULL;
+}
+
+bsk_status cuda_sm90a_dsd_mma_pack(const bsk_prepared *prepared, void *queue, bsk_mem s,
+                                   bsk_mem packed)
+{
+    const state *st = prepared->state;
+    if (!st || !st->pack_arg.count)
+        return BSK_OK;
+    dsd_mma_pack_arg arg = st->pack_arg;
+    arg.source = bsk_mem_address(s);
+    arg.image = bsk_mem_address(packed);
+    void *arguments[] = {&arg};
+    const bski_cuda_run run = {
+        .function = st->pack,
+        .name = "dsd_sm90a_mma_pack",
+        .grid = {(unsigned)bski_ceil_div(arg.count, DSD_MMA_PACK_WARPS), 1, 1},
+        .threads = DSD_MMA_PACK_WARPS * 32,
+        .arguments = arguments,
+    };
+    return bski_cuda_launch(queue, &run);
+}
+
+/* C = alpha * sum, 16-bit, in whole runs along n. */
+static bool plain_along_n(const dsd_epilogue *e)
+{
+    return e->along_n && e->c.wide && e->n % DSD_RUN == 0 && e->c.type != BSK_F32 && e->beta == 0 &&
+           e->act == BSK_ACT_NONE && e->residual.type == BSK_NONE && !e->bias && !e->row_scale &&
+           !e->col_scale;
+}
+
+bsk_status cuda_sm90a_dsd_mma_launch(const bsk_prepared *prepared, void *queue, const void *args)
+{
+    const bsk_dsd_args *a = args;
+    const state *st = prepared->state;
+    const bski_cuda_queue *q = queue;
+    if (!st)
+        return BSK_OK;
+    bsk_mem image = a->packed;
+    if (image.kind == BSK_MEM_NULL) {
+        image = a->workspace;
+        TRY(cuda_sm90a_dsd_mma_pack(prepared, queue, a->s, image));
+    }
+    CUtensorMap x;
+    dsd_mma_arg arg = st->arg;
+    TRY(bski_cuda_tensor_map(q->simt.device->host, &st->encoder, &st->b, bsk_mem_address(a->b),
+                             &x));
+    arg.image = bsk_mem_address(image);
+    bski_cuda_epilogue_bind(a, &arg.epilogue);
+    arg.plain_along_n = plain_along_n(&arg.epilogue);
+    void *arguments[] = {&x, &arg};
+    const bski_cuda_run run = {
+        .function = st->product,
+        .name = st->product_name,
+        .grid = {(unsigned)st->blocks, 1, 1},
+        .threads = DSD_MMA_THREADS,
+        .shared_bytes = st->shared_bytes,
+        .arguments = arguments,
+    };
+    return bski_cuda_launch(q, &run);
+}

@@ -1,0 +1,558 @@
+/* dsd for blocks of 8, 16 and 32 by mma.sync; dsd_mma.c plans what the tables say.
+ *
+ * A block of threads computes tiles of 64 x 512 or 128 x 256 sums (samples x outputs), one after
+ * the other. For each stage of 128 or 64 features in which one of the tile's outputs has weights, a
+ * warp of producers copies the activations and the weights of the stage into a ring. Each of 16
+ * warps owns 64 x 32 sums, and walks through the steps that its own outputs have in the stage: a
+ * step is 64 samples by 16 features by a unit of 8, 16 or 32 outputs, that is 4, 8 or 16 products.
+ * So what counts is short code, and other warps to run while one waits: 8 warps with twice the
+ * sums, and the registers to load steps ahead, were 5 to 30 % slower. The operands of the next
+ * step are loaded into the registers of this one's as its products release them. */
+#include <string.h>
+
+#include <backends/cuda/ptx.h>
+#include <backends/cuda/sm90a/dsd_mma.h>
+
+#define FN static __device__ __forceinline__
+
+enum { LANES = 32, FULL_AT = 0, EMPTY_AT = 128 };
+enum { WARP_OUTPUTS = 32, WARP_TILES = WARP_OUTPUTS / 8, SUMS = 64, RUNS = SUMS / DSD_RUN };
+/* Together what the launch gives. */
+enum { CONSUMER_REGISTERS = 112, PRODUCER_REGISTERS = 32 };
+
+/* UNIT: outputs of a unit of weights. CN: activations have samples contiguous. WIDE: tiles of
+ * 64 x 512, else 128 x 256. */
+template <bool BF16_, int UNIT_, bool CN_, bool WIDE_> struct config {
+    static constexpr bool BF16 = BF16_, CN = CN_;
+    static constexpr int UNIT = UNIT_;
+    static constexpr int WR = WIDE_ ? 1 : 2, WC = DSD_MMA_WARPS / WR;
+    static constexpr int T = WARP_OUTPUTS / UNIT; /* units of a warp */
+    static constexpr int TILES = UNIT / 8;
+    static constexpr int SAMPLES = 64 * WR;
+    static constexpr int PANEL_BYTES = SAMPLES * 128; /* 64 features wide; CN: 64 samples wide */
+    static constexpr int STEP_BYTES = UNIT * 32;
+    /* Loads of a lane's weights of a step: the products of each, side by side. */
+    static constexpr int LOADS = UNIT == 32 ? 2 : 1, LOAD_TILES = TILES / LOADS;
+};
+
+/* --- Instructions --- */
+
+/* d += a b for 16 samples x 8 outputs x 16 features. */
+template <bool BF16> FN void multiply(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    if constexpr (BF16)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+                     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Loads if `on` is not 0: predicated, as a branch would part them from the products that they
+ * overlap with. Destinations are inputs too: they keep what they have. */
+
+/* The weights of a lane for one product, or for two side by side. */
+template <int TILES> FN void load_weights(uint32_t on, uint32_t (&v)[2 * TILES], uint32_t from)
+{
+    if constexpr (TILES == 1)
+        asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n"
+                     "@p ld.shared.v2.u32 {%0, %1}, [%2];}"
+                     : "+r"(v[0]), "+r"(v[1])
+                     : "r"(from), "r"(on)
+                     : "memory");
+    else
+        asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n"
+                     "@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];}"
+                     : "+r"(v[0]), "+r"(v[1]), "+r"(v[2]), "+r"(v[3])
+                     : "r"(from), "r"(on)
+                     : "memory");
+}
+
+/* The operand of 16 samples x 16 features; trans where samples are contiguous. */
+template <bool TRANS> FN void load_matrix(uint32_t on, uint32_t *a, uint32_t from)
+{
+    if constexpr (TRANS)
+        asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n"
+                     "@p ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];}"
+                     : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])
+                     : "r"(from), "r"(on)
+                     : "memory");
+    else
+        asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n"
+                     "@p ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];}"
+                     : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])
+                     : "r"(from), "r"(on)
+                     : "memory");
+}
+
+/* --- The ring --- */
+
+/* Waits long enough in each try not to take the multiplying warps' issue slots. */
+FN void wait_patiently(uint32_t bar, uint32_t parity)
+{
+    uint32_t done;
+    do {
+        asm volatile("{.reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared.b64 p, [%1], %2, 100000;\n"
+                     "selp.u32 %0, 1, 0, p;}"
+                     : "=r"(done)
+                     : "r"(bar), "r"(parity)
+                     : "memory");
+        if (!done)
+            __nanosleep(64);
+    } while (!done);
+}
+
+/* The ring, as a warp sees it. */
+struct ring {
+    uint32_t barriers, slots, slot_bytes, count;
+    uint32_t slot, phase; /* where it goes on */
+};
+
+FN void ring_step(ring &r)
+{
+    if (++r.slot == r.count) {
+        r.slot = 0;
+        r.phase ^= 1;
+    }
+}
+
+/* --- What a warp does in a stage --- */
+
+/* Where a lane reads in every stage, in bytes. */
+struct lane_place {
+    uint32_t lane;
+    uint32_t x;    /* of the activations: the row of a sample, or CN of a feature */
+    uint32_t turn; /* what the place in the row is combined with: the swizzle */
+};
+
+template <class C> FN lane_place place_of(int warp_row, uint32_t lane, uint32_t depth)
+{
+    lane_place p;
+    p.lane = lane;
+    p.x = C::CN ? warp_row * depth * 128 + lane % 8 * 128 : (warp_row * 64 + lane % 16) * 128;
+    p.turn = (C::CN ? lane / 8 % 2 ^ lane % 8 : lane % 8) << 4;
+    /* Through a shuffle: else the compiler would compute them anew from the thread's index. */
+    p.x = __shfl_xor_sync(~0u, p.x, 0);
+    p.turn = __shfl_xor_sync(~0u, p.turn, 0);
+    return p;
+}
+
+/* Where samples 16 m to 16 m + 15 lie, from where the first do. CN: 16 samples are 32 bytes of the
+ * swizzled row of a feature. */
+template <class C> FN uint32_t sample_at(uint32_t from, int m, const lane_place &p)
+{
+    return C::CN ? from + (p.turn ^ m << 5) : from + m * 2048;
+}
+
+/* Operands of a step. */
+template <class C> struct step {
+    uint32_t a[4][4];
+    uint32_t b[C::LOADS][2 * C::LOAD_TILES];
+};
+
+/* Where a lane's activations of a step lie. A missing second block is read as zeros: whatever else,
+ * times its weights of zero, could be NaN. */
+template <class C>
+FN uint32_t step_place(uint32_t code, uint32_t x, uint32_t zeros, const lane_place &p)
+{
+    const uint32_t half = p.lane < 16 ? code & 0xffff : code >> 16;
+    return half == DSD_MMA_NO_SECOND ? zeros : x + (C::CN ? half : half ^ p.turn);
+}
+
+/* The products of a step for 16 samples, of one load of weights. */
+template <class C>
+FN void step_multiply(float (&sum)[SUMS], const step<C> &f, int unit, int load, int m)
+{
+#pragma unroll
+    for (int g = 0; g < C::LOAD_TILES; g++)
+        multiply<C::BF16>(sum + (m * WARP_TILES + unit * C::TILES + load * C::LOAD_TILES + g) * 4,
+                          f.a[m], f.b[load][2 * g], f.b[load][2 * g + 1]);
+}
+
+/* A warp's steps of a stage. Two codes more are read than there are. */
+template <class C>
+FN void stage_multiply(float (&sum)[SUMS], uint32_t counts, uint32_t x, uint32_t w, uint32_t codes,
+                       uint32_t zeros, const lane_place &p)
+{
+    constexpr int LAST = C::LOADS - 1;
+    step<C> f = {};
+    const uint32_t first = step_place<C>(shared_load_4(codes), x, zeros, p);
+    uint32_t code = shared_load_4(codes + 4), left = 0;
+#pragma unroll
+    for (int unit = 0; unit < C::T; unit++)
+        left += counts >> 4 * unit & 15;
+#pragma unroll
+    for (int m = 0; m < 4; m++)
+        load_matrix<C::CN>(1, f.a[m], sample_at<C>(first, m, p));
+#pragma unroll
+    for (int i = 0; i < C::LOADS; i++)
+        load_weights<C::LOAD_TILES>(1, f.b[i], w + i * 512);
+#pragma unroll
+    for (int unit = 0; unit < C::T; unit++) {
+#pragma unroll 1
+        for (uint32_t n = counts >> 4 * unit & 15; n; n--) {
+            uint32_t last[2 * C::LOAD_TILES] = {};
+            const uint32_t next = step_place<C>(code, x, zeros, p), more = --left;
+            code = shared_load_4(codes + 8);
+            codes += 4;
+            w += C::STEP_BYTES;
+            load_weights<C::LOAD_TILES>(more, last, w + LAST * 512);
+#pragma unroll
+            for (int i = 0; i < LAST; i++) {
+#pragma unroll
+                for (int m = 0; m < 4; m++)
+                    step_multiply<C>(sum, f, unit, i, m);
+                load_weights<C::LOAD_TILES>(more, f.b[i], w + i * 512);
+            }
+#pragma unroll
+            for (int m = 0; m < 4; m++) {
+                step_multiply<C>(sum, f, unit, LAST, m);
+                load_matrix<C::CN>(more, f.a[m], sample_at<C>(next, m, p));
+            }
+#pragma unroll
+            for (int i = 0; i < 2 * C::LOAD_TILES; i++)
+                f.b[LAST][i] = last[i];
+        }
+    }
+}
+
+/* What lanes find in 32 stages from one on. */
+FN uint2 parts_load(const dsd_mma_part *parts, int at, int stages)
+{
+    return at < stages ? __ldg((const uint2 *)(parts + at)) : make_uint2(0, 0);
+}
+
+/* All stages of a tile. now: of the first 32. */
+template <class C>
+FN void tile_multiply(float (&sum)[SUMS], const dsd_mma_part *parts, uint2 now, int stages, ring &r,
+                      uint32_t x_bytes, const lane_place &p)
+{
+    for (int first = 0; first < stages; first += LANES) {
+        const uint2 next = parts_load(parts, first + LANES + p.lane, stages);
+        const int count = stages - first < LANES ? stages - first : LANES;
+        for (int i = 0; i < count; i++) {
+            const uint32_t counts = __shfl_sync(~0u, now.x, i), at = __shfl_sync(~0u, now.y, i);
+            mbar_wait(r.barriers + FULL_AT + 8 * r.slot, r.phase);
+            if (counts) {
+                const uint32_t x = r.slots + r.slot * r.slot_bytes, weights = x + x_bytes;
+                stage_multiply<C>(sum, counts, x + p.x,
+                                  weights + (at & 0xffff) * 256 + p.lane * (C::UNIT == 8 ? 8 : 16),
+                                  weights + (at >> 16) * 4, r.barriers + DSD_MMA_ZEROS, p);
+            }
+            __syncwarp();
+            if (p.lane == 0)
+                mbar_arrive(r.barriers + EMPTY_AT + 8 * r.slot);
+            ring_step(r);
+        }
+        now = next;
+    }
+}
+
+/* --- The end of a tile --- */
+
+/* Transposes the 2 x 2 matrix of a pair of lanes that differ in `bit`. */
+FN void exchange(float &low, float &high, bool upper, int bit)
+{
+    const float got = __shfl_xor_sync(~0u, upper ? low : high, bit);
+    if (upper)
+        low = got;
+    else
+        high = got;
+}
+
+/* Makes of eight numbers in the order of the sums the outputs of a run, in their order: that of
+ * units of 32 begins at 8 q of its unit, of 16 at 8 (q / 2) of unit q % 2, of 8 at 0 of unit q,
+ * where q = lane % 4. The packing puts the outputs of a unit in the order that this needs. */
+template <int UNIT> FN void run_sort(float (&v)[DSD_RUN], int lane)
+{
+    if (UNIT == 16)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            exchange(v[i], v[i + 4], lane & 1, 1);
+    if (UNIT == 8) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            exchange(v[i / 2 * 4 + i % 2], v[i / 2 * 4 + i % 2 + 2], lane & 1, 1);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            exchange(v[i], v[i + 4], lane & 2, 2);
+    }
+}
+
+/* From runs of 8 outputs, for one of 8 neighbouring samples in each of 8 lanes, to runs of 8
+ * samples, for one output in each lane. */
+FN void run_transpose(float (&v)[DSD_RUN], int lane)
+{
+#pragma unroll
+    for (int bit = 1; bit < 8; bit *= 2)
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (!(i & bit))
+                exchange(v[i], v[i + bit], lane / 4 & bit, bit * 4);
+}
+
+/* The first output of this lane's runs, -1 where the tile has none. */
+template <class C> FN int run_output(const int32_t *columns, int lane)
+{
+    const int q = lane % 4;
+    const int unit = C::UNIT == 32 ? 0 : C::UNIT == 16 ? q % 2 : q;
+    const int within = C::UNIT == 32 ? 8 * q : C::UNIT == 16 ? q / 2 * 8 : 0;
+    const int column = __ldg(columns + unit);
+    return column < 0 ? -1 : column + within;
+}
+
+/* Run i: eight of a lane's sums of one sample. */
+FN void run_take(float (&v)[DSD_RUN], const float (&sum)[SUMS], int i)
+{
+#pragma unroll
+    for (int k = 0; k < DSD_RUN; k++)
+        v[k] = sum[(i / 2 * WARP_TILES + k / 2) * 4 + i % 2 * 2 + k % 2];
+}
+
+template <class C>
+FN void tile_store(const dsd_mma_arg &a, const float (&sum)[SUMS], int output, int64_t n0, int lane)
+{
+    const dsd_epilogue &e = a.epilogue;
+    if (e.plain || a.plain_along_n) {
+        const bool bf16 = e.c.type == BSK_BF16;
+        const int64_t feature = e.plain ? output : output + lane / 4;
+        const int64_t first = e.plain ? n0 + lane / 4 : n0;
+        uint16_t *to = (uint16_t *)e.c.data + feature * e.c.feature + first * e.c.n;
+#pragma unroll
+        for (int i = 0; i < RUNS; i++) {
+            float v[DSD_RUN];
+            run_take(v, sum, i);
+            run_sort<C::UNIT>(v, lane);
+            if (!e.plain)
+                run_transpose(v, lane);
+#pragma unroll
+            for (int k = 0; k < DSD_RUN; k++)
+                v[k] *= e.alpha;
+            if (output >= 0 && feature < e.features && first + i * 8 < e.n)
+                *(uint4 *)(to + i * 8 * e.c.n) =
+                    make_uint4(dsd_pack(bf16, v[0], v[1]), dsd_pack(bf16, v[2], v[3]),
+                               dsd_pack(bf16, v[4], v[5]), dsd_pack(bf16, v[6], v[7]));
+        }
+        return;
+    }
+    /* One copy of the code for all runs, which are taken out of the sums by selection. */
+#pragma unroll 1
+    for (int i = 0; i < RUNS; i++) {
+        int64_t n = n0 + i * 8, feature = output;
+        float v[DSD_RUN];
+#pragma unroll
+        for (int k = 0; k < RUNS; k++)
+            if (k == i)
+                run_take(v, sum, k);
+        run_sort<C::UNIT>(v, lane);
+        if (e.along_n) {
+            run_transpose(v, lane);
+            feature += lane / 4;
+        } else {
+            n += lane / 4;
+        }
+        if (output >= 0)
+            dsd_finish(e, v, feature, n, 0);
+    }
+}
+
+/* --- A block's work --- */
+
+FN dsd_mma_tile tile_load(const dsd_mma_tile *tiles, int at, int end)
+{
+    const int4 v = at < end ? __ldg((const int4 *)(tiles + at)) : make_int4(0, 0, 0, 0);
+    return {v.x, v.y, v.z, v.w};
+}
+
+/* Lanes' share of 32 stages of a tile. */
+FN uint4 stages_load(const dsd_mma_arg &a, const dsd_mma_tile &tile, int at)
+{
+    return at < tile.stages ? __ldg((const uint4 *)(a.stages + tile.stage + at))
+                            : make_uint4(0, 0, 0, 0);
+}
+
+template <class C>
+FN void stage_copy(const CUtensorMap *x, const dsd_mma_arg &a, const ring &r, int sample,
+                   uint4 stage)
+{
+    const uint32_t full = r.barriers + FULL_AT + 8 * r.slot;
+    const uint32_t to = r.slots + r.slot * r.slot_bytes, x_bytes = C::SAMPLES * a.depth * 2;
+    wait_patiently(r.barriers + EMPTY_AT + 8 * r.slot, r.phase);
+    mbar_expect(full, x_bytes + stage.z);
+    for (uint32_t at = 0; at < a.depth; at += 64) {
+        if (C::CN)
+            for (int p = 0; p < C::WR; p++)
+                tensor_load_2d(to + (p * a.depth + at) * 128, x, sample + p * 64, stage.x + at,
+                               full);
+        else
+            tensor_load_2d(to + at / 64 * C::PANEL_BYTES, x, stage.x + at, sample, full);
+    }
+    bulk_load(to + x_bytes, a.image + (size_t)stage.y * 16, stage.z, full);
+}
+
+template <class C>
+FN void produce(const CUtensorMap *x, const dsd_mma_arg &a, ring r, int producer, int lane)
+{
+    /* More producers than slots would wait for phases that they cannot tell apart. */
+    const int producers = a.slots < DSD_MMA_PRODUCERS ? a.slots : DSD_MMA_PRODUCERS;
+    const int begin = a.tile_start[blockIdx.x], end = a.tile_start[blockIdx.x + 1];
+    dsd_mma_tile next = tile_load(a.tiles, begin, end);
+    uint4 ahead = stages_load(a, next, lane);
+    int turn = 0;
+    r.phase = 1; /* the slots are empty */
+    for (int i = begin; i < end; i++) {
+        const dsd_mma_tile tile = next;
+        next = tile_load(a.tiles, i + 1, end);
+        for (int t = 0; t < tile.stages; t += LANES) {
+            const uint4 mine = ahead;
+            const int count = tile.stages - t < LANES ? tile.stages - t : LANES;
+            if (t + LANES < tile.stages)
+                ahead = stages_load(a, tile, t + LANES + lane);
+            for (int at = 0; at < count; at++) {
+                const uint4 stage = {__shfl_sync(~0u, mine.x, at), __shfl_sync(~0u, mine.y, at),
+                                     __shfl_sync(~0u, mine.z, at), 0};
+                if (lane == 0 && turn == producer)
+                    stage_copy<C>(x, a, r, tile.sample, stage);
+                __syncwarp();
+                turn = turn + 1 == producers ? 0 : turn + 1;
+                ring_step(r);
+            }
+        }
+        ahead = stages_load(a, next, lane);
+    }
+}
+
+template <class C> FN void consume(const dsd_mma_arg &a, ring r, int warp, int lane)
+{
+    const int column = warp % C::WC, row = warp / C::WC;
+    const int begin = a.tile_start[blockIdx.x], end = a.tile_start[blockIdx.x + 1];
+    const lane_place place = place_of<C>(row, lane, a.depth);
+    dsd_mma_tile tile = tile_load(a.tiles, begin, end);
+    const auto parts_of = [&](const dsd_mma_tile &t) {
+        return a.parts + (size_t)t.stage * C::WC + (size_t)t.stages * column;
+    };
+    uint2 now = parts_load(parts_of(tile), lane, tile.stages);
+    for (int i = begin; i < end; i++) {
+        const dsd_mma_tile next = tile_load(a.tiles, i + 1, end);
+        const int output =
+            run_output<C>(a.columns + (size_t)(tile.panel * C::WC + column) * C::T, lane);
+        float sum[SUMS];
+#pragma unroll
+        for (int k = 0; k < SUMS; k++)
+            sum[k] = 0;
+        tile_multiply<C>(sum, parts_of(tile), now, tile.stages, r, C::SAMPLES * a.depth * 2, place);
+        now = parts_load(parts_of(next), lane, next.stages);
+        tile_store<C>(a, sum, output, (int64_t)tile.sample + row * 64, lane);
+        tile = next;
+    }
+}
+
+template <class C> FN void product(const CUtensorMap *x, const dsd_mma_arg &a)
+{
+    extern __shared__ __align__(1024) uint8_t shared[];
+    /* By a shuffle: so the compiler sees that it, and what follows from it, is uniform. */
+    const int warp = __shfl_sync(~0u, threadIdx.x / LANES, 0), lane = threadIdx.x % LANES;
+    const uint32_t barriers = shared_address(shared);
+    const ring r = {barriers, barriers + DSD_MMA_RING, a.slot_bytes, (uint32_t)a.slots, 0, 0};
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < a.slots; i++) {
+            mbar_init(barriers + FULL_AT + 8 * i, 1);
+            mbar_init(barriers + EMPTY_AT + 8 * i, DSD_MMA_WARPS);
+        }
+        mbar_init_fence();
+    }
+    if (threadIdx.x < 4 * 8)
+        shared_store_16(barriers + DSD_MMA_ZEROS + threadIdx.x / 8 * 2048 + threadIdx.x % 8 * 16, 0,
+                        0, 0, 0);
+    __syncthreads();
+    if (warp >= DSD_MMA_WARPS) {
+        registers_lower<PRODUCER_REGISTERS>();
+        produce<C>(x, a, r, warp - DSD_MMA_WARPS, lane);
+    } else {
+        registers_raise<CONSUMER_REGISTERS>();
+        consume<C>(a, r, warp, lane);
+    }
+}
+
+/* --- Packing --- */
+
+/* Two neighbours along the features, of those that are in the matrix. */
+FN uint32_t pack_two(const dsd_mma_pack_arg &a, const uint16_t *from, int row, int feature,
+                     int valid)
+{
+    const uint16_t *p = from + row * a.row_stride + feature * a.feature_stride;
+    if (a.feature_stride == 1 && feature + 1 < valid)
+        return __ldg((const uint32_t *)p);
+    const uint32_t low = feature < valid ? __ldg(p) : 0;
+    const uint32_t high = feature + 1 < valid ? __ldg(p + a.feature_stride) : 0;
+    return high << 16 | low;
+}
+
+/* Writes one step for each warp: operands of m16n8k16 in the order in which lanes load them. */
+template <int UNIT> FN void pack(const dsd_mma_pack_arg &a)
+{
+    const int lane = threadIdx.x % LANES, row = lane / 4, k = lane % 4 * 2;
+    const int64_t i = (int64_t)blockIdx.x * DSD_MMA_PACK_WARPS + threadIdx.x / LANES;
+    if (i >= a.count)
+        return;
+    const uint4 s = __ldg((const uint4 *)(a.steps + i)); /* to, first, second, valid */
+    char *to = (char *)a.image + (size_t)s.x * 16;
+    const uint16_t *from = (const uint16_t *)a.source + (size_t)s.y * 8;
+    if (!s.w) {
+        ((uint2 *)to)[lane] = __ldg((const uint2 *)a.codes + (size_t)s.y * LANES + lane);
+    } else if constexpr (UNIT == 8) {
+        const uint16_t *second = (const uint16_t *)a.source + (size_t)s.z * 8;
+        uint2 v;
+        v.x = pack_two(a, from, row, k, s.w & 0xffff);
+        v.y = s.w >> 16 ? pack_two(a, second, row, k, s.w >> 16) : 0;
+        ((uint2 *)to)[lane] = v;
+    } else {
+#pragma unroll
+        for (int p = 0; p < UNIT / 16; p++) {
+            /* The order of outputs that makes a lane's sums neighbours: see run_sort. */
+            const int output = row / 2 * (UNIT / 4) + 4 * p + row % 2;
+            uint4 v;
+            v.x = pack_two(a, from, output, k, s.w);
+            v.y = pack_two(a, from, output, k + 8, s.w);
+            v.z = pack_two(a, from, output + 2, k, s.w);
+            v.w = pack_two(a, from, output + 2, k + 8, s.w);
+            ((uint4 *)to)[p * LANES + lane] = v;
+        }
+    }
+}
+
+#define PACK(unit)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(DSD_MMA_PACK_WARPS * 32)                          \
+        dsd_sm90a_mma_pack_##unit(const __grid_constant__ dsd_mma_pack_arg a)                      \
+    {                                                                                              \
+        pack<unit>(a);                                                                             \
+    }
+PACK(8)
+PACK(16)
+PACK(32)
+
+/* --- Kernels --- */
+
+#define KERNEL(type, bf16, unit, axis, cn, tile, wide)                                             \
+    extern "C" __global__ void __launch_bounds__(DSD_MMA_THREADS, 1)                               \
+        dsd_sm90a_mma_##type##_##unit##_##axis##_##tile(const __grid_constant__ CUtensorMap x,     \
+                                                        const __grid_constant__ dsd_mma_arg a)     \
+    {                                                                                              \
+        product<config<bf16, unit, cn, wide>>(&x, a);                                              \
+    }
+#define KERNELS_TILE(type, bf16, unit, axis, cn)                                                   \
+    KERNEL(type, bf16, unit, axis, cn, wide, true)                                                 \
+    KERNEL(type, bf16, unit, axis, cn, square, false)
+#define KERNELS(type, bf16, axis, cn)                                                              \
+    KERNELS_TILE(type, bf16, 8, axis, cn)                                                          \
+    KERNELS_TILE(type, bf16, 16, axis, cn)                                                         \
+    KERNELS_TILE(type, bf16, 32, axis, cn)
+KERNELS(bf16, true, nc, false)
+KERNELS(bf16, true, cn, true)
+KERNELS(f16, false, nc, false)
+KERNELS(f16, false, cn, true)

@@ -1,0 +1,735 @@
+/* The host side of dsd by wgmma: which cells of the weights are kept, which panels share a tile,
+ * and which thread block computes which tiles. */
+#include <string.h>
+
+#include <backends/cuda/cuda.h>
+#include <backends/cuda/sm90a/dsd_wgmma.h>
+#include <backends/cuda/tensor_map.h>
+#include <common/checked.h>
+
+bsk_reason cuda_dsd_wgmma_accept(const bsk_problem *problem, const bsk_device_props *props);
+double cuda_dsd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props *props);
+bsk_status cuda_dsd_wgmma_prepare(void *device, bsk_prepared *prepared);
+bsk_status cuda_dsd_wgmma_launch(const bsk_prepared *prepared, void *queue, const void *args);
+bsk_status cuda_dsd_wgmma_pack(const bsk_prepared *prepared, void *queue, bsk_mem s,
+                               bsk_mem packed);
+void cuda_dsd_wgmma_release(void *device, bsk_prepared *prepared);
+
+#define TRY(expression)                                                                            \
+    do {                                                                                           \
+        bsk_status try_status = (expression);                                                      \
+        if (try_status)                                                                            \
+            return try_status;                                                                     \
+    } while (0)
+
+/* --- The problem in the kernel's terms --- */
+
+enum { MAX_BLOCK = 128, PAIR = 2, WORD = 64, PACKED_ALIGNMENT = 128 };
+
+/* op(S) as lists of blocks by block of features, and as a grid of cells. */
+typedef struct weights {
+    int32_t block_features, block_k; /* elements */
+    int32_t grid;                    /* blocks of features */
+    int64_t features, depth;
+    const int64_t *start;
+    const int32_t *k, *slot;
+    int32_t panels, slices; /* cells along features and along k */
+} weights;
+
+static weights weights_of(const bsk_problem *problem)
+{
+    const bsk_dsd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    const bool flip = p->transpose_s != 0;
+    weights w = {
+        .block_features = flip ? t->block_cols : t->block_rows,
+        .block_k = flip ? t->block_rows : t->block_cols,
+        .grid = flip ? t->grid_cols : t->grid_rows,
+        .features = flip ? t->cols : t->rows,
+        .depth = flip ? t->rows : t->cols,
+        .start = flip ? t->col_start : t->row_start,
+        .k = flip ? t->col_row : t->row_col,
+        .slot = flip ? t->col_slot : t->row_slot,
+    };
+    w.panels = (int32_t)bski_ceil_div(w.features, DSD_CELL);
+    w.slices = (int32_t)bski_ceil_div(w.depth, DSD_CELL);
+    return w;
+}
+
+static int64_t members(const bsk_tensor *t)
+{
+    return t->rank == 3 ? t->dims[0] : 1;
+}
+
+/* The activations as the copy engine sees them. along_n: n is contiguous. */
+static bski_cuda_tensor activations_of(const bsk_problem *problem, bool *along_n)
+{
+    const bsk_dsd_params *p = problem->params;
+    const bsk_tensor *b = &p->b;
+    const int32_t k = b->rank - 2, n = b->rank - 1;
+    *along_n = b->strides[k] != 1 || (b->strides[n] == 1 && b->dims[k] == 1);
+    const int32_t inner = *along_n ? n : k, outer = *along_n ? k : n;
+    return (bski_cuda_tensor){
+        .dtype = problem->dtype,
+        .rank = 3,
+        .dims = {b->dims[inner], b->dims[outer], members(b)},
+        .strides = {1, b->strides[outer], b->rank == 3 ? b->strides[0] : 0},
+        .box = {DSD_CELL, *along_n ? DSD_CELL : DSD_GROUP_N, 1},
+        .swizzle = DSD_CELL * 2,
+    };
+}
+
+/* Tiles along n, of all members of the batch; 0 if there are too many. */
+static int32_t count_tiles(const bsk_problem *problem)
+{
+    const bsk_dsd_params *p = problem->params;
+    int64_t tiles = bski_ceil_div(p->c.dims[p->c.rank - 1], DSD_TILE_N);
+    if (!bski_mul_i64(tiles, members(&p->c), &tiles) || tiles > INT32_MAX - PAIR)
+        return 0;
+    return (int32_t)tiles;
+}
+
+static bool block_fits(int32_t size)
+{
+    return size >= DSD_RUN && size <= MAX_BLOCK && !(size & (size - 1));
+}
+
+bsk_reason cuda_dsd_wgmma_accept(const bsk_problem *problem, const bsk_device_props *props)
+{
+    const bsk_dsd_params *p = problem->params;
+    const weights w = weights_of(problem);
+    bool along_n;
+    const bski_cuda_tensor b = activations_of(problem, &along_n);
+    const int64_t n = p->c.dims[p->c.rank - 1];
+    (void)props; /* every device of the generation has the shared memory */
+    if (!block_fits(w.block_features) || !block_fits(w.block_k))
+        return BSK_REFUSE_BLOCK;
+    if (p->gate.dtype != BSK_NONE)
+        return BSK_REFUSE_OPTION;
+    if (problem->layout->heads != 1 || (p->s.rank == 4 && p->s.dims[0] != 1))
+        return BSK_REFUSE_RANK;
+    const bsk_reason reason = bski_cuda_epilogue_accept(problem);
+    if (reason)
+        return reason;
+    if (n == 0 || members(&p->c) == 0)
+        return BSK_ACCEPT;
+    if (p->b.strides[p->b.rank - (along_n ? 1 : 2)] != 1 || !bski_cuda_tensor_fits(&b))
+        return BSK_REFUSE_STRIDE;
+    return count_tiles(problem) ? BSK_ACCEPT : BSK_REFUSE_LIMIT;
+}
+
+/* --- The model --- */
+
+/* Rates of one multiprocessor of an H200 and times, as measured. */
+static const double load_rate = 68e9;      /* bytes/s from the L2 cache, with all others doing so */
+static const double product_rate = 5.6e12; /* flop/s */
+static const double memory_rate = 3.9e12;  /* bytes/s, of the device */
+static const double tile_seconds = 2e-6, launch_seconds = 6e-6;
+
+/* The time of a stage with one cell or two. */
+static double stage_seconds(int cells)
+{
+    const double load = (2 * DSD_SLICE_BYTES + cells * DSD_CELL_BYTES) / load_rate;
+    const double product = 2.0 * DSD_TILE_N * DSD_CELL * DSD_CELL * cells / product_rate;
+    return load > product ? load : product;
+}
+
+/* Counts the slices of k that blocks of a panel and the next one meet, both or one of them. */
+static void count_stages(const weights *w, int32_t panel, int64_t *both, int64_t *single)
+{
+    enum { MAX_LISTS = PAIR * DSD_CELL / DSD_RUN };
+    const int32_t blocks = w->block_features > DSD_CELL ? 1 : DSD_CELL / w->block_features;
+    int64_t at[MAX_LISTS], end[MAX_LISTS];
+    int32_t lists = 0;
+    for (int32_t half = 0; half < PAIR; half++)
+        for (int32_t i = 0; i < blocks; i++) {
+            const int64_t row = (int64_t)(panel + half) * DSD_CELL / w->block_features + i;
+            at[lists] = row < w->grid ? w->start[row] : 0;
+            end[lists++] = row < w->grid ? w->start[row + 1] : 0;
+        }
+    for (;;) {
+        /* The next slice that any list meets, and which halves meet it. */
+        int64_t slice = INT64_MAX;
+        for (int32_t i = 0; i < lists; i++) {
+            const int64_t s = at[i] < end[i] ? (int64_t)w->k[at[i]] * w->block_k / DSD_CELL : slice;
+            slice = s < slice ? s : slice;
+        }
+        if (slice == INT64_MAX)
+            return;
+        int halves = 0;
+        for (int32_t i = 0; i < lists; i++)
+            for (; at[i] < end[i] && (int64_t)w->k[at[i]] * w->block_k / DSD_CELL == slice; at[i]++)
+                halves |= i < blocks ? 1 : 2;
+        const int64_t slices = w->block_k > DSD_CELL ? w->block_k / DSD_CELL : 1;
+        *(halves == 3 ? both : single) += slices;
+    }
+}
+
+double cuda_dsd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props *props)
+{
+    const bsk_dsd_params *p = problem->params;
+    const weights w = weights_of(problem);
+    const double tiles = count_tiles(problem), units = props->compute_units;
+    double sum = 0, longest = 0, cells = 0;
+    for (int32_t panel = 0; panel < w.panels; panel += PAIR) {
+        int64_t both = 0, single = 0;
+        count_stages(&w, panel, &both, &single);
+        const double tile =
+            (double)both * stage_seconds(2) + (double)single * stage_seconds(1) + tile_seconds;
+        sum += tile;
+        longest = tile > longest ? tile : longest;
+        cells += (double)(2 * both + single);
+    }
+    const double spread = sum * tiles / units;
+    const double outputs = (double)members(&p->c) * (double)p->c.dims[p->c.rank - 1];
+    const double bytes = 2 * outputs * (double)(w.features + w.depth) + cells * DSD_CELL_BYTES;
+    const double memory = bytes / memory_rate, packing = 2 * cells * DSD_CELL_BYTES / memory_rate;
+    const double product = spread > longest ? spread : longest;
+    return launch_seconds + packing + (product > memory ? product : memory);
+}
+
+/* --- Plans --- */
+
+/* Two panels that share tiles: their stages, as in dsd_tile. */
+typedef struct dsd_pair {
+    int32_t first;
+    int32_t two, both, one;
+    int32_t feature[PAIR];
+} dsd_pair;
+
+typedef struct state {
+    const bsk_host *host;
+    bski_cuda_encoder encoder;
+    bski_cuda_tensor b;
+    const void *kernel;
+    const char *kernel_name;
+    int32_t cluster;
+    int32_t units; /* thread blocks or clusters that have tiles */
+    int64_t cells;
+    bool idle;                                     /* C is empty */
+    bsk_mem stages, tiles, tile_start, cell, slot; /* device */
+    dsd_wgmma_arg arg;
+    dsd_pack_arg pack;
+} state;
+
+/* Host memory while a plan is made. */
+typedef struct scratch {
+    uint64_t *kept;    /* [2 pairs][words] bit k % 64 of word k / 64: slice k is kept */
+    int32_t *order;    /* [2 pairs] panels */
+    int32_t *cell;     /* [panels][slices] number of the cell in the image */
+    dsd_pair *pairs;   /* [pairs] */
+    dsd_stage *stages; /* [stages] */
+    dsd_cell *cells;   /* [cells] */
+    int32_t *slots;    /* [cells][parts] */
+    double *load;      /* [units] */
+    dsd_tile *tiles, *assigned;
+    int32_t *rank, *unit, *tile_start;
+} scratch;
+
+typedef struct builder {
+    simt_device *device;
+    const bsk_host *host;
+    weights w;
+    int32_t pairs, words, parts_features, parts_k;
+    int64_t stage_count, tile_count;
+    scratch s;
+    state *out;
+} builder;
+
+static bsk_status host_array(const builder *b, void *array, int64_t count, size_t size)
+{
+    size_t bytes;
+    void *memory = NULL;
+    if (count >= 0 && bski_mul_size((size_t)count, size, &bytes))
+        memory = b->host->allocator.resize(b->host->allocator.user, NULL, bytes ? bytes : 1);
+    memcpy(array, &memory, sizeof memory);
+    if (!memory)
+        return b->host->fail(b->host->context, BSK_E_NOMEM, "dsd: no memory for a schedule");
+    memset(memory, 0, bytes);
+    return BSK_OK;
+}
+
+static void scratch_free(builder *b)
+{
+    void *all[] = {b->s.kept,  b->s.order, b->s.cell,      b->s.pairs,    b->s.stages,
+                   b->s.cells, b->s.slots, b->s.load,      b->s.assigned, b->s.tiles,
+                   b->s.rank,  b->s.unit,  b->s.tile_start};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i])
+            b->host->allocator.resize(b->host->allocator.user, all[i], 0);
+}
+
+/* --- Which cells are kept --- */
+
+/* Calls visit for each cell that a block meets, with the block's slot and the number of the part of
+ * the cell that it covers. */
+static void for_each_part(builder *b, void (*visit)(builder *b, int32_t panel, int32_t slice,
+                                                    int32_t part, int32_t slot))
+{
+    const weights *w = &b->w;
+    for (int32_t row = 0; row < w->grid; row++)
+        for (int64_t i = w->start[row]; i < w->start[row + 1]; i++) {
+            const int64_t f0 = (int64_t)row * w->block_features, k0 = (int64_t)w->k[i] * w->block_k;
+            const int32_t part = (int32_t)(k0 % DSD_CELL / w->block_k * b->parts_features +
+                                           f0 % DSD_CELL / w->block_features);
+            for (int64_t f = f0; f < f0 + w->block_features && f < w->features; f += DSD_CELL)
+                for (int64_t k = k0; k < k0 + w->block_k && k < w->depth; k += DSD_CELL)
+                    visit(b, (int32_t)(f / DSD_CELL), (int32_t)(k / DSD_CELL), part, w->slot[i]);
+        }
+}
+
+static void keep_part(builder *b, int32_t panel, int32_t slice, int32_t part, int32_t slot)
+{
+    (void)part;
+    (void)slot;
+    b->s.kept[(int64_t)panel * b->words + slice / WORD] |= UINT64_C(1) << slice % WORD;
+}
+
+static void place_part(builder *b, int32_t panel, int32_t slice, int32_t part, int32_t slot)
+{
+    const int64_t cell = b->s.cell[(int64_t)panel * b->w.slices + slice];
+    b->s.slots[cell * b->parts_features * b->parts_k + part] = slot;
+}
+
+static const uint64_t *kept_of(const builder *b, int32_t panel)
+{
+    return b->s.kept + (int64_t)panel * b->words;
+}
+
+static bool is_kept(const builder *b, int32_t panel, int32_t slice)
+{
+    return kept_of(b, panel)[slice / WORD] >> slice % WORD & 1;
+}
+
+/* --- Which panels share a tile --- */
+
+/* Slices that two panels have in common: loads that sharing a tile saves. */
+static int32_t common_slices(const builder *b, int32_t x, int32_t y)
+{
+    const uint64_t *p = kept_of(b, x), *q = kept_of(b, y);
+    int32_t sum = 0;
+    for (int32_t i = 0; i < b->words; i++)
+        sum += __builtin_popcountll(p[i] & q[i]);
+    return sum;
+}
+
+/* Exchanges members of two pairs if that saves loads. */
+static bool improve(const builder *b, int32_t *p, int32_t *q)
+{
+    const int32_t now = common_slices(b, p[0], p[1]) + common_slices(b, q[0], q[1]);
+    const int32_t straight = common_slices(b, p[0], q[0]) + common_slices(b, p[1], q[1]);
+    const int32_t crossed = common_slices(b, p[0], q[1]) + common_slices(b, p[1], q[0]);
+    if (now >= straight && now >= crossed)
+        return false;
+    int32_t *partner = straight >= crossed ? &q[0] : &q[1];
+    const int32_t panel = p[1];
+    p[1] = *partner;
+    *partner = panel;
+    return true;
+}
+
+/* Pairs neighbours, then exchanges partners until nothing is gained, or for a number of rounds,
+ * within windows of pairs. */
+static void pair_panels(builder *b)
+{
+    enum { ROUNDS = 16, WINDOW = 256 };
+    for (int32_t i = 0; i < PAIR * b->pairs; i++)
+        b->s.order[i] = i; /* an odd last one has a partner without cells */
+    bool better = b->w.panels > PAIR;
+    for (int round = 0; round < ROUNDS && better; round++) {
+        better = false;
+        for (int32_t i = 0; i < b->pairs; i++)
+            for (int32_t j = i + 1; j < b->pairs && j < i + WINDOW; j++)
+                better |= improve(b, b->s.order + PAIR * i, b->s.order + PAIR * j);
+    }
+}
+
+/* --- Stages --- */
+
+/* The stages of a pair in which exactly these of its panels have cells: bit 0, bit 1. Writes them
+ * unless it only counts. */
+static int32_t list_stages(builder *b, const int32_t *panel, int wanted, bool write)
+{
+    int32_t count = 0;
+    for (int32_t slice = 0; slice < b->w.slices; slice++) {
+        const int has = (int)is_kept(b, panel[0], slice) | (int)is_kept(b, panel[1], slice) << 1;
+        if (has != wanted)
+            continue;
+        count++;
+        if (!write)
+            continue;
+        b->s.stages[b->stage_count++] = (dsd_stage){slice * DSD_CELL, (int32_t)b->out->cells};
+        for (int half = 0; half < PAIR; half++) {
+            if (!(wanted >> half & 1))
+                continue;
+            b->s.cell[(int64_t)panel[half] * b->w.slices + slice] = (int32_t)b->out->cells;
+            b->s.cells[b->out->cells++] = (dsd_cell){panel[half] * DSD_CELL, slice * DSD_CELL};
+        }
+    }
+    return count;
+}
+
+static void make_pairs(builder *b, bool write)
+{
+    static const int kinds[] = {2, 3, 1}; /* in the order of dsd_pair */
+    int64_t stages = 0, cells = 0;
+    b->stage_count = b->out->cells = 0;
+    for (int32_t i = 0; i < b->pairs; i++) {
+        const int32_t *panel = b->s.order + PAIR * i;
+        int32_t count[3];
+        const int64_t first = stages;
+        for (int kind = 0; kind < 3; kind++) {
+            count[kind] = list_stages(b, panel, kinds[kind], write);
+            stages += count[kind];
+            cells += (int64_t)count[kind] * (kinds[kind] == 3 ? PAIR : 1);
+        }
+        b->s.pairs[i] = (dsd_pair){.first = (int32_t)first,
+                                   .two = count[0],
+                                   .both = count[1],
+                                   .one = count[2],
+                                   .feature = {panel[0] * DSD_CELL, panel[1] * DSD_CELL}};
+    }
+    b->stage_count = stages;
+    b->out->cells = cells;
+}
+
+static bsk_status build_cells(builder *b)
+{
+    const weights *w = &b->w;
+    int64_t words, grid, slots;
+    const int64_t parts = (int64_t)b->parts_features * b->parts_k;
+    if (!bski_mul_i64((int64_t)PAIR * b->pairs, b->words, &words) ||
+        !bski_mul_i64(w->panels, w->slices, &grid) || grid > INT32_MAX)
+        return b->host->fail(b->host->context, BSK_E_UNSUPPORTED, "dsd: too many cells");
+    TRY(host_array(b, &b->s.kept, words, sizeof *b->s.kept));
+    TRY(host_array(b, &b->s.order, PAIR * b->pairs, sizeof *b->s.order));
+    TRY(host_array(b, &b->s.pairs, b->pairs, sizeof *b->s.pairs));
+    TRY(host_array(b, &b->s.cell, grid, sizeof *b->s.cell));
+    for_each_part(b, keep_part);
+    pair_panels(b);
+    make_pairs(b, false);
+    slots = b->out->cells * parts; /* at most a cell for each pair of 32-bit counts */
+    TRY(host_array(b, &b->s.stages, b->stage_count, sizeof *b->s.stages));
+    TRY(host_array(b, &b->s.cells, b->out->cells, sizeof *b->s.cells));
+    TRY(host_array(b, &b->s.slots, slots, sizeof *b->s.slots));
+    memset(b->s.slots, 0xff, (size_t)slots * sizeof *b->s.slots);
+    make_pairs(b, true);
+    for_each_part(b, place_part);
+    return BSK_OK;
+}
+
+/* --- Who computes which tile --- */
+
+static double pair_seconds(const dsd_pair *p)
+{
+    return p->both * stage_seconds(2) + (p->one + p->two) * stage_seconds(1) + tile_seconds;
+}
+
+/* Numbers the pairs from the longest to the shortest. */
+static void rank_pairs(builder *b)
+{
+    /* Insertion by halves: pairs are few, and the order of equals must not depend on a library. */
+    for (int32_t i = 0; i < b->pairs; i++) {
+        int32_t low = 0, high = i;
+        const double mine = pair_seconds(&b->s.pairs[i]);
+        while (low < high) {
+            const int32_t middle = low + (high - low) / 2;
+            if (pair_seconds(&b->s.pairs[b->s.rank[middle]]) >= mine)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        memmove(b->s.rank + low + 1, b->s.rank + low, (size_t)(i - low) * sizeof *b->s.rank);
+        b->s.rank[low] = i;
+    }
+}
+
+static void assign(builder *b, int32_t pair, int32_t n)
+{
+    int32_t best = 0;
+    for (int32_t u = 1; u < b->out->units; u++)
+        if (b->s.load[u] < b->s.load[best])
+            best = u;
+    b->s.load[best] += pair_seconds(&b->s.pairs[pair]);
+    const dsd_pair *p = &b->s.pairs[pair];
+    b->s.assigned[b->tile_count] =
+        (dsd_tile){p->first, p->two, p->both, p->one, {p->feature[0], p->feature[1]}, n, 0};
+    b->s.unit[b->tile_count++] = best;
+    b->s.tile_start[best + 1]++;
+}
+
+/* How many of the ranked pairs are so long that their tiles must be handed out first. */
+static int32_t count_long(const builder *b, int32_t rows, int32_t units)
+{
+    enum { SHARE = 3 }; /* of a unit's work */
+    double sum = 0;
+    int32_t count = 0;
+    for (int32_t i = 0; i < b->pairs; i++)
+        sum += pair_seconds(&b->s.pairs[i]);
+    const double limit = sum * rows / units / SHARE;
+    while (count < b->pairs && pair_seconds(&b->s.pairs[b->s.rank[count]]) > limit)
+        count++;
+    return count < b->pairs ? count : 0; /* all alike: none is long */
+}
+
+/* Hands out the tiles of ranked pairs first .. last - 1 at tiles low .. high - 1 along n: the
+ * longest first (by_length), or those that share activations together. */
+static void assign_all(builder *b, int32_t first, int32_t last, int32_t low, int32_t high,
+                       bool by_length)
+{
+    if (by_length)
+        for (int32_t p = first; p < last; p++)
+            for (int32_t n = low; n < high; n++)
+                assign(b, b->s.rank[p], n);
+    else
+        for (int32_t n = low; n < high; n++)
+            for (int32_t p = first; p < last; p++)
+                assign(b, b->s.rank[p], n);
+}
+
+/* Each tile goes to the unit that has least to do: very long ones first, then those that share
+ * activations at one time, and the last ones by length, so that all units end together. */
+static bsk_status build_schedule(builder *b, int32_t rows, int32_t units)
+{
+    enum { LAST = 2 }; /* tiles of a unit: more, and too many samples were in use at once */
+    int64_t tiles;
+    if (!bski_mul_i64(rows, b->pairs, &tiles) || tiles > INT32_MAX)
+        return b->host->fail(b->host->context, BSK_E_UNSUPPORTED, "dsd: too many tiles");
+    units = tiles < units ? (int32_t)tiles : units;
+    TRY(host_array(b, &b->s.load, units, sizeof *b->s.load));
+    TRY(host_array(b, &b->s.rank, b->pairs, sizeof *b->s.rank));
+    TRY(host_array(b, &b->s.assigned, tiles, sizeof *b->s.assigned));
+    TRY(host_array(b, &b->s.tiles, tiles, sizeof *b->s.tiles));
+    TRY(host_array(b, &b->s.unit, tiles, sizeof *b->s.unit));
+    TRY(host_array(b, &b->s.tile_start, (int64_t)units + 1, sizeof *b->s.tile_start));
+    rank_pairs(b);
+    b->out->units = units;
+    const int32_t many = count_long(b, rows, units);
+    const int64_t last = bski_ceil_div(LAST * (int64_t)units, b->pairs);
+    const int32_t early = last < rows ? rows - (int32_t)last : 0;
+    assign_all(b, 0, many, 0, rows, true);
+    assign_all(b, many, b->pairs, 0, early, false);
+    assign_all(b, many, b->pairs, early, rows, true);
+    for (int32_t u = 0; u < units; u++)
+        b->s.tile_start[u + 1] += b->s.tile_start[u];
+    /* tile_start serves as the next free place of each unit, and is then one unit ahead. */
+    for (int64_t i = 0; i < tiles; i++)
+        b->s.tiles[b->s.tile_start[b->s.unit[i]]++] = b->s.assigned[i];
+    memmove(b->s.tile_start + 1, b->s.tile_start, (size_t)units * sizeof *b->s.tile_start);
+    b->s.tile_start[0] = 0;
+    return BSK_OK;
+}
+
+/* --- Preparing --- */
+
+typedef struct kernel_row {
+    bsk_dtype dtype;
+    bool along_n;
+    int32_t cluster;
+    const char *name;
+    const void *function;
+} kernel_row;
+
+/* The address of the symbol that the compiler makes for a kernel stands for it. */
+extern const char cuda_dsd_wgmma_pack_kernel[];
+#define KERNELS(X)                                                                                 \
+    X(BSK_BF16, false, 1, cuda_dsd_wgmma_bf16_nc_1)                                                \
+    X(BSK_BF16, false, 2, cuda_dsd_wgmma_bf16_nc_2)                                                \
+    X(BSK_BF16, true, 1, cuda_dsd_wgmma_bf16_cn_1)                                                 \
+    X(BSK_BF16, true, 2, cuda_dsd_wgmma_bf16_cn_2)                                                 \
+    X(BSK_F16, false, 1, cuda_dsd_wgmma_f16_nc_1)                                                  \
+    X(BSK_F16, false, 2, cuda_dsd_wgmma_f16_nc_2)                                                  \
+    X(BSK_F16, true, 1, cuda_dsd_wgmma_f16_cn_1)                                                   \
+    X(BSK_F16, true, 2, cuda_dsd_wgmma_f16_cn_2)
+#define KERNEL_EXTERN(dtype, along_n, cluster, name) extern const char name[];
+KERNELS(KERNEL_EXTERN)
+#undef KERNEL_EXTERN
+#define KERNEL_ROW(dtype, along_n, cluster, name) {dtype, along_n, cluster, #name, name},
+static const kernel_row kernels[] = {KERNELS(KERNEL_ROW)};
+#undef KERNEL_ROW
+
+static bsk_status find_kernel(builder *b, bsk_dtype dtype, bool along_n)
+{
+    const bski_cuda_device *d = (const bski_cuda_device *)b->device;
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        const kernel_row *k = &kernels[i];
+        if (k->dtype != dtype || k->along_n != along_n || k->cluster != b->out->cluster)
+            continue;
+        b->out->kernel = k->function;
+        b->out->kernel_name = k->name;
+    }
+    TRY(bski_cuda_kernel(d, b->out->kernel, DSD_SHARED_BYTES, b->out->kernel_name));
+    return bski_cuda_kernel(d, cuda_dsd_wgmma_pack_kernel, 0, "cuda_dsd_wgmma_pack_kernel");
+}
+
+static bsk_status put(const builder *b, const void *data, int64_t count, size_t size, bsk_mem *mem,
+                      void *address)
+{
+    if (count > 0)
+        TRY(b->device->api->table(b->device, data, (size_t)count * size, mem));
+    void *at = bsk_mem_address(*mem);
+    memcpy(address, &at, sizeof at);
+    return BSK_OK;
+}
+
+static bsk_status put_tables(builder *b)
+{
+    state *s = b->out;
+    const int64_t parts = (int64_t)b->parts_features * b->parts_k, units = s->units;
+    const int64_t tiles = b->s.tile_start[units];
+    dsd_wgmma_arg *a = &s->arg;
+    dsd_pack_arg *p = &s->pack;
+    TRY(put(b, b->s.stages, b->stage_count, sizeof *b->s.stages, &s->stages, &a->stages));
+    TRY(put(b, b->s.tiles, tiles, sizeof *b->s.tiles, &s->tiles, &a->tiles));
+    TRY(put(b, b->s.tile_start, units + 1, sizeof(int32_t), &s->tile_start, &a->tile_start));
+    TRY(put(b, b->s.cells, s->cells, sizeof *b->s.cells, &s->cell, &p->cells));
+    return put(b, b->s.slots, s->cells * parts, sizeof *b->s.slots, &s->slot, &p->parts.slots);
+}
+
+/* What the kernel needs to sum around gaps. */
+static void fill_gaps(builder *b, const bsk_problem *problem)
+{
+    const bsk_dsd_params *p = problem->params;
+    dsd_wgmma_arg *a = &b->out->arg;
+    a->gaps = b->parts_features * b->parts_k > 1;
+    a->b_k = p->b.strides[p->b.rank - 2];
+    a->b_n = p->b.strides[p->b.rank - 1];
+    a->b_batch = p->b.rank == 3 ? p->b.strides[0] : 0;
+    a->depth = b->w.depth;
+}
+
+static void fill_pack(builder *b, const bsk_problem *problem)
+{
+    const bsk_dsd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    const weights *w = &b->w;
+    b->out->pack = (dsd_pack_arg){
+        .block = (int64_t)t->block_rows * t->block_cols,
+        .depth = w->depth,
+        .block_features = w->block_features,
+        .block_k = w->block_k,
+        .parts = {NULL, DSD_CELL / b->parts_features, DSD_CELL / b->parts_k},
+        .feature_stride = p->transpose_s ? 1 : t->block_cols,
+        .k_stride = p->transpose_s ? t->block_cols : 1,
+    };
+}
+
+/* Sharing weights saves loads, but blocks then wait for each other, work is handed out in larger
+ * pieces, and of an odd number of tiles along n one has no partner: worth it for long and many
+ * tiles, by measurement. */
+static int32_t cluster_size(const builder *b, int32_t rows)
+{
+    enum { LONG = 12 /* stages */, TILES = 6 /* of a unit */, ROWS = 16 };
+    const bool many = (int64_t)rows * b->pairs >= (int64_t)TILES * b->device->props.compute_units;
+    const bool even = rows % 2 == 0 || rows >= ROWS;
+    return many && even && b->stage_count > (int64_t)LONG * b->pairs ? 2 : 1;
+}
+
+static bsk_status build(builder *b, const bsk_problem *problem)
+{
+    const bsk_dsd_params *p = problem->params;
+    state *s = b->out;
+    bool along_n;
+    const int32_t rows = count_tiles(problem);
+    b->w = weights_of(problem);
+    b->pairs = (b->w.panels + 1) / PAIR;
+    b->words = (int32_t)bski_ceil_div(b->w.slices, WORD);
+    b->parts_features = b->w.block_features < DSD_CELL ? DSD_CELL / b->w.block_features : 1;
+    b->parts_k = b->w.block_k < DSD_CELL ? DSD_CELL / b->w.block_k : 1;
+    s->host = b->host;
+    s->b = activations_of(problem, &along_n);
+    bski_cuda_epilogue_fill(problem, &s->arg.epilogue);
+    fill_gaps(b, problem);
+    fill_pack(b, problem);
+    TRY(bski_cuda_encoder_find(b->host, &s->encoder));
+    TRY(build_cells(b));
+    s->cluster = cluster_size(b, rows);
+    TRY(find_kernel(b, problem->dtype, along_n));
+    s->idle = rows == 0;
+    if (s->idle) {
+        s->cells = 0; /* no image either */
+        return BSK_OK;
+    }
+    s->arg.members = (int32_t)members(&p->c);
+    s->arg.member_tiles = (int32_t)bski_ceil_div(p->c.dims[p->c.rank - 1], DSD_TILE_N);
+    TRY(build_schedule(b, (int32_t)bski_ceil_div(rows, s->cluster),
+                       b->device->props.compute_units / s->cluster));
+    return put_tables(b);
+}
+
+bsk_status cuda_dsd_wgmma_prepare(void *device, bsk_prepared *prepared)
+{
+    simt_device *d = device;
+    builder b = {.device = d, .host = d->host};
+    TRY(host_array(&b, &b.out, 1, sizeof *b.out));
+    prepared->state = b.out;
+    const bsk_status status = build(&b, prepared->problem);
+    scratch_free(&b);
+    if (status) {
+        cuda_dsd_wgmma_release(device, prepared);
+        return status;
+    }
+    prepared->packed_bytes = prepared->workspace_bytes = (size_t)b.out->cells * DSD_CELL_BYTES;
+    prepared->packed_alignment = prepared->workspace_alignment = PACKED_ALIGNMENT;
+    return BSK_OK;
+}
+
+void cuda_dsd_wgmma_release(void *device, bsk_prepared *prepared)
+{
+    simt_device *d = device;
+    state *s = prepared->state;
+    if (!s)
+        return;
+    bsk_mem *all[] = {&s->stages, &s->tiles, &s->tile_start, &s->cell, &s->slot};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]->kind != BSK_MEM_NULL)
+            d->api->table_free(d, all[i]);
+    d->host->allocator.resize(d->host->allocator.user, s, 0);
+    prepared->state = NULL;
+}
+
+/* --- Running --- */
+
+bsk_status cuda_dsd_wgmma_pack(const bsk_prepared *prepared, void *queue, bsk_mem s, bsk_mem packed)
+{
+    const state *st = prepared->state;
+    dsd_pack_arg arg = st->pack;
+    arg.s = bsk_mem_address(s);
+    arg.weights = bsk_mem_address(packed);
+    void *arguments[] = {&arg};
+    const bski_cuda_run run = {.function = cuda_dsd_wgmma_pack_kernel,
+                               .name = "cuda_dsd_wgmma_pack_kernel",
+                               .grid = {(unsigned)st->cells, 1, 1},
+                               .threads = DSD_PACK_THREADS,
+                               .arguments = arguments};
+    return bski_cuda_launch(queue, &run);
+}
+
+bsk_status cuda_dsd_wgmma_launch(const bsk_prepared *prepared, void *queue, const void *args)
+{
+    const bsk_dsd_args *a = args;
+    const state *st = prepared->state;
+    bsk_mem packed = a->packed;
+    if (st->idle)
+        return BSK_OK;
+    if (packed.kind == BSK_MEM_NULL) {
+        packed = a->workspace;
+        TRY(cuda_dsd_wgmma_pack(prepared, queue, a->s, packed));
+    }
+    CUtensorMap map;
+    TRY(bski_cuda_tensor_map(st->host, &st->encoder, &st->b, bsk_mem_address(a->b), &map));
+    dsd_wgmma_arg arg = st->arg;
+    arg.b = bsk_mem_address(a->b);
+    arg.parts = st->pack.parts;
+    arg.weights = bsk_mem_address(packed);
+    bski_cuda_epilogue_bind(a, &arg.epilogue);
+    void *arguments[] = {&map, &arg};
+    const bski_cuda_run run = {.function = st->kernel,
+                               .name = st->kernel_name,
+                               .grid = {(unsigned)(st->units * st->cluster), 1, 1},
+                               .threads = DSD_THREADS,
+                               .cluster = (unsigned)st->cluster,
+                               .shared_bytes = DSD_SHARED_BYTES,
+                               .arguments = arguments};
+    return bski_cuda_launch(queue, &run);
+}

@@ -1,0 +1,591 @@
+/* dsd by wgmma for blocks whose sides are 8 to 128, on cells of 64 x 64. docs/cuda.md has a picture
+ * of the data flow.
+ *
+ * One thread block a multiprocessor walks over its list of tiles of C, 256 samples x 2 panels of 64
+ * features. Two warpgroups multiply 128 samples each; samples are the rows of the product, so that
+ * a stage can have cells of one panel or of both. Producer warps bring what they read through rings
+ * in shared memory: a slice of 64 of the activations for each group by tensor copies, and the
+ * packed cells by bulk copies. With clusters of two, neighbouring tiles along n share their cells:
+ * each block fetches half of them for both. */
+#include <backends/cuda/ptx.h>
+#include <backends/cuda/sm90a/dsd_wgmma.h>
+
+enum { LANES = 32, GROUP_WARPS = 4, CONSUMER_WARPS = 2 * GROUP_WARPS };
+enum { CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40 };
+enum { WEIGHTS = 2 }; /* of the rings: those of the groups' slices are 0 and 1 */
+
+/* Where things lie in shared memory. */
+struct memory {
+    uint32_t base;
+
+    static __device__ int first(int ring)
+    {
+        return ring * DSD_SLICES;
+    }
+    __device__ uint32_t data(int ring, int slot) const
+    {
+        return base + (first(ring) + slot) * DSD_SLICE_BYTES;
+    }
+    __device__ uint32_t scratch(int warp) const
+    {
+        return base + DSD_SLOTS * DSD_SLICE_BYTES + warp * (DSD_SCRATCH_BYTES / CONSUMER_WARPS);
+    }
+    /* Barriers: the data of a slot has come; its readers are done. */
+    __device__ uint32_t full(int ring, int slot) const
+    {
+        return scratch(CONSUMER_WARPS) + (first(ring) + slot) * 8;
+    }
+    __device__ uint32_t empty(int ring, int slot) const
+    {
+        return full(ring, slot) + DSD_SLOTS * 8;
+    }
+    /* Weights for clusters: the readers in all blocks are done. */
+    __device__ uint32_t ready(int slot) const
+    {
+        return scratch(CONSUMER_WARPS) + (2 * DSD_SLOTS + slot) * 8;
+    }
+};
+
+/* A position in a ring; parity is that of the round. */
+template <int SLOTS> struct cursor {
+    int slot;
+    uint32_t parity;
+
+    __device__ void next()
+    {
+        if (++slot == SLOTS) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* --- The lists: read ahead, because each read takes as long as a stage --- */
+
+__device__ __forceinline__ dsd_tile load_tile(const dsd_wgmma_arg &a, int i, int end)
+{
+    const int4 *p = (const int4 *)(a.tiles + (i < end ? i : end - 1));
+    const int4 low = __ldg(p), high = __ldg(p + 1);
+    return {low.x, low.y, low.z, low.w, {high.x, high.y}, high.z, 0};
+}
+
+__device__ __forceinline__ int count_stages(const dsd_tile &tile)
+{
+    return tile.two + tile.both + tile.one;
+}
+
+/* Of 32 stages from t on, one a lane. */
+__device__ __forceinline__ dsd_stage load_stage(const dsd_wgmma_arg &a, const dsd_tile &tile, int t)
+{
+    const int mine = t + threadIdx.x % LANES;
+    if (mine >= count_stages(tile))
+        return {0, 0};
+    const int2 v = __ldg((const int2 *)(a.stages + tile.first + mine));
+    return {v.x, v.y};
+}
+
+/* --- Producers: a warp for each ring --- */
+
+template <int TRANS>
+__device__ __forceinline__ void fetch_slice(const CUtensorMap *map, uint32_t to, int k, int sample,
+                                            int member, uint32_t bar)
+{
+    mbar_expect(bar, DSD_SLICE_BYTES);
+    if (TRANS) {
+#pragma unroll
+        for (int n = 0; n < DSD_GROUP_N; n += DSD_CELL)
+            tensor_load_3d(to + n * DSD_CELL * 2, map, sample + n, k, member, bar);
+    } else {
+        tensor_load_3d(to, map, k, sample, member, bar);
+    }
+}
+
+/* Each block of a cluster brings its share of the weights to all of them. */
+template <int CLUSTER>
+__device__ __forceinline__ void fetch_cells(memory m, int slot, uint32_t parity, const char *from,
+                                            uint32_t bytes, uint32_t rank)
+{
+    const uint32_t to = m.data(WEIGHTS, slot), bar = m.full(WEIGHTS, slot);
+    if (CLUSTER == 1) {
+        mbar_wait(m.empty(WEIGHTS, slot), parity ^ 1);
+        mbar_expect(bar, bytes);
+        bulk_load(to, from, bytes, bar);
+    } else {
+        const uint32_t share = bytes / CLUSTER, skip = rank * share;
+        mbar_wait(m.ready(slot), parity);
+        mbar_expect(bar, bytes);
+        bulk_load_multicast(to + skip, from + skip, share, bar, (1 << CLUSTER) - 1);
+    }
+}
+
+template <int TRANS, int CLUSTER, int RING>
+__device__ __forceinline__ void produce(const CUtensorMap *map, const dsd_wgmma_arg &a, memory m,
+                                        int begin, int end, uint32_t rank)
+{
+    cursor<RING == WEIGHTS ? DSD_WEIGHTS : DSD_SLICES> at = {0, 0};
+    dsd_tile tile = load_tile(a, begin, end), next = load_tile(a, begin + 1, end);
+    dsd_stage mine = load_stage(a, tile, 0);
+    for (int i = begin; i < end; i++) {
+        const dsd_tile after = load_tile(a, i + 2, end);
+        const dsd_stage ahead = load_stage(a, next, 0);
+        const int stages = count_stages(tile);
+        const int n = tile.n * CLUSTER + rank;
+        const int sample = n % a.member_tiles * DSD_TILE_N + RING * DSD_GROUP_N;
+        const int member = n / a.member_tiles;
+        for (int t = 0; t < stages; t++) {
+            if (t && t % LANES == 0)
+                mine = load_stage(a, tile, t);
+            const int k = __shfl_sync(~0u, mine.k, t % LANES);
+            const int64_t cell = __shfl_sync(~0u, mine.cell, t % LANES);
+            if (threadIdx.x % LANES == 0) {
+                if (RING == WEIGHTS) {
+                    const bool both = t >= tile.two && t < tile.two + tile.both;
+                    fetch_cells<CLUSTER>(m, at.slot, at.parity, a.weights + cell * DSD_CELL_BYTES,
+                                         both ? 2 * DSD_CELL_BYTES : DSD_CELL_BYTES, rank);
+                } else {
+                    mbar_wait(m.empty(RING, at.slot), at.parity ^ 1);
+                    fetch_slice<TRANS>(map, m.data(RING, at.slot), k, sample, member,
+                                       m.full(RING, at.slot));
+                }
+            }
+            __syncwarp();
+            at.next();
+        }
+        tile = next;
+        next = after;
+        mine = ahead;
+    }
+}
+
+/* One thread of each block of a cluster tells all of them when the readers of weights are done. */
+template <int CLUSTER>
+__device__ __forceinline__ void relay(const dsd_wgmma_arg &a, memory m, int begin, int end)
+{
+    cursor<DSD_WEIGHTS> at = {0, 0};
+    dsd_tile tile = load_tile(a, begin, end);
+    for (int i = begin; i < end; i++) {
+        const dsd_tile next = load_tile(a, i + 1, end);
+        const int stages = count_stages(tile);
+        for (int t = 0; t < stages; t++) {
+            mbar_wait(m.empty(WEIGHTS, at.slot), at.parity ^ 1);
+#pragma unroll
+            for (int block = 0; block < CLUSTER; block++)
+                mbar_arrive_remote(m.ready(at.slot), block);
+            at.next();
+        }
+        tile = next;
+    }
+}
+
+/* --- Consumers: a warpgroup for each group --- */
+
+/* A group's place in its rings. */
+struct reader {
+    int group;
+    cursor<DSD_SLICES> slice;
+    cursor<DSD_WEIGHTS> weights;
+};
+
+/* The products of one stage: this group's two parts of 64 samples by N features, in N / 2 of R
+ * registers each. */
+template <int TYPE, int TRANS, int N, int R>
+__device__ __forceinline__ void multiply(float (&acc)[2][R], uint32_t slice, uint32_t cells)
+{
+    /* Activations: rows of 128 bytes, swizzled. A row is a sample, or with TRANS a k. */
+    constexpr uint32_t a_high = descriptor_high(1024, SWIZZLE_128);
+    constexpr uint32_t a_step = TRANS ? 2048 : 32;
+    /* Cells: core matrices along k first, so that the second cell continues the first. */
+    constexpr uint32_t b_high = descriptor_high(1024, SWIZZLE_NONE);
+    const uint32_t a = descriptor_low(slice, 16), b = descriptor_low(cells, 128);
+#pragma unroll
+    for (int k = 0; k < DSD_CELL / 16; k++)
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+            wgmma_ss<TYPE, N, TRANS, 0>(
+                acc[m], descriptor(a + ((m * DSD_CELL * 128 + k * a_step) >> 4), a_high),
+                descriptor(b + (k * 256 >> 4), b_high), 1);
+}
+
+/* `count` stages of one kind; one stage of products stays in flight. */
+template <int TYPE, int TRANS, int N, int R>
+__device__ __forceinline__ void consume(float (&acc)[2][R], memory m, reader &r, int count)
+{
+    const bool speaker = threadIdx.x % LANES == 0;
+    uint32_t slice = 0, weights = 0; /* barriers of the stage in flight */
+    for (int t = 0; t < count; t++) {
+        mbar_wait(m.full(WEIGHTS, r.weights.slot), r.weights.parity);
+        mbar_wait(m.full(r.group, r.slice.slot), r.slice.parity);
+        wgmma_fence();
+        multiply<TYPE, TRANS, N>(acc, m.data(r.group, r.slice.slot),
+                                 m.data(WEIGHTS, r.weights.slot));
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (speaker && t) {
+            mbar_arrive(slice);
+            mbar_arrive(weights);
+        }
+        slice = m.empty(r.group, r.slice.slot);
+        weights = m.empty(WEIGHTS, r.weights.slot);
+        r.slice.next();
+        r.weights.next();
+    }
+    wgmma_wait<0>(); /* on every path: the compiler must see that acc is complete */
+    wgmma_settle(acc[0]);
+    wgmma_settle(acc[1]);
+    if (speaker && count) {
+        mbar_arrive(slice);
+        mbar_arrive(weights);
+    }
+}
+
+/* The packer orders a cell's features so that a thread has runs of eight: register 4 j + 2 h + e of
+ * quad lane q is feature 32 (j / 4) + 8 q + 2 (j % 4) + e of its panel. */
+
+/* Where a warp's sums belong: the first of its 16 samples of each part of 64. */
+struct place {
+    int64_t sample, member;
+};
+
+/* C = alpha * sum, straight from the registers. */
+__device__ __forceinline__ void store_plain(const float (&acc)[2][64], const dsd_epilogue &e,
+                                            const dsd_tile &tile, const place &at)
+{
+    const int lane = threadIdx.x % LANES;
+    const bool bf16 = e.c.type == BSK_BF16;
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int64_t n = at.sample + m * 64 + h * 8 + lane / 4;
+            if (n >= e.n)
+                continue;
+            uint16_t *row = (uint16_t *)e.c.data + at.member * e.c.batch + n * e.c.n;
+#pragma unroll
+            for (int run = 0; run < 4; run++) {
+                const int64_t f = tile.feature[run / 2] + run % 2 * 32 + lane % 4 * 8;
+                uint32_t word[4];
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const float *v = acc[m] + run * 16 + j * 4 + h * 2;
+                    word[j] = dsd_pack(bf16, e.alpha * v[0], e.alpha * v[1]);
+                }
+                if (f < e.features)
+                    *(uint4 *)(row + f) = make_uint4(word[0], word[1], word[2], word[3]);
+            }
+        }
+}
+
+/* The same where n is contiguous: a group transposes 64 samples x 64 features at a time in its
+ * scratch, of which rows are features, and stores whole lines. Rows are swizzled so that neither
+ * way has bank conflicts. */
+__device__ __forceinline__ uint32_t turned(uint32_t scratch, int feature, int run)
+{
+    const int swizzle = feature / 8 % 4 * 2 + feature % 2;
+    return scratch + feature * 128 + (run ^ swizzle) * 16;
+}
+
+__device__ __forceinline__ void store_plain_n(const float (&acc)[2][64], const dsd_epilogue &e,
+                                              const dsd_tile &tile, const place &at,
+                                              uint32_t scratch, int group)
+{
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES % GROUP_WARPS;
+    const int thread = threadIdx.x % 128;
+    const bool bf16 = e.c.type == BSK_BF16;
+    uint16_t *base = (uint16_t *)e.c.data + at.member * e.c.batch;
+#pragma unroll
+    for (int part = 0; part < 4; part++) {
+        const int m = part / 2, panel = part % 2;
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                uint32_t word[4];
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const float *v = acc[m] + panel * 32 + half * 16 + j * 4 + h * 2;
+                    word[j] = dsd_pack(bf16, e.alpha * v[0], e.alpha * v[1]);
+                }
+                const int feature = half * 32 + lane % 8 / 2 * 8 + lane / 8 * 2 + lane % 2;
+                store_matrix_x4_trans(turned(scratch, feature, warp * 2 + h), word[0], word[1],
+                                      word[2], word[3]);
+            }
+        named_barrier(1 + group, 128);
+        const int64_t n = at.sample - warp * 16 + m * 64 + thread % 8 * 8;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int feature = thread / 8 + i * 16;
+            const int64_t f = tile.feature[panel] + feature;
+            const uint4 v = shared_load_16(turned(scratch, feature, thread % 8));
+            if (f < e.features && n < e.n)
+                *(uint4 *)(base + f * e.c.feature + n) = v;
+        }
+        named_barrier(1 + group, 128);
+    }
+}
+
+/* --- Sums that are not finite --- */
+
+/* Whether a sum of the group is NaN or infinite. */
+__device__ __forceinline__ bool any_wild(const float (&acc)[2][64], int group)
+{
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        sum = fmaf(acc[0][i], 0, sum);
+        sum = fmaf(acc[1][i], 0, sum);
+    }
+    return named_barrier_any(1 + group, 128, sum != 0);
+}
+
+/* One weight of a cell's image. */
+__device__ __forceinline__ float image_value(const char *cell, int feature, int k, bool bf16)
+{
+    const int core = feature / 32 * 4 + feature % 8 / 2, row = feature % 32 / 8 * 2 + feature % 2;
+    const uint16_t *p = (const uint16_t *)cell + (core * 8 + k / 8) * 64 + row * 8 + k % 8;
+    return dsd_unpack(bf16, *p).x;
+}
+
+/* One sum anew over the kept blocks alone: a gap counts as a weight of 0 in the products, which is
+ * nothing only times a finite number. */
+template <int TYPE>
+__device__ __forceinline__ float sum_kept(const dsd_wgmma_arg &a, const dsd_tile &tile, int panel,
+                                          int feature, int64_t n, int64_t member)
+{
+    const bool bf16 = TYPE == WGMMA_BF16;
+    const int across = DSD_CELL / a.parts.features, parts = DSD_CELL / a.parts.k * across;
+    float sum = 0;
+    if (n >= a.epilogue.n)
+        return sum;
+#pragma unroll 1
+    for (int t = 0; t < count_stages(tile); t++) {
+        const bool both = t >= tile.two && t < tile.two + tile.both;
+        if (!both && panel != (t < tile.two))
+            continue;
+        const dsd_stage stage = a.stages[tile.first + t];
+        const int64_t cell = stage.cell + (both && panel);
+        const int32_t *slots = a.parts.slots + cell * parts + feature / a.parts.features;
+        const uint16_t *x = a.b + member * a.b_batch + n * a.b_n + stage.k * a.b_k;
+#pragma unroll 1
+        for (int k = 0; k < DSD_CELL && stage.k + k < a.depth; k++)
+            if (slots[k / a.parts.k * across] >= 0)
+                sum = fmaf(image_value(a.weights + cell * DSD_CELL_BYTES, feature, k, bf16),
+                           dsd_unpack(bf16, x[k * a.b_k]).x, sum);
+    }
+    return sum;
+}
+
+/* Everything else. Sums go through a piece of shared memory that belongs to the warp, 32 features
+ * of 16 samples at a time: so a lane gets runs along either axis, and the code exists once. */
+template <int TYPE>
+__device__ __forceinline__ void store_any(const float (&acc)[2][64], const dsd_wgmma_arg &a,
+                                          const dsd_tile &tile, const place &at, uint32_t scratch,
+                                          bool wild)
+{
+    const dsd_epilogue &e = a.epilogue;
+    const int lane = threadIdx.x % LANES;
+#pragma unroll 1
+    for (int part = 0; part < 8; part++) {
+        /* Number i of a thread: run h = i / 8; exchanged so that neither writing nor reading has
+         * bank conflicts. */
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            const int from = i % 8 / 2 * 4 + i / 8 * 2 + i % 2;
+            float v = acc[0][from];
+#pragma unroll
+            for (int p = 1; p < 8; p++)
+                v = part == p ? acc[p / 4][p % 4 * 16 + from] : v;
+            shared_store_4(scratch + i * 128 + (lane ^ i % 8 * 4) * 4, __float_as_uint(v));
+        }
+        __syncwarp();
+        const int panel = part / 2 % 2;
+        const int feature = part % 2 * 32 + (e.along_n ? lane : lane % 4 * 8);
+#pragma unroll 1
+        for (int h = 0; h < 2; h++) {
+            const int64_t f = (panel ? tile.feature[1] : tile.feature[0]) + feature;
+            const int64_t n = at.sample + part / 4 * 64 + h * 8 + (e.along_n ? 0 : lane / 4);
+            const int step = e.along_n ? 0 : 1; /* of the feature from number to number */
+            float v[DSD_RUN];
+#pragma unroll 1
+            for (int i = 0; wild && i < DSD_RUN; i++) {
+                const int row = step ? i : lane % 8, column = step ? lane : i * 4 + lane / 8;
+                const uint32_t p = scratch + (h * 8 + row) * 128 + (column ^ row * 4) * 4;
+                if (!isfinite(__uint_as_float(shared_load_4(p))))
+                    shared_store_4(
+                        p, __float_as_uint(sum_kept<TYPE>(a, tile, panel, feature + i * step,
+                                                          n + (step ? 0 : i), at.member)));
+            }
+#pragma unroll
+            for (int i = 0; i < DSD_RUN; i++) {
+                const int row = step ? i : lane % 8, column = step ? lane : i * 4 + lane / 8;
+                v[i] = __uint_as_float(
+                    shared_load_4(scratch + (h * 8 + row) * 128 + (column ^ row * 4) * 4));
+            }
+            dsd_finish(e, v, f, n, at.member);
+        }
+        __syncwarp();
+    }
+}
+
+/* --- Tiles --- */
+
+template <int TYPE, int TRANS, int CLUSTER>
+__device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, int begin, int end,
+                                              uint32_t rank)
+{
+    const int warp = threadIdx.x / LANES, group = warp / GROUP_WARPS;
+    reader r = {group, {0, 0}, {0, 0}};
+    dsd_tile tile = load_tile(a, begin, end);
+    for (int i = begin; i < end; i++) {
+        const dsd_tile next = load_tile(a, i + 1, end);
+        /* Cells of the second panel alone come first, on registers that are then moved, by an
+         * addition that the compiler cannot remove: products on the upper half of a wider one's
+         * registers make it serialize all. */
+        float acc[2][64], upper[2][32], zero;
+        asm volatile("mov.f32 %0, 0f00000000;" : "=f"(zero));
+#pragma unroll
+        for (int j = 0; j < 32; j++)
+            upper[0][j] = upper[1][j] = 0;
+        consume<TYPE, TRANS, 64>(upper, m, r, tile.two);
+#pragma unroll
+        for (int j = 0; j < 64; j++) {
+            acc[0][j] = j < 32 ? 0 : upper[0][j % 32] + zero;
+            acc[1][j] = j < 32 ? 0 : upper[1][j % 32] + zero;
+        }
+        consume<TYPE, TRANS, 128>(acc, m, r, tile.both);
+        consume<TYPE, TRANS, 64>(acc, m, r, tile.one);
+        const int n = tile.n * CLUSTER + rank;
+        const place at = {(int64_t)(n % a.member_tiles) * DSD_TILE_N + group * DSD_GROUP_N +
+                              warp % GROUP_WARPS * 16,
+                          n / a.member_tiles};
+        const bool wild = a.gaps && any_wild(acc, group);
+        if (CLUSTER > 1 && at.member >= a.members)
+            ; /* the second tile of a cluster where their number is odd */
+        else if (a.epilogue.plain && !wild)
+            store_plain(acc, a.epilogue, tile, at);
+        else if (a.epilogue.plain_n && !wild)
+            store_plain_n(acc, a.epilogue, tile, at, m.scratch(group * GROUP_WARPS), group);
+        else
+            store_any<TYPE>(acc, a, tile, at, m.scratch(warp), wild);
+        tile = next;
+    }
+}
+
+template <int TYPE, int TRANS, int CLUSTER>
+__device__ __forceinline__ void dsd_body(const CUtensorMap *map, const dsd_wgmma_arg &a)
+{
+    extern __shared__ __align__(1024) char shared[];
+    const memory m = {shared_address(shared)};
+    const int warp = threadIdx.x / LANES;
+    const uint32_t rank = CLUSTER > 1 ? cluster_rank() : 0;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < DSD_SLOTS; i++) {
+            mbar_init(m.full(0, i), 1);
+            mbar_init(m.empty(0, i), i < 2 * DSD_SLICES ? GROUP_WARPS : CONSUMER_WARPS);
+        }
+        for (int i = 0; i < DSD_WEIGHTS; i++)
+            mbar_init(m.ready(i), CLUSTER);
+        mbar_init_fence();
+        tensor_map_prefetch(map);
+    }
+    __syncthreads();
+    if (CLUSTER > 1)
+        cluster_sync();
+    const int unit = blockIdx.x / CLUSTER;
+    const int begin = a.tile_start[unit], end = a.tile_start[unit + 1];
+    if (warp >= CONSUMER_WARPS) {
+        registers_lower<PRODUCER_REGISTERS>();
+        if (warp == CONSUMER_WARPS)
+            produce<TRANS, CLUSTER, 0>(map, a, m, begin, end, rank);
+        else if (warp == CONSUMER_WARPS + 1)
+            produce<TRANS, CLUSTER, 1>(map, a, m, begin, end, rank);
+        else if (warp == CONSUMER_WARPS + 2)
+            produce<TRANS, CLUSTER, WEIGHTS>(map, a, m, begin, end, rank);
+        else if (CLUSTER > 1 && threadIdx.x % LANES == 0)
+            relay<CLUSTER>(a, m, begin, end);
+        __syncwarp();
+    } else {
+        registers_raise<CONSUMER_REGISTERS>();
+        consume_tiles<TYPE, TRANS, CLUSTER>(a, m, begin, end, rank);
+    }
+    /* A block must not end while its neighbour still writes to it. */
+    if (CLUSTER > 1)
+        cluster_sync();
+}
+
+#define DSD_KERNEL(name, type, trans, cluster)                                                     \
+    extern "C" __global__ void __launch_bounds__(DSD_THREADS, 1)                                   \
+        name(const __grid_constant__ CUtensorMap map, const __grid_constant__ dsd_wgmma_arg a)     \
+    {                                                                                              \
+        dsd_body<type, trans, cluster>(&map, a);                                                   \
+    }
+DSD_KERNEL(cuda_dsd_wgmma_bf16_nc_1, WGMMA_BF16, 0, 1)
+DSD_KERNEL(cuda_dsd_wgmma_bf16_nc_2, WGMMA_BF16, 0, 2)
+DSD_KERNEL(cuda_dsd_wgmma_bf16_cn_1, WGMMA_BF16, 1, 1)
+DSD_KERNEL(cuda_dsd_wgmma_bf16_cn_2, WGMMA_BF16, 1, 2)
+DSD_KERNEL(cuda_dsd_wgmma_f16_nc_1, WGMMA_F16, 0, 1)
+DSD_KERNEL(cuda_dsd_wgmma_f16_nc_2, WGMMA_F16, 0, 2)
+DSD_KERNEL(cuda_dsd_wgmma_f16_cn_1, WGMMA_F16, 1, 1)
+DSD_KERNEL(cuda_dsd_wgmma_f16_cn_2, WGMMA_F16, 1, 2)
+
+/* --- Packing --- */
+
+enum { PACK_RUN = 8, PACK_RUNS = DSD_CELL / PACK_RUN, PACK_PITCH = DSD_CELL + PACK_RUN };
+
+/* Eight numbers of op(S) along its contiguous axis, from (feature, k) of a cell on. */
+static __device__ __forceinline__ uint4 pack_read(const dsd_pack_arg &a, const dsd_cell &cell,
+                                                  const int32_t *slots, int feature, int k)
+{
+    const int part = k / a.parts.k * (DSD_CELL / a.parts.features) + feature / a.parts.features;
+    const int32_t slot = slots[part];
+    if (slot < 0 || cell.k + k >= a.depth)
+        return make_uint4(0, 0, 0, 0);
+    const int64_t at = slot * a.block +
+                       (cell.feature + feature) % a.block_features * a.feature_stride +
+                       (cell.k + k) % a.block_k * a.k_stride;
+    return __ldg((const uint4 *)(a.s + at));
+}
+
+/* A thread block a cell: core matrices of 8 features x 8 k, those along k first; features in the
+ * order that the stores want. */
+extern "C" __global__ void __launch_bounds__(DSD_PACK_THREADS)
+    cuda_dsd_wgmma_pack_kernel(const __grid_constant__ dsd_pack_arg a)
+{
+    __shared__ __align__(16) uint16_t tile[DSD_CELL][PACK_PITCH];
+    const dsd_cell cell = a.cells[blockIdx.x];
+    const int parts = (DSD_CELL / a.parts.k) * (DSD_CELL / a.parts.features);
+    const int32_t *slots = a.parts.slots + (int64_t)blockIdx.x * parts;
+    uint4 *to = (uint4 *)(a.weights + (int64_t)blockIdx.x * DSD_CELL_BYTES);
+    const bool along_k = a.k_stride == 1;
+    if (!along_k) {
+        for (int i = threadIdx.x; i < DSD_CELL * PACK_RUNS; i += DSD_PACK_THREADS) {
+            const int k = i / PACK_RUNS, feature = i % PACK_RUNS * PACK_RUN;
+            *(uint4 *)&tile[k][feature] = pack_read(a, cell, slots, feature, k);
+        }
+        __syncthreads();
+    }
+    for (int i = threadIdx.x; i < DSD_CELL * PACK_RUNS; i += DSD_PACK_THREADS) {
+        /* Feature x of the half panel has the place of the product's column x. */
+        const int x = i % 32, run = i / 32 % PACK_RUNS, half = i / (32 * PACK_RUNS);
+        const int feature = half * 32 + x % 8 / 2 * 8 + x / 8 * 2 + x % 2;
+        uint4 v;
+        if (along_k) {
+            v = pack_read(a, cell, slots, feature, run * PACK_RUN);
+            const int64_t left = a.depth - cell.k - run * PACK_RUN;
+            if (left > 0 && left < PACK_RUN) { /* what lies beyond a cut block is not weights */
+                uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    word[j] &= left > 2 * j + 1 ? ~0u : left > 2 * j ? 0xffffu : 0u;
+                v = make_uint4(word[0], word[1], word[2], word[3]);
+            }
+        } else {
+            uint32_t word[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                word[j] = tile[run * PACK_RUN + 2 * j][feature] |
+                          (uint32_t)tile[run * PACK_RUN + 2 * j + 1][feature] << 16;
+            v = make_uint4(word[0], word[1], word[2], word[3]);
+        }
+        to[((half * 4 + x / 8) * PACK_RUNS + run) * PACK_RUN + x % 8] = v;
+    }
+}

@@ -1,0 +1,458 @@
+/* The host side that the entries of sdd on Hopper share. */
+#include <string.h>
+
+#include <backends/cuda/sm90a/sdd_host.h>
+#include <common/checked.h>
+#include <common/layout.h>
+
+#define TRY(expression)                                                                            \
+    do {                                                                                           \
+        bsk_status try_status = (expression);                                                      \
+        if (try_status)                                                                            \
+            return try_status;                                                                     \
+    } while (0)
+
+/* Tiles of the table of places: as many rows and columns as the largest unit's. */
+enum { TILE = 8, WHERE_ROWS = 16, WHERE_COLS = 32 };
+/* Of the counters: the line of the common progress before those of units. */
+enum { PROGRESS_BYTES = 64, PARTS_ALIGNMENT = 256 };
+
+/* --- What is taken --- */
+
+/* A matrix of features and samples as the copy engine sees it; inner: its contiguous axis. */
+static bski_cuda_tensor operand_tensor(const bsk_tensor *t, int inner, bool along_n,
+                                       int32_t features, int32_t samples)
+{
+    const int outer = 1 - inner;
+    return (bski_cuda_tensor){.dtype = t->dtype,
+                              .rank = 2,
+                              .dims = {t->dims[inner], t->dims[outer]},
+                              .strides = {1, t->strides[outer]},
+                              .box = {along_n ? samples : features, along_n ? features : samples},
+                              .swizzle = 2 * (along_n ? samples : features)};
+}
+
+/* Whether the axis of samples, or of features, is contiguous in both operands. */
+static bool contiguous(const bsk_sdd_params *p, bool along_n)
+{
+    return p->a.strides[along_n] == 1 && p->b.strides[!along_n] == 1;
+}
+
+bool bski_sdd_along_n(const bsk_sdd_params *p)
+{
+    return !contiguous(p, false);
+}
+
+int64_t bski_sdd_slices(const bsk_sdd_params *p, int32_t samples)
+{
+    return bski_ceil_div(p->a.dims[1], samples) * p->pairs;
+}
+
+/* Whole blocks, also what the last ones have outside of the matrix. */
+static int64_t where_cols(const bsk_layout_tables *t)
+{
+    const int64_t cols = (int64_t)t->grid_cols * t->block_cols;
+    return bski_ceil_div(cols, WHERE_COLS * TILE) * WHERE_COLS;
+}
+
+static int64_t where_rows(const bsk_layout_tables *t)
+{
+    const int64_t rows = (int64_t)t->grid_rows * t->block_rows;
+    return bski_ceil_div(rows, WHERE_ROWS * TILE) * WHERE_ROWS;
+}
+
+bsk_reason bski_sdd_refusal(const bsk_problem *problem)
+{
+    static const int64_t max_where = INT64_C(1) << 26, max_n = INT64_C(1) << 30;
+    const bsk_sdd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    const bool out_ok = p->s.dtype == BSK_F32 || p->s.dtype == BSK_BF16 || p->s.dtype == BSK_F16;
+    if (!out_ok)
+        return BSK_REFUSE_DTYPE;
+    if (t->block_rows % TILE || t->block_cols % TILE)
+        return BSK_REFUSE_BLOCK;
+    if (p->a.rank != 2 || p->s.rank != 3 || t->heads != 1)
+        return BSK_REFUSE_RANK;
+    if (p->dgate.dtype != BSK_NONE || p->bsum.dtype != BSK_NONE)
+        return BSK_REFUSE_OPTION;
+    const bool along_n = bski_sdd_along_n(p);
+    if (!contiguous(p, along_n))
+        return BSK_REFUSE_STRIDE;
+    if (p->a.dims[1] > 0) {
+        const bski_cuda_tensor a = operand_tensor(&p->a, along_n, along_n, SDD_PANEL, SDD_PANEL);
+        const bski_cuda_tensor b = operand_tensor(&p->b, !along_n, along_n, SDD_PANEL, SDD_PANEL);
+        if (!bski_cuda_tensor_fits(&a) || !bski_cuda_tensor_fits(&b))
+            return BSK_REFUSE_STRIDE;
+    }
+    const int64_t eighth = (int64_t)t->block_rows * t->block_cols / TILE;
+    if (p->pairs > SDD_MAX_PAIRS || t->rows > SDD_OF_B - 256 || t->cols > SDD_OF_B - 256 ||
+        where_rows(t) > max_where / where_cols(t) || t->nnz > INT32_MAX / eighth ||
+        p->a.dims[1] > max_n / SDD_MAX_PAIRS)
+        return BSK_REFUSE_LIMIT;
+    return BSK_ACCEPT;
+}
+
+/* --- Schedules --- */
+
+/* Cycles: to leave and to collect a partial sum, and to store a unit's blocks. A tail reads samples
+ * that no other block reads at that time, and so is slower by this share. */
+static const double flush_cycles = 7000, store_cycles = 2500, tail_penalty = 0.8;
+/* Units cost more or less than the mean: beyond this ratio of the fullest block to the mean, tails
+ * pay whatever the estimate for equal ones. Not while every block has one unit: their sweeps are in
+ * step, and tails are not. */
+static const double most_uneven = 1.25;
+enum { MAX_PARTS = 16, MIN_TAIL = 4, PACE = 16 };
+
+bski_sdd_split bski_sdd_split_best(int64_t units, double cost, int64_t slices, int32_t blocks)
+{
+    const double even = (double)units * ((double)slices * cost + store_cycles) / blocks;
+    bski_sdd_split best = {.parts = 1, .cycles = 1e30};
+    for (int32_t parts = 1; parts <= MAX_PARTS && parts <= (slices > 1 ? slices : 1); parts++) {
+        const int64_t pieces = units * parts;
+        if (parts > 1 && pieces > blocks)
+            break; /* parts of later rounds would read other samples than those beside them */
+        const double flush = parts > 1 ? flush_cycles : store_cycles;
+        const double piece = (double)bski_ceil_div(slices, parts) * cost + flush;
+        const int64_t whole = pieces / blocks, rest = pieces % blocks;
+        const double plain = (double)(whole + (rest > 0)) * piece;
+        const double excess = (double)rest * ((double)(whole + 1) * piece - even);
+        const double share = even > 0 ? excess / (even * blocks) : 0;
+        const double tailed = even + (double)whole * (flush - store_cycles) + 2 * flush_cycles +
+                              tail_penalty * share * even;
+        if (plain < best.cycles)
+            best = (bski_sdd_split){.parts = parts, .cycles = plain};
+        if (whole && rest && tailed < best.cycles)
+            best = (bski_sdd_split){.parts = parts, .tails = true, .cycles = tailed};
+    }
+    return best;
+}
+
+/* A segment before it has its numbers. */
+typedef struct piece {
+    int32_t unit, first, count, step, block;
+} piece;
+
+typedef struct pieces {
+    piece *at;
+    int64_t count, capacity;
+    double *load; /* of each block, in cycles */
+    const double *cost;
+    int32_t blocks;
+} pieces;
+
+static int32_t idlest(const pieces *p)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < p->blocks; i++)
+        if (p->load[i] < p->load[best])
+            best = i;
+    return best;
+}
+
+static double piece_cycles(const pieces *p, const piece *x)
+{
+    return p->cost[x->unit] * x->count + store_cycles;
+}
+
+/* Every unit in `parts` pieces, each to the block with the least to do. */
+static void pieces_deal(pieces *p, const bski_pair *order, int32_t units, int32_t slices,
+                        int32_t parts)
+{
+    for (int32_t u = 0; u < units; u++)
+        for (int32_t i = 0; i < parts; i++) {
+            const int32_t unit = (int32_t)order[u].value;
+            piece x = {unit, i, (int32_t)bski_ceil_div(slices - i, parts), parts, idlest(p)};
+            p->load[x.block] += piece_cycles(p, &x);
+            p->at[p->count++] = x;
+        }
+}
+
+/* Units in their order, or the costliest first. */
+static void units_sort(const double *cost, int32_t units, bool by_cost, bski_pair *order)
+{
+    for (int32_t u = 0; u < units; u++)
+        order[u] = (bski_pair){UINT32_MAX - (uint32_t)cost[u], (uint32_t)u};
+    if (by_cost)
+        bski_sort_pairs(order, order + units, units, 32);
+}
+
+/* Hands one tail out in pieces that fill idle blocks up to the level. */
+static void tail_deal(pieces *p, piece tail, double level)
+{
+    const double cost = p->cost[tail.unit];
+    while (tail.count > 0) {
+        piece x = tail;
+        x.block = idlest(p);
+        const double room = (level - p->load[x.block] - flush_cycles) / cost;
+        x.count = room > MIN_TAIL ? (int32_t)room + 1 : MIN_TAIL;
+        if (tail.count - x.count < MIN_TAIL || p->count + 1 == p->capacity)
+            x.count = tail.count;
+        p->load[x.block] += cost * x.count + flush_cycles;
+        p->at[p->count++] = x;
+        tail.first += x.count * tail.step;
+        tail.count -= x.count;
+    }
+}
+
+/* Cuts what is above the level from the last pieces of each block, and hands it out. */
+static void pieces_level(pieces *p, double level)
+{
+    const int64_t dealt = p->count;
+    const double limit = level + flush_cycles;
+    for (int64_t i = dealt - 1; i >= 0; i--) {
+        if (p->count == p->capacity)
+            return;
+        piece *x = &p->at[i];
+        const double over = p->load[x->block] - level, cost = p->cost[x->unit];
+        if (p->load[x->block] <= limit || cost * MIN_TAIL > over)
+            continue;
+        piece tail = *x;
+        tail.count = over / cost < x->count ? (int32_t)(over / cost) : x->count;
+        x->count -= tail.count;
+        tail.first += x->count * x->step;
+        p->load[x->block] -= cost * tail.count;
+        tail_deal(p, tail, level);
+    }
+}
+
+/* Segments in block order, numbered within their units. per_unit: room for 3 numbers a unit. */
+static void segments_number(const pieces *p, int32_t units, int32_t *per_unit, bski_sdd_schedule *s)
+{
+    int32_t *parts = per_unit, *next = per_unit + units, *place = next + units;
+    memset(per_unit, 0, (size_t)units * 3 * sizeof *per_unit);
+    memset(s->start, 0, ((size_t)p->blocks + 1) * sizeof *s->start);
+    /* A piece that lost all its slices to a tail is gone, unless its unit has no others. */
+    for (int64_t i = 0; i < p->count; i++)
+        parts[p->at[i].unit] += p->at[i].count > 0;
+    int32_t *empty = next; /* until the numbering: the unit's empty piece is to stay */
+    for (int64_t i = 0; i < p->count; i++) {
+        piece *x = &p->at[i];
+        if (x->count == 0 && (parts[x->unit] || empty[x->unit]))
+            x->block = -1;
+        else if (x->count == 0)
+            empty[x->unit] = 1;
+        if (x->block >= 0)
+            s->start[x->block + 1]++;
+    }
+    memset(next, 0, (size_t)units * sizeof *next);
+    for (int32_t i = 0; i < p->blocks; i++)
+        s->start[i + 1] += s->start[i];
+    s->count = s->start[p->blocks];
+    for (int32_t u = 0; u < units; u++) {
+        place[u] = s->places;
+        if (parts[u] > 1) {
+            s->places += parts[u];
+            s->split++;
+        }
+    }
+    for (int64_t i = 0; i < p->count; i++) {
+        const piece *x = &p->at[i];
+        if (x->block < 0)
+            continue;
+        s->segments[s->start[x->block]++] =
+            (sdd_segment){.unit = x->unit,
+                          .first = x->first,
+                          .count = x->count,
+                          .step = x->step,
+                          .part = next[x->unit]++,
+                          .parts = parts[x->unit] > 1 ? parts[x->unit] : 1,
+                          .place = place[x->unit]};
+    }
+    memmove(s->start + 1, s->start, (size_t)p->blocks * sizeof *s->start);
+    s->start[0] = 0;
+    /* counters are numbered by first place: units that are split come in ascending order */
+    int32_t counter = 0;
+    for (int32_t u = 0; u < units; u++)
+        next[u] = parts[u] > 1 ? counter++ : 0;
+    for (int32_t i = 0; i < s->count; i++)
+        s->segments[i].counter = next[s->segments[i].unit];
+}
+
+static int32_t longest_rounds(const bski_sdd_schedule *s)
+{
+    int64_t most = 0;
+    for (int32_t b = 0; b < s->blocks; b++) {
+        int64_t slices = 0;
+        for (int32_t i = s->start[b]; i < s->start[b + 1]; i++)
+            slices += s->segments[i].count;
+        most = slices > most ? slices : most;
+    }
+    return (int32_t)bski_ceil_div(most, PACE);
+}
+
+static bsk_status schedule_fill(const bsk_host *host, pieces *p, int32_t units, int32_t slices,
+                                const bski_sdd_split *split, bski_sdd_schedule *s)
+{
+    const bsk_allocator *allocator = &host->allocator;
+    int32_t *per_unit = bski_table_alloc(allocator, (int64_t)units * 3, sizeof *per_unit);
+    s->segments = bski_table_alloc(allocator, p->capacity, sizeof *s->segments);
+    s->start = bski_table_alloc(allocator, (int64_t)p->blocks + 1, sizeof *s->start);
+    bski_pair *order = bski_table_alloc(allocator, 2 * (int64_t)units, sizeof *order);
+    const bool ok = per_unit && order && s->segments && s->start && p->at && p->load;
+    if (ok) {
+        double total = 0, most = 0;
+        memset(p->load, 0, (size_t)p->blocks * sizeof *p->load);
+        units_sort(p->cost, units, split->by_cost, order);
+        pieces_deal(p, order, units, slices, split->parts);
+        for (int32_t i = 0; i < p->blocks; i++) {
+            total += p->load[i];
+            most = p->load[i] > most ? p->load[i] : most;
+        }
+        if (split->tails || (units > p->blocks && most * p->blocks > most_uneven * total))
+            pieces_level(p, total / p->blocks + flush_cycles);
+        segments_number(p, units, per_unit, s);
+        s->rounds = longest_rounds(s);
+    }
+    bski_table_free(allocator, order);
+    bski_table_free(allocator, per_unit);
+    return ok ? BSK_OK
+              : host->fail(host->context, BSK_E_NOMEM, "cuda: no memory for a schedule of sdd");
+}
+
+bsk_status bski_sdd_schedule_make(const bsk_host *host, const double *cost, int32_t units,
+                                  int32_t slices, int32_t blocks, const bski_sdd_split *split,
+                                  bski_sdd_schedule *schedule)
+{
+    const bsk_allocator *allocator = &host->allocator;
+    const int64_t capacity = (int64_t)units * split->parts + 4 * (int64_t)blocks + 16;
+    pieces p = {.at = bski_table_alloc(allocator, capacity, sizeof *p.at),
+                .capacity = capacity,
+                .load = bski_table_alloc(allocator, blocks, sizeof *p.load),
+                .cost = cost,
+                .blocks = blocks};
+    *schedule = (bski_sdd_schedule){.blocks = blocks};
+    const bsk_status status = schedule_fill(host, &p, units, slices, split, schedule);
+    bski_table_free(allocator, p.at);
+    bski_table_free(allocator, p.load);
+    if (status)
+        bski_sdd_schedule_free(host, schedule);
+    return status;
+}
+
+void bski_sdd_schedule_free(const bsk_host *host, bski_sdd_schedule *schedule)
+{
+    bski_table_free(&host->allocator, schedule->segments);
+    bski_table_free(&host->allocator, schedule->start);
+    schedule->segments = NULL;
+    schedule->start = NULL;
+}
+
+/* --- A plan's share --- */
+
+static bsk_status table_put(bski_cuda_device *d, const void *data, int64_t count, size_t size,
+                            bsk_mem *mem)
+{
+    return count > 0 ? d->simt.api->table(&d->simt, data, (size_t)count * size, mem) : BSK_OK;
+}
+
+/* Where each tile of 8 x 8 elements of the matrix lies in s. */
+static bsk_status where_put(bski_cuda_device *d, const bsk_layout_tables *t, bsk_mem *mem)
+{
+    const bsk_host *host = d->simt.host;
+    const int64_t rows = where_rows(t), cols = where_cols(t);
+    int32_t *where = bski_table_alloc(&host->allocator, rows * cols, sizeof *where);
+    if (!where)
+        return host->fail(host->context, BSK_E_NOMEM, "cuda: no memory for a table of sdd");
+    memset(where, 0xff, (size_t)(rows * cols) * sizeof *where);
+    const int64_t high = t->block_rows / TILE, wide = t->block_cols / TILE;
+    for (int64_t slot = 0; slot < t->nnz; slot++) {
+        const int64_t row0 = t->slot_row[slot] * high, col0 = t->slot_col[slot] * wide;
+        const int64_t first = slot * high * t->block_cols;
+        for (int64_t i = 0; i < high && row0 + i < rows; i++)
+            for (int64_t j = 0; j < wide && col0 + j < cols; j++)
+                where[(row0 + i) * cols + col0 + j] = (int32_t)(first + i * t->block_cols + j);
+    }
+    const bsk_status status = table_put(d, where, rows * cols, sizeof *where, mem);
+    bski_table_free(&host->allocator, where);
+    return status;
+}
+
+static bsk_status plan_workspace(const bsk_host *host, bsk_prepared *prepared,
+                                 const bski_sdd_schedule *s, const bski_sdd_kernel *kernel,
+                                 bski_sdd_plan *plan)
+{
+    size_t parts, counters = 0;
+    const bool paced = plan->work.lead > 0;
+    const size_t warps = (size_t)kernel->warps;
+    const size_t part = warps * (size_t)kernel->accumulators * 32 * sizeof(float);
+    bool ok = bski_mul_size((size_t)s->places, part, &parts);
+    if (s->split || paced)
+        counters = PROGRESS_BYTES + (size_t)s->split * warps * sizeof(uint32_t);
+    plan->counters = (counters + PARTS_ALIGNMENT - 1) / PARTS_ALIGNMENT * PARTS_ALIGNMENT;
+    ok = ok && bski_add_size(parts, plan->counters, &prepared->workspace_bytes);
+    prepared->workspace_alignment = PARTS_ALIGNMENT;
+    return ok ? BSK_OK
+              : host->fail(host->context, BSK_E_UNSUPPORTED,
+                           "cuda: the partial sums of sdd are more than can be counted");
+}
+
+bsk_status bski_sdd_plan_make(bski_cuda_device *device, bsk_prepared *prepared,
+                              const bski_sdd_schedule *schedule, const bski_sdd_kernel *kernel,
+                              bski_sdd_plan *plan)
+{
+    const bsk_sdd_params *p = prepared->problem->params;
+    const bsk_layout_tables *t = prepared->problem->layout;
+    const bool along_n = bski_sdd_along_n(p);
+    const int32_t fit = (SDD_SHARED_BYTES - SDD_HEAD_BYTES) / kernel->stage_bytes;
+    plan->a = operand_tensor(&p->a, along_n, along_n, kernel->features, kernel->samples);
+    plan->b = operand_tensor(&p->b, !along_n, along_n, kernel->features, kernel->samples);
+    plan->work.stages = fit < SDD_MAX_STAGES ? fit : SDD_MAX_STAGES;
+    plan->shared_bytes = SDD_HEAD_BYTES + (size_t)(plan->work.stages * kernel->stage_bytes);
+    plan->blocks = t->nnz ? schedule->blocks : 0;
+    plan->work.slices = (int32_t)(bski_sdd_slices(p, kernel->samples) / p->pairs);
+    plan->work.rounds = schedule->rounds;
+    TRY(bski_cuda_encoder_find(device->simt.host, &plan->encoder));
+    TRY(plan_workspace(device->simt.host, prepared, schedule, kernel, plan));
+    TRY(table_put(device, schedule->segments, schedule->count, sizeof *schedule->segments,
+                  &plan->segments));
+    TRY(table_put(device, schedule->start, (int64_t)schedule->blocks + 1, sizeof *schedule->start,
+                  &plan->start));
+    TRY(where_put(device, t, &plan->where));
+    plan->work.segments = bsk_mem_address(plan->segments);
+    plan->work.start = bsk_mem_address(plan->start);
+    plan->out = (sdd_output){.where = bsk_mem_address(plan->where),
+                             .rows = t->rows,
+                             .cols = t->cols,
+                             .where_cols = (int32_t)where_cols(t),
+                             .block_cols = t->block_cols,
+                             .block_eighth = t->block_rows * t->block_cols / TILE,
+                             .type = (int32_t)p->s.dtype,
+                             .gate_mode = p->gate.dtype == BSK_NONE ? BSK_GATE_IGNORE
+                                                                    : (int32_t)p->gate_mode};
+    return BSK_OK;
+}
+
+void bski_sdd_plan_free(bski_cuda_device *device, bski_sdd_plan *plan)
+{
+    device->simt.api->table_free(&device->simt, &plan->segments);
+    device->simt.api->table_free(&device->simt, &plan->start);
+    device->simt.api->table_free(&device->simt, &plan->where);
+}
+
+bsk_status bski_sdd_arguments(const bski_sdd_plan *plan, const bsk_problem *problem, void *queue,
+                              const bsk_sdd_args *args, CUtensorMap *a, CUtensorMap *b,
+                              sdd_work *work, sdd_output *out)
+{
+    const bsk_sdd_params *p = problem->params;
+    const bsk_host *host = ((const simt_queue *)queue)->device->host;
+    for (int32_t i = 0; p->a.dims[1] > 0 && i < p->pairs; i++) {
+        TRY(bski_cuda_tensor_map(host, &plan->encoder, &plan->a, bsk_mem_address(args->a[i]),
+                                 &a[i]));
+        TRY(bski_cuda_tensor_map(host, &plan->encoder, &plan->b, bsk_mem_address(args->b[i]),
+                                 &b[i]));
+    }
+    *work = plan->work;
+    char *workspace = bsk_mem_address(args->workspace);
+    if (plan->counters) {
+        work->progress = (uint32_t *)(void *)workspace;
+        work->counters = (uint32_t *)(void *)(workspace + PROGRESS_BYTES);
+        work->parts = (float *)(void *)(workspace + plan->counters);
+        TRY(bski_cuda_mem_fill(queue, args->workspace, 0, plan->counters));
+    }
+    *out = plan->out;
+    out->s = bsk_mem_address(args->s);
+    out->gate = bsk_mem_address(args->gate);
+    out->alpha = (float)args->alpha;
+    out->beta = (float)args->beta;
+    return BSK_OK;
+}

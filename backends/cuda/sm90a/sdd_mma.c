@@ -1,0 +1,484 @@
+/* sdd on Hopper for small blocks, by mma.sync and by wgmma on pairs: the choice of a shape, and the
+ * lists of the warps. */
+#include <string.h>
+
+#include <backends/cuda/sm90a/sdd_host.h>
+#include <backends/cuda/sm90a/sdd_mma.h>
+#include <common/checked.h>
+#include <common/layout.h>
+
+#define FAMILY(name)                                                                               \
+    bsk_reason cuda_##name##_accept(const bsk_problem *problem, const bsk_device_props *props);    \
+    double cuda_##name##_seconds(const bsk_problem *problem, const bsk_device_props *props);       \
+    bsk_status cuda_##name##_prepare(void *device, bsk_prepared *prepared);                        \
+    bsk_status cuda_##name##_launch(const bsk_prepared *prepared, void *queue, const void *args);  \
+    void cuda_##name##_release(void *device, bsk_prepared *prepared);
+FAMILY(sdd_mma)
+FAMILY(sdd_pair)
+#undef FAMILY
+
+#define TRY(expression)                                                                            \
+    do {                                                                                           \
+        bsk_status try_status = (expression);                                                      \
+        if (try_status)                                                                            \
+            return try_status;                                                                     \
+    } while (0)
+
+/* --- Shapes --- */
+
+typedef struct kernel {
+    const void *function;
+    const char *name;
+} kernel;
+
+typedef enum family { BY_MMA, BY_PAIRS } family;
+
+typedef struct shape {
+    family family;
+    int32_t cell;
+    int32_t high, wide;        /* of a tile, features */
+    int32_t features, samples; /* of a panel */
+    int32_t owners, slots;     /* lists of a unit, and entries of a list */
+    int32_t warps, accumulators;
+    bool pairs;
+    kernel kernels[2][2]; /* [bf16, f16][features, samples contiguous] */
+} shape;
+
+#define DECLARE(id, cell, panels, samples, warps, slots)                                           \
+    extern const char sdd_mma_##id##_bf16_nc[], sdd_mma_##id##_bf16_cn[];                          \
+    extern const char sdd_mma_##id##_f16_nc[], sdd_mma_##id##_f16_cn[];
+SDD_MMA_SHAPES(DECLARE)
+#undef DECLARE
+#define DECLARE(id, high, wide, samples)                                                           \
+    extern const char sdd_pair_##id##_bf16[], sdd_pair_##id##_f16[];
+SDD_PAIR_SHAPES(DECLARE)
+#undef DECLARE
+
+#define KERNEL(name)                                                                               \
+    {                                                                                              \
+        name, #name                                                                                \
+    }
+#define ROW(id, cell, panels, samples, warps, slots)                                               \
+    {BY_MMA,                                                                                       \
+     cell,                                                                                         \
+     64 * (panels),                                                                                \
+     64 * (panels),                                                                                \
+     SDD_PANEL,                                                                                    \
+     samples,                                                                                      \
+     warps,                                                                                        \
+     slots,                                                                                        \
+     warps,                                                                                        \
+     (slots) * ((cell) == 8 ? 4 : (cell) * (cell) / 32),                                           \
+     (cell) == 8,                                                                                  \
+     {{KERNEL(sdd_mma_##id##_bf16_nc), KERNEL(sdd_mma_##id##_bf16_cn)},                            \
+      {KERNEL(sdd_mma_##id##_f16_nc), KERNEL(sdd_mma_##id##_f16_cn)}}},
+#define PAIR_ROW(id, high, wide, samples)                                                          \
+    {BY_PAIRS,                                                                                     \
+     32,                                                                                           \
+     high,                                                                                         \
+     wide,                                                                                         \
+     32,                                                                                           \
+     samples,                                                                                      \
+     SDD_PAIR_GROUPS,                                                                              \
+     SDD_PAIR_SLOTS,                                                                               \
+     4 * SDD_PAIR_GROUPS,                                                                          \
+     16 * SDD_PAIR_SLOTS,                                                                          \
+     true,                                                                                         \
+     {{KERNEL(sdd_pair_##id##_bf16), {NULL, NULL}}, {KERNEL(sdd_pair_##id##_f16), {NULL, NULL}}}},
+static const shape shapes[] = {SDD_MMA_SHAPES(ROW) SDD_PAIR_SHAPES(PAIR_ROW)};
+#undef ROW
+#undef PAIR_ROW
+#undef KERNEL
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static int32_t stage_bytes(const shape *s)
+{
+    return (s->high + s->wide) * 2 * s->samples;
+}
+
+static sdd_mma_form form_of(const shape *s, bool along_n)
+{
+    return s->family == BY_PAIRS ? SDD_MMA_PANEL : along_n ? SDD_MMA_CN : SDD_MMA_NC;
+}
+
+/* The largest cells that blocks are made of. */
+static int32_t cell_of(const bsk_layout_tables *t)
+{
+    const int32_t sides = t->block_rows | t->block_cols;
+    return sides % 32 == 0 ? 32 : sides % 16 == 0 ? 16 : 8;
+}
+
+/* Cycles of a slice of a unit with so many entries: copies from the L2 cache, slower for rows of 64
+ * bytes, or accesses to shared memory, which copies fill and from which each entry's operands are
+ * read for every 16 samples. */
+static double slice_cycles(const shape *s, double entries)
+{
+    const double copy_rate = s->family == BY_PAIRS ? 25 : 38, shared_rate = 128 * 0.75;
+    const double read = s->family == BY_PAIRS ? 3072
+                        : s->cell == 8        ? 480
+                        : s->cell == 16       ? 550
+                                              : 1800;
+    const double copies = stage_bytes(s) / copy_rate;
+    const double accesses = (entries * read * (s->samples / 16.0) + stage_bytes(s)) / shared_rate;
+    return copies > accesses ? copies : accesses;
+}
+
+typedef struct choice {
+    const shape *shape;
+    bski_sdd_split split;
+} choice;
+
+/* From the mean density: the units of the real lists are counted when they are made. */
+static choice choose(const bsk_problem *problem, family by, int32_t blocks)
+{
+    const bsk_sdd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    const int32_t cell = cell_of(t);
+    const double area = (double)t->rows * (double)t->cols;
+    const double kept = (double)t->nnz * t->block_rows * t->block_cols;
+    choice best = {.split.cycles = 1e30};
+    for (int32_t i = 0; i < SHAPES; i++) {
+        const shape *s = &shapes[i];
+        if (s->family != by || s->cell != cell)
+            continue;
+        const int64_t tiles = bski_ceil_div(t->rows, s->high) * bski_ceil_div(t->cols, s->wide);
+        const double share = area > 0 ? kept / area : 0;
+        const double cells = share * s->high / cell * s->wide / cell;
+        /* half of the columns of a tile have an odd number of cells */
+        const double odd = s->wide / cell / 4.0 < cells / 2 ? s->wide / cell / 4.0 : cells / 2;
+        const double entries = s->pairs ? cells / 2 + odd : cells;
+        const double fill = entries / (s->owners * s->slots);
+        const int64_t each = fill > 1 ? (int64_t)fill + 1 : 1;
+        const bski_sdd_split split =
+            bski_sdd_split_best(tiles * each, slice_cycles(s, entries / (double)each),
+                                bski_sdd_slices(p, s->samples), blocks);
+        if (split.cycles < best.split.cycles)
+            best = (choice){s, split};
+    }
+    return best;
+}
+
+static bsk_reason accept(const bsk_problem *problem, family by)
+{
+    const bsk_layout_tables *t = problem->layout;
+    const bsk_reason reason = bski_sdd_refusal(problem);
+    if (reason)
+        return reason;
+    if (by == BY_PAIRS && cell_of(t) != 32)
+        return BSK_REFUSE_BLOCK;
+    if (by == BY_PAIRS && bski_sdd_along_n(problem->params))
+        return BSK_REFUSE_STRIDE;
+    return t->nnz > INT32_MAX / 64 ? BSK_REFUSE_LIMIT : BSK_ACCEPT;
+}
+
+static double seconds(const bsk_problem *problem, const bsk_device_props *props, family by)
+{
+    static const double hertz = 1.7e9, launch = 4e-6;
+    return choose(problem, by, props->compute_units).split.cycles / hertz + launch;
+}
+
+/* --- Lists --- */
+
+/* The cells of a tile, in the order of the lists. */
+typedef struct entry {
+    uint32_t bits, line; /* line: of the operand that stays */
+} entry;
+
+typedef struct unit_list {
+    int32_t *corners;
+    uint32_t *heads, *entries;
+    double *cost;
+    int32_t count, capacity;
+} unit_list;
+
+typedef struct maker {
+    const shape *shape;
+    const bsk_layout_tables *layout;
+    const bsk_host *host;
+    uint8_t *kept; /* of the tile's cells: [row][col] */
+    entry *entries;
+    int32_t count;
+    bool along_n;
+    unit_list list;
+} maker;
+
+static uint32_t field_of(const maker *m, int32_t cell)
+{
+    const uint32_t eighth = (uint32_t)(cell * m->shape->cell / 8);
+    return sdd_mma_field(form_of(m->shape, m->along_n), m->shape->samples, eighth);
+}
+
+static void entry_add(maker *m, int32_t row, int32_t second, int32_t col)
+{
+    const int shift = sdd_mma_second(form_of(m->shape, m->along_n), m->shape->samples);
+    const bool pairs = m->shape->pairs;
+    uint32_t bits = field_of(m, row) | field_of(m, col) << SDD_MMA_B;
+    if (pairs)
+        bits |= field_of(m, second) << shift;
+    m->entries[m->count++] = (entry){bits, (uint32_t)(pairs ? col : row)};
+}
+
+/* Marks the tile's kept cells; false if there are none. */
+static bool tile_mark(maker *m, int64_t row0, int64_t col0)
+{
+    const bsk_layout_tables *t = m->layout;
+    const int32_t cell = m->shape->cell, high = m->shape->high, wide = m->shape->wide;
+    const int32_t side = wide / cell;
+    bool any = false;
+    memset(m->kept, 0, (size_t)side * (size_t)side);
+    for (int64_t row = row0 / t->block_rows;
+         row < t->grid_rows && row * t->block_rows < row0 + high; row++)
+        for (int64_t e = t->row_start[row]; e < t->row_start[row + 1]; e++) {
+            const int64_t top = row * t->block_rows, left = (int64_t)t->row_col[e] * t->block_cols;
+            if (left >= col0 + wide || left + t->block_cols <= col0)
+                continue;
+            for (int64_t y = top; y < top + t->block_rows && y < t->rows; y += cell)
+                for (int64_t x = left; x < left + t->block_cols && x < t->cols; x += cell)
+                    if (y >= row0 && y < row0 + high && x >= col0 && x < col0 + wide) {
+                        m->kept[(y - row0) / cell * side + (x - col0) / cell] = 1;
+                        any = true;
+                    }
+        }
+    return any;
+}
+
+static void tile_entries(maker *m)
+{
+    const int32_t high = m->shape->high / m->shape->cell, wide = m->shape->wide / m->shape->cell;
+    m->count = 0;
+    if (!m->shape->pairs) {
+        for (int32_t row = 0; row < high; row++)
+            for (int32_t col = 0; col < wide; col++)
+                if (m->kept[row * wide + col])
+                    entry_add(m, row, row, col);
+        return;
+    }
+    for (int32_t col = 0; col < wide; col++) {
+        int32_t first = -1;
+        for (int32_t row = 0; row < high; row++) {
+            if (!m->kept[row * wide + col])
+                continue;
+            if (first >= 0)
+                entry_add(m, first, row, col);
+            first = first >= 0 ? -1 : row;
+        }
+        if (first >= 0)
+            entry_add(m, first, first, col);
+    }
+}
+
+static bool list_grow(maker *m)
+{
+    const bsk_allocator *allocator = &m->host->allocator;
+    const shape *s = m->shape;
+    unit_list *l = &m->list;
+    if (l->count < l->capacity)
+        return true;
+    const int64_t capacity = l->capacity ? 2 * (int64_t)l->capacity : 64;
+    const size_t unit[] = {2 * sizeof *l->corners, (size_t)s->owners * sizeof *l->heads,
+                           (size_t)(s->owners * s->slots) * sizeof *l->entries, sizeof *l->cost};
+    void **const arrays[] = {(void **)&l->corners, (void **)&l->heads, (void **)&l->entries,
+                             (void **)&l->cost};
+    for (int i = 0; i < 4; i++) {
+        size_t bytes;
+        if (!bski_mul_size((size_t)capacity, unit[i], &bytes))
+            return false;
+        void *grown = allocator->resize(allocator->user, *arrays[i], bytes);
+        if (!grown)
+            return false;
+        *arrays[i] = grown;
+    }
+    l->capacity = (int32_t)capacity;
+    return true;
+}
+
+/* Entries first .. first + count - 1 as one unit, dealt evenly to the owners. */
+static void unit_add(maker *m, int64_t row0, int64_t col0, int32_t first, int32_t count)
+{
+    const shape *s = m->shape;
+    unit_list *l = &m->list;
+    uint32_t *heads = l->heads + (size_t)l->count * (size_t)s->owners;
+    uint32_t *entries = l->entries + (size_t)l->count * (size_t)(s->owners * s->slots);
+    memset(entries, 0, (size_t)(s->owners * s->slots) * sizeof *entries);
+    const entry *from = m->entries + first;
+    for (int32_t w = 0; w < s->owners; w++) {
+        const int32_t own = count / s->owners + (w < count % s->owners);
+        heads[w] = (uint32_t)own << 16;
+        for (int32_t i = 0; i < own; i++, from++) {
+            entries[w * s->slots + i] = from->bits;
+            if (i && from->line == from[-1].line)
+                heads[w] |= UINT32_C(1) << i;
+        }
+    }
+    l->corners[2 * l->count] = (int32_t)row0;
+    l->corners[2 * l->count + 1] = (int32_t)col0;
+    l->cost[l->count++] = slice_cycles(s, count);
+}
+
+/* Tiles in strips of columns, so that those that run together share operands. */
+static bool tiles_add(maker *m)
+{
+    enum { STRIP = 8 }; /* tiles */
+    const int32_t high = m->shape->high, wide = m->shape->wide;
+    const int32_t most = m->shape->owners * m->shape->slots;
+    const int64_t across = bski_ceil_div(m->layout->cols, wide);
+    const int64_t down = bski_ceil_div(m->layout->rows, high);
+    for (int64_t strip = 0; strip < across; strip += STRIP)
+        for (int64_t i = 0; i < down; i++)
+            for (int64_t j = strip; j < strip + STRIP && j < across; j++) {
+                if (!tile_mark(m, i * high, j * wide))
+                    continue;
+                tile_entries(m);
+                const int32_t units = (int32_t)bski_ceil_div(m->count, most);
+                for (int32_t u = 0, first = 0; u < units; u++) {
+                    const int32_t count = m->count / units + (u < m->count % units);
+                    if (!list_grow(m))
+                        return false;
+                    unit_add(m, i * high, j * wide, first, count);
+                    first += count;
+                }
+            }
+    return true;
+}
+
+/* --- Plans --- */
+
+typedef struct sdd_state {
+    bski_sdd_plan plan;
+    bsk_mem corners, heads, entries;
+    const kernel *kernel;
+    int32_t threads;
+} sdd_state;
+
+static bsk_status lists_put(bski_cuda_device *d, const shape *s, const unit_list *l,
+                            sdd_state *state)
+{
+    const size_t units = (size_t)l->count, owners = (size_t)s->owners, slots = (size_t)s->slots;
+    simt_device *device = &d->simt;
+    if (!l->count)
+        return BSK_OK;
+    TRY(device->api->table(device, l->corners, units * 2 * sizeof *l->corners, &state->corners));
+    TRY(device->api->table(device, l->heads, units * owners * sizeof *l->heads, &state->heads));
+    return device->api->table(device, l->entries, units * owners * slots * sizeof *l->entries,
+                              &state->entries);
+}
+
+static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, maker *m,
+                             sdd_state *state)
+{
+    const bsk_host *host = device->simt.host;
+    const bsk_sdd_params *p = prepared->problem->params;
+    const shape *s = m->shape;
+    const int32_t blocks = device->simt.props.compute_units;
+    const int64_t cells = (int64_t)(s->high / s->cell) * (s->wide / s->cell);
+    const int64_t slices = bski_sdd_slices(p, s->samples);
+    const bski_sdd_kernel form = {s->features, s->samples, s->warps, s->accumulators,
+                                  stage_bytes(s)};
+    bski_sdd_schedule schedule;
+    m->kept = bski_table_alloc(&host->allocator, cells, sizeof *m->kept);
+    m->entries = bski_table_alloc(&host->allocator, cells, sizeof *m->entries);
+    if (!m->kept || !m->entries || !tiles_add(m))
+        return host->fail(host->context, BSK_E_NOMEM, "cuda: no memory for the lists of sdd");
+    double cost = 0;
+    for (int32_t i = 0; i < m->list.count; i++)
+        cost += m->list.cost[i];
+    const bski_sdd_split split = bski_sdd_split_best(
+        m->list.count, m->list.count ? cost / m->list.count : 0, slices, blocks);
+    TRY(bski_sdd_schedule_make(host, m->list.cost, m->list.count, (int32_t)slices, blocks, &split,
+                               &schedule));
+    bsk_status status = bski_sdd_plan_make(device, prepared, &schedule, &form, &state->plan);
+    bski_sdd_schedule_free(host, &schedule);
+    return status ? status : lists_put(device, s, &m->list, state);
+}
+
+static void release(void *device, bsk_prepared *prepared)
+{
+    bski_cuda_device *d = device;
+    sdd_state *state = prepared->state;
+    if (!state)
+        return;
+    bsk_mem *const tables[] = {&state->corners, &state->heads, &state->entries};
+    bski_sdd_plan_free(d, &state->plan);
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        d->simt.api->table_free(&d->simt, tables[i]);
+    bski_table_free(&d->simt.host->allocator, state);
+    prepared->state = NULL;
+}
+
+static bsk_status prepare(void *device, bsk_prepared *prepared, family by)
+{
+    bski_cuda_device *d = device;
+    const bsk_host *host = d->simt.host;
+    const bsk_allocator *allocator = &host->allocator;
+    const bsk_sdd_params *p = prepared->problem->params;
+    const choice c = choose(prepared->problem, by, d->simt.props.compute_units);
+    sdd_state *state = bski_table_alloc(allocator, 1, sizeof *state);
+    if (!state)
+        return host->fail(host->context, BSK_E_NOMEM, "no memory for a plan's state");
+    memset(state, 0, sizeof *state);
+    prepared->state = state;
+    maker m = {.shape = c.shape,
+               .layout = prepared->problem->layout,
+               .host = host,
+               .along_n = bski_sdd_along_n(p)};
+    state->kernel = &c.shape->kernels[prepared->problem->dtype == BSK_F16][m.along_n];
+    state->threads = c.shape->warps * 32 + 128;
+    bsk_status status = state_fill(d, prepared, &m, state);
+    void *const temporary[] = {m.kept,       m.entries,      m.list.corners,
+                               m.list.heads, m.list.entries, m.list.cost};
+    for (size_t i = 0; i < sizeof temporary / sizeof *temporary; i++)
+        bski_table_free(allocator, temporary[i]);
+    if (!status)
+        status =
+            bski_cuda_kernel(d, state->kernel->function, SDD_SHARED_BYTES, state->kernel->name);
+    if (status)
+        release(device, prepared);
+    return status;
+}
+
+static bsk_status launch(const bsk_prepared *prepared, void *queue, const void *args)
+{
+    const sdd_state *state = prepared->state;
+    sdd_mma_arg arg;
+    if (!state->plan.blocks)
+        return BSK_OK;
+    memset(&arg, 0, sizeof arg);
+    TRY(bski_sdd_arguments(&state->plan, prepared->problem, queue, args, arg.a, arg.b, &arg.work,
+                           &arg.out));
+    arg.corners = bsk_mem_address(state->corners);
+    arg.heads = bsk_mem_address(state->heads);
+    arg.entries = bsk_mem_address(state->entries);
+    void *arguments[] = {&arg};
+    const bski_cuda_run run = {.function = state->kernel->function,
+                               .name = state->kernel->name,
+                               .grid = {(unsigned)state->plan.blocks, 1, 1},
+                               .threads = (unsigned)state->threads,
+                               .shared_bytes = state->plan.shared_bytes,
+                               .arguments = arguments};
+    return bski_cuda_launch(queue, &run);
+}
+
+#define FAMILY(name, by)                                                                           \
+    bsk_reason cuda_##name##_accept(const bsk_problem *problem, const bsk_device_props *props)     \
+    {                                                                                              \
+        (void)props;                                                                               \
+        return accept(problem, by);                                                                \
+    }                                                                                              \
+    double cuda_##name##_seconds(const bsk_problem *problem, const bsk_device_props *props)        \
+    {                                                                                              \
+        return seconds(problem, props, by);                                                        \
+    }                                                                                              \
+    bsk_status cuda_##name##_prepare(void *device, bsk_prepared *prepared)                         \
+    {                                                                                              \
+        return prepare(device, prepared, by);                                                      \
+    }                                                                                              \
+    bsk_status cuda_##name##_launch(const bsk_prepared *prepared, void *queue, const void *args)   \
+    {                                                                                              \
+        return launch(prepared, queue, args);                                                      \
+    }                                                                                              \
+    void cuda_##name##_release(void *device, bsk_prepared *prepared)                               \
+    {                                                                                              \
+        release(device, prepared);                                                                 \
+    }
+FAMILY(sdd_mma, BY_MMA)
+FAMILY(sdd_pair, BY_PAIRS)

@@ -1,0 +1,309 @@
+/* sdd on Hopper by mma.sync, for small blocks at low densities: a thread block holds a large tile
+ * of the matrix, of which every warp owns a fixed list of cells. docs/cuda.md shows the flow. */
+#include <backends/cuda/sm90a/sdd_device.h>
+#include <backends/cuda/sm90a/sdd_mma.h>
+
+/* What the shape of a kernel fixes. */
+template <typename T, int NC, int CELL, int PANELS, int SAMPLES, int WARPS, int SLOTS>
+struct shape {
+    typedef T type;
+    static constexpr sdd_mma_form form = NC ? SDD_MMA_NC : SDD_MMA_CN;
+    static constexpr int nc = NC, cell = CELL, panels = PANELS, samples = SAMPLES, warps = WARPS;
+    static constexpr int slots = SLOTS;
+    static constexpr int panel_bytes = 128 * SAMPLES, stage_bytes = 2 * PANELS * panel_bytes;
+    static constexpr int steps = SAMPLES / 16;             /* of 16 samples */
+    static constexpr int most = CELL * CELL / 32;          /* accumulators of a cell */
+    static constexpr int cell_most = CELL == 8 ? 4 : most; /* two cells of 8 x 8 together */
+    static constexpr int count = SLOTS * cell_most;
+    static constexpr int threads = WARPS * 32 + 128;
+    static constexpr int registers = WARPS == 16 ? 112 : 160;
+    static constexpr int row_bytes = NC ? 128 : 2 * SAMPLES; /* of a panel in shared memory */
+    static constexpr uint32_t mask = sdd_mma_mask(form, PANELS, SAMPLES);
+    static constexpr int second = sdd_mma_second(form, SAMPLES);
+};
+
+/* A lane's place in a group of 8 x 8 matrices: its row, and the swizzled chunk of 16 bytes. */
+template <typename S> PTX_FN uint32_t lane_place(int row, int chunk)
+{
+    const int turn = S::row_bytes == 128 ? row & 7 : row >> 1 & 3;
+    return row * S::row_bytes + ((chunk ^ turn) << 4);
+}
+
+/* 16 features by 16 samples: registers as the operand a of mma, or as two of b: {0, 2} and {1, 3}.
+ * at: the operand's stage; field: of the first feature. */
+template <typename S>
+PTX_FN void load_16x16(uint32_t *r, uint32_t at, uint32_t field, uint32_t lane_at, int step)
+{
+    if (S::nc)
+        ldmatrix_x4_trans(r, at + (lane_at ^ field) + step * 16 * 128);
+    else
+        ldmatrix_x4(r, at + field + (lane_at ^ step << 5));
+}
+
+/* The same for the second 16 features of a cell of 32. */
+template <typename S>
+PTX_FN void load_next_16x16(uint32_t *r, uint32_t at, uint32_t field, uint32_t lane_at, int step)
+{
+    if (S::nc)
+        ldmatrix_x4_trans(r, at + (lane_at ^ field ^ 32) + step * 16 * 128);
+    else
+        ldmatrix_x4(r, at + field + 16 * S::row_bytes + (lane_at ^ step << 5));
+}
+
+/* 8 features by 32 samples, as the operand b of two steps: {0, 1} and {2, 3}. */
+template <typename S>
+PTX_FN void load_8x32(uint32_t *r, uint32_t at, uint32_t field, uint32_t lane_at, int half)
+{
+    if (S::nc)
+        ldmatrix_x4_trans(r, at + (lane_at ^ field) + half * 32 * 128);
+    else
+        ldmatrix_x4(r, at + field + (lane_at ^ half << 6));
+}
+
+template <typename S> PTX_FN uint32_t field_a(uint32_t entry)
+{
+    return entry & S::mask;
+}
+
+template <typename S> PTX_FN uint32_t field_b(uint32_t entry)
+{
+    return entry >> SDD_MMA_B & S::mask;
+}
+
+/* --- A stage: the products of a warp's cells --- */
+
+/* Cells of 8: two of one column make the 16 rows of a product. Those of the next entry are loaded
+ * while this one's are multiplied; columns stay while the list does. */
+template <typename S>
+PTX_FN void stage_8(float *acc, const uint32_t *list, int count, uint32_t keep, uint32_t stage)
+{
+    const int lane = threadIdx.x % 32, in_8 = lane % 8, quarter = lane / 8;
+    const uint32_t b_stage = stage + S::panels * S::panel_bytes;
+    const int half_of = quarter % 2 ? S::second : 0;
+    const uint32_t a_lane =
+        S::nc ? lane_place<S>(in_8 + quarter / 2 * 8, 0) : lane_place<S>(in_8, quarter / 2);
+    const uint32_t b_lane = S::nc ? lane_place<S>(lane, 0) : lane_place<S>(in_8, quarter);
+    uint32_t a[2][S::steps][4], b[S::samples / 32][4];
+#pragma unroll
+    for (int k = 0; k < S::steps; k++)
+        load_16x16<S>(a[0][k], stage, list[0] >> half_of & S::mask, a_lane, k);
+#pragma unroll
+    for (int i = 0; i < S::slots; i++) {
+        if (i >= count)
+            break;
+        if (!(keep >> i & 1))
+#pragma unroll
+            for (int h = 0; h < S::samples / 32; h++)
+                load_8x32<S>(b[h], b_stage, field_b<S>(list[i]), b_lane, h);
+        if (i + 1 < S::slots)
+#pragma unroll
+            for (int k = 0; k < S::steps; k++)
+                load_16x16<S>(a[(i + 1) % 2][k], stage, list[i + 1] >> half_of & S::mask, a_lane,
+                              k);
+#pragma unroll
+        for (int k = 0; k < S::steps; k++)
+            mma_m16n8k16<typename S::type>(acc + i * 4, a[i % 2][k], b[k / 2] + k % 2 * 2);
+    }
+}
+
+/* Cells of 16: rows stay while the list does. */
+template <typename S>
+PTX_FN void stage_16(float *acc, const uint32_t *list, int count, uint32_t keep, uint32_t stage)
+{
+    const int lane = threadIdx.x % 32, in_8 = lane % 8, quarter = lane / 8;
+    const uint32_t b_stage = stage + S::panels * S::panel_bytes;
+    const uint32_t at = S::nc ? lane_place<S>(in_8 + quarter / 2 * 8, quarter % 2)
+                              : lane_place<S>(in_8 + quarter % 2 * 8, quarter / 2);
+    uint32_t a[S::steps][4], b[2][S::steps][4];
+#pragma unroll
+    for (int k = 0; k < S::steps; k++)
+        load_16x16<S>(b[0][k], b_stage, field_b<S>(list[0]), at, k);
+#pragma unroll
+    for (int i = 0; i < S::slots; i++) {
+        if (i >= count)
+            break;
+        if (!(keep >> i & 1))
+#pragma unroll
+            for (int k = 0; k < S::steps; k++)
+                load_16x16<S>(a[k], stage, field_a<S>(list[i]), at, k);
+        if (i + 1 < S::slots)
+#pragma unroll
+            for (int k = 0; k < S::steps; k++)
+                load_16x16<S>(b[(i + 1) % 2][k], b_stage, field_b<S>(list[i + 1]), at, k);
+#pragma unroll
+        for (int k = 0; k < S::steps; k++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const uint32_t bj[2] = {b[i % 2][k][j], b[i % 2][k][j + 2]};
+                mma_m16n8k16<typename S::type>(acc + i * 8 + j * 4, a[k], bj);
+            }
+    }
+}
+
+/* Cells of 32, likewise. */
+template <typename S>
+PTX_FN void load_32x16(uint32_t (*r)[4], uint32_t at, uint32_t field, uint32_t lane_at, int step)
+{
+    load_16x16<S>(r[0], at, field, lane_at, step);
+    load_next_16x16<S>(r[1], at, field, lane_at, step);
+}
+
+template <typename S>
+PTX_FN void stage_32(float *acc, const uint32_t *list, int count, uint32_t keep, uint32_t stage)
+{
+    const int lane = threadIdx.x % 32, in_8 = lane % 8, quarter = lane / 8;
+    const uint32_t b_stage = stage + S::panels * S::panel_bytes;
+    const uint32_t at = S::nc ? lane_place<S>(in_8 + quarter / 2 * 8, quarter % 2)
+                              : lane_place<S>(in_8 + quarter % 2 * 8, quarter / 2);
+    uint32_t a[S::steps][2][4], b[2][2][4];
+    load_32x16<S>(b[0], b_stage, field_b<S>(list[0]), at, 0);
+#pragma unroll
+    for (int i = 0; i < S::slots; i++) {
+        if (i >= count)
+            break;
+        if (!(keep >> i & 1))
+#pragma unroll
+            for (int k = 0; k < S::steps; k++)
+                load_32x16<S>(a[k], stage, field_a<S>(list[i]), at, k);
+#pragma unroll
+        for (int k = 0; k < S::steps; k++) {
+            const int now = (i * S::steps + k) % 2;
+            if (k + 1 < S::steps)
+                load_32x16<S>(b[!now], b_stage, field_b<S>(list[i]), at, k + 1);
+            else if (i + 1 < S::slots)
+                load_32x16<S>(b[!now], b_stage, field_b<S>(list[i + 1]), at, 0);
+#pragma unroll
+            for (int m = 0; m < 2; m++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const uint32_t bj[2] = {b[now][j / 2][j % 2], b[now][j / 2][j % 2 + 2]};
+                    mma_m16n8k16<typename S::type>(acc + i * 32 + m * 16 + j * 4, a[k][m], bj);
+                }
+        }
+    }
+}
+
+/* --- The store --- */
+
+template <typename S>
+PTX_FN void store_cells(const sdd_output &o, float *acc, const uint32_t *entries, int count,
+                        int row8, int col8)
+{
+    constexpr int quads = S::cell_most / 4, wide = S::cell / 8;
+#pragma unroll 1
+    for (int i = 0; i < count; i++) {
+        const uint32_t entry = __ldg(entries + i);
+        const int col = col8 + sdd_mma_eighth(S::form, S::samples, field_b<S>(entry));
+        const uint32_t first = field_a<S>(entry), other = entry >> S::second & S::mask;
+        const int row = row8 + sdd_mma_eighth(S::form, S::samples, first);
+        const int second = row8 + sdd_mma_eighth(S::form, S::samples, other);
+#pragma unroll 1
+        for (int q = 0; q < quads; q++) {
+            const int top = row + q / wide * 2, left = col + q % wide;
+            store_tile(o, make_float2(acc[0], acc[1]), top, left);
+            if (S::cell > 8 || other != first)
+                store_tile(o, make_float2(acc[2], acc[3]), S::cell > 8 ? top + 1 : second, left);
+            rotate<S::cell_most, 4>(acc);
+        }
+        if (S::slots > 1)
+            rotate<S::count, S::cell_most>(acc);
+    }
+}
+
+/* --- Warps --- */
+
+/* Panels are dealt to the producing warps, which issue their copies one after the other. */
+template <typename S>
+PTX_FN void produce(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - S::warps;
+    const int panel = lane * SDD_PRODUCERS + warp;
+    ring.parity = 1; /* all stages are empty */
+    for (int i = begin; i < end; i++) {
+        const sdd_segment s = segment_load(arg.work.segments + i);
+        const int2 corner = __ldg((const int2 *)arg.corners + s.unit);
+        const bool of_a = panel < S::panels;
+        const int feature =
+            of_a ? corner.x + panel * SDD_PANEL : corner.y + (panel - S::panels) * SDD_PANEL;
+        const CUtensorMap *maps = of_a ? arg.a : arg.b;
+        sdd_cursor c = cursor_start(arg.work, s);
+        for (int t = 0; t < s.count; t++) {
+            const uint32_t full = ring_full(ring, ring.at);
+            ring_acquire(ring, warp == 0, S::stage_bytes);
+            const int n = c.slice * S::samples;
+            if (panel < 2 * S::panels)
+                tensor_load_2d(ring_stage(ring) + panel * S::panel_bytes, maps + c.pair,
+                               S::nc ? feature : n, S::nc ? n : feature, full);
+            cursor_next(c, arg.work, s);
+            ring_next(ring);
+        }
+    }
+}
+
+template <typename S>
+PTX_FN void consume(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int i = begin; i < end; i++) {
+        const sdd_segment s = segment_load(arg.work.segments + i);
+        const size_t owner = (size_t)s.unit * S::warps + warp;
+        const uint32_t head = __ldg(arg.heads + owner);
+        const int count = __shfl_sync(~0u, head >> 16, 0);
+        const uint32_t keep = __shfl_sync(~0u, head & 0xffff, 0);
+        uint32_t list[S::slots];
+#pragma unroll
+        for (int j = 0; j < S::slots; j++)
+            list[j] = __ldg(arg.entries + owner * S::slots + j);
+        float acc[S::count];
+#pragma unroll
+        for (int j = 0; j < S::count; j++)
+            acc[j] = 0;
+        for (int t = 0; t < s.count; t++) {
+            mbar_wait(ring_full(ring, ring.at), ring.parity);
+            if (S::cell == 8)
+                stage_8<S>(acc, list, count, keep, ring_stage(ring));
+            else if (S::cell == 16)
+                stage_16<S>(acc, list, count, keep, ring_stage(ring));
+            else
+                stage_32<S>(acc, list, count, keep, ring_stage(ring));
+            __syncwarp();
+            if (lane == 0)
+                mbar_arrive(ring_empty(ring, ring.at));
+            ring_next(ring);
+        }
+        if (!parts_add<S::count>(acc, arg.work, s, warp, S::warps, S::count))
+            continue;
+        const int2 corner = __ldg((const int2 *)arg.corners + s.unit);
+        store_cells<S>(arg.out, acc, arg.entries + owner * S::slots, count, corner.x / 8,
+                       corner.y / 8);
+    }
+}
+
+template <typename S> PTX_FN void run(const sdd_mma_arg &arg)
+{
+    extern __shared__ __align__(1024) uint8_t shared[];
+    const uint32_t bars = shared_address(shared);
+    sdd_ring ring = {bars, bars + SDD_HEAD_BYTES, S::stage_bytes, arg.work.stages, 0, 0};
+    ring_init(ring, S::warps);
+    const int begin = arg.work.start[blockIdx.x], end = arg.work.start[blockIdx.x + 1];
+    if (threadIdx.x / 32 >= S::warps) {
+        registers_lower<32>();
+        produce<S>(arg, ring, begin, end);
+    } else {
+        registers_raise<S::registers>();
+        consume<S>(arg, ring, begin, end);
+    }
+}
+
+#define SDD_MMA_KERNEL(name, T, NC, CELL, PANELS, SAMPLES, WARPS, SLOTS)                           \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32 + 128, 1)                              \
+        name(const __grid_constant__ sdd_mma_arg arg)                                              \
+    {                                                                                              \
+        run<shape<T, NC, CELL, PANELS, SAMPLES, WARPS, SLOTS>>(arg);                               \
+    }
+#define SDD_MMA_KERNELS(id, CELL, PANELS, SAMPLES, WARPS, SLOTS)                                   \
+    SDD_MMA_KERNEL(sdd_mma_##id##_bf16_nc, __nv_bfloat16, 1, CELL, PANELS, SAMPLES, WARPS, SLOTS)  \
+    SDD_MMA_KERNEL(sdd_mma_##id##_bf16_cn, __nv_bfloat16, 0, CELL, PANELS, SAMPLES, WARPS, SLOTS)  \
+    SDD_MMA_KERNEL(sdd_mma_##id##_f16_nc, __half, 1, CELL, PANELS, SAMPLES, WARPS, SLOTS)          \
+    SDD_MMA_KERNEL(sdd_mma_##id##_f16_cn, __half, 0, CELL, PANELS, SAMPLES, WARPS, SLOTS)
+SDD_MMA_SHAPES(SDD_MMA_KERNELS)

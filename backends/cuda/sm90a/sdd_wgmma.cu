@@ -1,0 +1,204 @@
+/* sdd on Hopper by wgmma: both operands from shared memory, features contiguous (nc) or samples
+ * (cn). Four warps copy panels, two warpgroups sweep over the samples; docs/cuda.md shows the flow. */
+#include <backends/cuda/sm90a/sdd_device.h>
+
+enum { CONSUMERS = 8, THREADS = 384, PIECE = 32, MOST = 4 * PIECE };
+
+/* Descriptors of an operand of several panels, as the copies leave them. */
+template <int NC> struct operand {
+    static constexpr uint32_t leading = NC ? SDD_PANEL_BYTES : 0;
+    static constexpr uint32_t high = descriptor_high(1024, SWIZZLE_128);
+    static constexpr uint32_t step = (NC ? 2048 : 32) >> 4; /* of 16 samples */
+};
+
+/* 16 rows by 64 columns of a warp, of which only alpha is to be applied. */
+PTX_FN void store_piece_plain(const sdd_output &o, const float *acc, int row8, int col8)
+{
+    const int lane = threadIdx.x % 32, col0 = col8 * 8 + lane % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int4 *where = (const int4 *)(o.where + (size_t)(row8 + h) * o.where_cols + col8);
+        const int4 lo = __ldg(where), hi = __ldg(where + 1);
+        const int place[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+        const bool inside = (row8 + h) * 8 + lane / 4 < o.rows;
+        const int in_tile = lane / 4 * o.block_cols + lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const float *d = acc + i * 4 + h * 2;
+            if (place[i] >= 0 && inside && col0 + i * 8 < o.cols)
+                output_store(o, (int64_t)place[i] * 8 + in_tile,
+                             make_float2(o.alpha * d[0], o.alpha * d[1]),
+                             col0 + i * 8 + 1 < o.cols);
+        }
+    }
+}
+
+template <int PIECES>
+PTX_FN void store_pieces(const sdd_output &o, float *acc, int row0, const int32_t *features)
+{
+    const int row8 = row0 / 8 + threadIdx.x / 32 % 4 * 2;
+    const bool plain = output_plain(o);
+#pragma unroll 1
+    for (int j = 0; j < PIECES; j++) {
+        const int col8 = (__ldg(features + j) & ~SDD_OF_B) / 8;
+        if (plain)
+            store_piece_plain(o, acc, row8, col8);
+        else
+#pragma unroll 1
+            for (int i = 0; i < 8; i++) {
+                store_tile(o, make_float2(acc[0], acc[1]), row8, col8 + i);
+                store_tile(o, make_float2(acc[2], acc[3]), row8 + 1, col8 + i);
+                rotate<PIECE, 4>(acc);
+            }
+        if (PIECES > 1)
+            rotate<PIECES * PIECE, PIECE>(acc);
+    }
+}
+
+PTX_FN void stage_release(const sdd_ring &ring, int stage)
+{
+    if (threadIdx.x % 32 == 0)
+        mbar_arrive(ring_empty(ring, stage));
+}
+
+/* One segment of a warpgroup: 64 rows by PIECES * 64 columns. */
+template <int TYPE, int NC, int PIECES>
+PTX_FN void sweep(const sdd_wgmma_arg &arg, const sdd_segment &s, sdd_ring &ring)
+{
+    typedef operand<NC> form;
+    const int warp = threadIdx.x / 32, group = warp / 4;
+    const sdd_unit *unit = arg.units + s.unit;
+    const uint32_t a_at = __shfl_sync(~0u, unit->a[group], 0) * SDD_PANEL_BYTES;
+    const int b_panel = __shfl_sync(~0u, unit->b[group], 0);
+    const uint32_t b_at = b_panel * SDD_PANEL_BYTES;
+    float acc[PIECES * PIECE];
+#pragma unroll
+    for (int i = 0; i < PIECES * PIECE; i++)
+        acc[i] = 0;
+
+    /* A stage is given back when the products after it are under way: one batch is always so. */
+    int before = -1;
+    for (int t = 0; t < s.count; t++) {
+        mbar_wait(ring_full(ring, ring.at), ring.parity);
+        const uint32_t a = descriptor_low(ring_stage(ring) + a_at, form::leading);
+        const uint32_t b = descriptor_low(ring_stage(ring) + b_at, form::leading);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            wgmma_ss<TYPE, PIECES * 64, NC, NC>(acc, descriptor(a + k * form::step, form::high),
+                                                descriptor(b + k * form::step, form::high), 1);
+        wgmma_commit();
+        if (before >= 0) {
+            wgmma_wait<1>();
+            stage_release(ring, before);
+        }
+        before = ring.at;
+        ring_next(ring);
+    }
+    wgmma_wait<0>();
+    if (before >= 0)
+        stage_release(ring, before);
+
+    if (!parts_add<PIECES * PIECE>(acc, arg.work, s, warp, CONSUMERS, MOST))
+        return;
+    store_pieces<PIECES>(arg.out, acc, unit->feature[unit->a[group]] & ~SDD_OF_B,
+                         unit->feature + b_panel);
+}
+
+/* A warpgroup without pieces of a unit only gives the stages back. */
+PTX_FN void skip(const sdd_segment &s, sdd_ring &ring)
+{
+    for (int t = 0; t < s.count; t++) {
+        mbar_wait(ring_full(ring, ring.at), ring.parity);
+        __syncwarp();
+        stage_release(ring, ring.at);
+        ring_next(ring);
+    }
+}
+
+/* Panels are dealt to the producing warps: a warp issues its copies one after the other, in some
+ * hundred cycles each. */
+template <int NC> PTX_FN void produce(const sdd_wgmma_arg &arg, sdd_ring &ring, int begin, int end)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - CONSUMERS;
+    const int panel = lane * SDD_PRODUCERS + warp;
+    const sdd_work &work = arg.work;
+    const bool leads = warp == 0 && lane == 0;
+    sdd_pace pace = {0, 0, false};
+    ring.parity = 1; /* all stages are empty */
+    for (int i = begin; i < end; i++) {
+        const sdd_segment s = segment_load(arg.work.segments + i);
+        const sdd_unit *unit = arg.units + s.unit;
+        const int panels = unit->panels;
+        const int feature = panel < panels ? unit->feature[panel] : 0;
+        const CUtensorMap *maps = feature & SDD_OF_B ? arg.b : arg.a;
+        const int at = feature & ~SDD_OF_B;
+        sdd_cursor c = cursor_start(work, s);
+        for (int t = 0; t < s.count; t++) {
+            const uint32_t full = ring_full(ring, ring.at);
+            if (leads)
+                pace_step(pace, work);
+            ring_acquire(ring, warp == 0, panels * SDD_PANEL_BYTES);
+            const int n = c.slice * SDD_PANEL;
+            const uint32_t to = ring_stage(ring) + panel * SDD_PANEL_BYTES;
+            if (panel < panels)
+                tensor_load_2d(to, maps + c.pair, NC ? at : n, NC ? n : at, full);
+            cursor_next(c, work, s);
+            ring_next(ring);
+        }
+    }
+    if (leads)
+        pace_finish(pace, work);
+}
+
+template <int TYPE, int NC>
+PTX_FN void consume(const sdd_wgmma_arg &arg, sdd_ring &ring, int begin, int end)
+{
+    const int group = threadIdx.x / 128;
+    for (int i = begin; i < end; i++) {
+        const sdd_segment s = segment_load(arg.work.segments + i);
+        switch (__shfl_sync(~0u, arg.units[s.unit].count[group], 0)) {
+        case 4:
+            sweep<TYPE, NC, 4>(arg, s, ring);
+            break;
+        case 3:
+            sweep<TYPE, NC, 3>(arg, s, ring);
+            break;
+        case 2:
+            sweep<TYPE, NC, 2>(arg, s, ring);
+            break;
+        case 1:
+            sweep<TYPE, NC, 1>(arg, s, ring);
+            break;
+        default:
+            skip(s, ring);
+        }
+    }
+}
+
+template <int TYPE, int NC> PTX_FN void run(const sdd_wgmma_arg &arg)
+{
+    extern __shared__ __align__(1024) uint8_t shared[];
+    const uint32_t bars = shared_address(shared);
+    sdd_ring ring = {bars, bars + SDD_HEAD_BYTES, (uint32_t)arg.stage_bytes, arg.work.stages, 0, 0};
+    ring_init(ring, CONSUMERS);
+    const int begin = arg.work.start[blockIdx.x], end = arg.work.start[blockIdx.x + 1];
+    if (threadIdx.x / 32 >= CONSUMERS) {
+        registers_lower<32>();
+        produce<NC>(arg, ring, begin, end);
+    } else {
+        registers_raise<232>();
+        consume<TYPE, NC>(arg, ring, begin, end);
+    }
+}
+
+#define SDD_WGMMA(name, TYPE, NC)                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
+        sdd_wgmma_##name(const __grid_constant__ sdd_wgmma_arg arg)                                \
+    {                                                                                              \
+        run<TYPE, NC>(arg);                                                                        \
+    }
+SDD_WGMMA(bf16_nc, WGMMA_BF16, 1)
+SDD_WGMMA(bf16_cn, WGMMA_BF16, 0)
+SDD_WGMMA(f16_nc, WGMMA_F16, 1)
+SDD_WGMMA(f16_cn, WGMMA_F16, 0)
