@@ -20,216 +20,240 @@ typedef struct bench {
     double budget; /* milliseconds of measuring per entry */
     const bsk_device *device;
     bsk_queue *queue;
-    const bench_peer *peers[BENCH_PEERS];
-    int peer_count;
+    bench_team team;
     bench_host host;
     bench_row *rows;
     int row_count, row_capacity;
     int failures;
+    bool lost; /* the device does not answer any more */
 } bench;
 
-/* --- Rotating buffers ----------------------------------------------------------------------- */
-
-/* Copies of a case's memory, together larger than the last-level cache. */
-typedef struct rotation {
-    test_memory *copies;
-    unsigned char (*args)[BSKI_MAX_STRUCT];
-    int count;
-} rotation;
-
-static size_t case_bytes(const test_case *c)
-{
-    size_t bytes = 0;
-    for (int32_t i = 0; i < c->about->arg_count; i++)
-        bytes += c->t[i].bytes * (size_t)c->t[i].views;
-    return bytes ? bytes : 1;
-}
-
-static void rotation_close(rotation *r)
-{
-    for (int i = 0; i < r->count; i++)
-        test_memory_free(&r->copies[i]);
-    free(r->copies);
-    free(r->args);
-    memset(r, 0, sizeof *r);
-}
-
-static bool rotation_open(rotation *r, test_case *c, const bench *b, size_t workspace)
-{
-    const size_t cap = (size_t)1 << 30;
-    size_t target = 2 * b->host.cache < cap ? 2 * b->host.cache : cap;
-    size_t wanted = target / case_bytes(c) + 1;
-    int count = wanted > 64 ? 64 : wanted < 2 ? 2 : (int)wanted;
-    r->copies = calloc((size_t)count, sizeof *r->copies);
-    r->args = calloc((size_t)count, sizeof *r->args);
-    r->count = 0;
-    if (!r->copies || !r->args)
-        return false;
-    for (int i = 0; i < count; i++) {
-        if (!test_memory_make(&r->copies[i], c, b->device, workspace))
-            return false;
-        r->count++;
-        if (test_memory_load(&r->copies[i], c, b->queue, 0xff))
-            return false;
-        memcpy(r->args[i], c->args, sizeof r->args[i]);
-    }
-    return true;
-}
-
 /* --- Timing --------------------------------------------------------------------------------- */
+
+/* Who is timed in turn: the entry, the entry with prepacked weights, the peers. */
+enum { PLAIN, PACKED, FIRST_PEER, CONTESTANTS = FIRST_PEER + BENCH_PEERS };
+
+typedef struct contestant {
+    bool in;
+    int repeat;            /* runs of a sample */
+    double spent, host_ms; /* shortest time of the calls of one run */
+    bench_samples samples;
+} contestant;
 
 typedef struct runner {
     bench *b;
     test_case *c;
     const bsk_plan *plan;
-    rotation rotation;
+    bsk_plan_info info;
+    bench_rotation rotation;
     bench_race race;
-    bench_samples samples;
+    bench_timer timer;
+    contestant who[CONTESTANTS];
 } runner;
 
+static bool run_once(runner *r, int who, int turn)
+{
+    struct bench_copy *copy = &r->rotation.copies[turn % r->rotation.count];
+    if (who >= FIRST_PEER)
+        return bench_race_run(&r->race, who - FIRST_PEER, turn);
+    return r->c->op->run(r->plan, r->b->queue, who == PACKED ? copy->packed_args : copy->args) ==
+           BSK_OK;
+}
+
 /* Threads of other libraries spin for a while after their work: between two contestants the tool
- * rests, and each starts with a run that is not counted. */
-static void settle(void)
+ * rests. */
+static void settle(const runner *r)
 {
     const struct timespec rest = {0, 3000000};
-    nanosleep(&rest, NULL);
+    if (r->race.count && r->b->host.device.host_memory)
+        nanosleep(&rest, NULL);
 }
 
-/* One sample of `repeat` runs; negative on failure. The clock of the host is right where calls
- * return when the work is done, or after a wait for the queue. */
-static double sample_own(runner *r, int turn, int repeat)
+/* One sample: milliseconds of a run, the gaps between runs included; negative on failure. A run
+ * that is not counted goes first: on the CPU it wakes the threads, and on a device it keeps the
+ * queue busy while the host gets ahead. */
+static double sample(runner *r, int who, int turn)
 {
-    if (r->race.count) {
-        settle();
-        r->c->op->run(r->plan, r->b->queue, r->rotation.args[turn % r->rotation.count]);
-        bsk_queue_sync(r->b->queue);
-    }
-    double start = bench_now();
-    for (int i = 1; i <= repeat; i++)
-        if (r->c->op->run(r->plan, r->b->queue, r->rotation.args[(turn + i) % r->rotation.count]))
-            return -1;
-    if (bsk_queue_sync(r->b->queue))
+    contestant *w = &r->who[who];
+    double host_ms;
+    settle(r);
+    if (!run_once(r, who, turn) || !bench_timer_start(&r->timer))
         return -1;
-    return (bench_now() - start) / repeat;
-}
-
-static double sample_peer(runner *r, int peer, int turn, int repeat)
-{
-    settle();
-    bench_race_run(&r->race, peer, turn);
-    double start = bench_now();
-    for (int i = 1; i <= repeat; i++)
-        if (!bench_race_run(&r->race, peer, turn + i))
+    for (int i = 1; i <= w->repeat; i++)
+        if (!run_once(r, who, turn + i))
             return -1;
-    return (bench_now() - start) / repeat;
+    const double ms = bench_timer_stop(&r->timer, &host_ms);
+    if (w->host_ms == 0 || host_ms / w->repeat < w->host_ms)
+        w->host_ms = host_ms / w->repeat;
+    w->spent += ms;
+    return ms < 0 ? ms : ms / w->repeat;
 }
 
-/* Runs of a sample, so that it lasts a quarter of a millisecond at least. */
-static int repeats(double ms)
+/* Runs of a sample, so that it lasts long enough for the clock, and on a device for the gap after
+ * the first run to count little. */
+static int repeats(const runner *r, double ms)
 {
-    return ms <= 0 ? 1 : ms >= 0.25 ? 1 : (int)(0.25 / ms) + 1;
+    const double least = r->b->host.device.host_memory ? 0.25 : 1.5;
+    const int most = 64;
+    int n = ms <= 0 || ms >= least ? 1 : (int)(least / ms) + 1;
+    return n < most ? n : most;
 }
 
-/* Interleaved rounds: one sample of the entry, one of each peer; warm-up first. */
-static bool measure(runner *r)
+/* Samples and runs that the least figure of a contestant rests on. */
+enum { LEAST_SAMPLES = 5, LEAST_RUNS = 20 };
+
+/* Whether a contestant needs more samples. Peers, which may take much longer than the entry, and
+ * the CPU need not have many runs. */
+static bool wants_more(const runner *r, int who)
 {
-    double own = 0, peer[BENCH_PEERS] = {0};
-    for (int w = 0; w < 2; w++) {
-        own = sample_own(r, w, 1);
-        for (int i = 0; i < r->race.count; i++)
-            if (r->race.racers[i].state && (peer[i] = sample_peer(r, i, w, 1)) < 0)
-                r->race.racers[i].state = NULL;
-    }
-    if (own < 0)
+    const contestant *w = &r->who[who];
+    const bool counts_runs = who < FIRST_PEER && !r->b->host.device.host_memory;
+    if (!w->in || w->samples.count >= BENCH_SAMPLES)
         return false;
-    int own_repeat = repeats(own), turn = 2;
-    double spent = 0;
-    while (r->samples.count < BENCH_SAMPLES && (spent < r->b->budget || r->samples.count < 5)) {
-        double ms = sample_own(r, turn, own_repeat);
-        if (ms < 0)
-            return false;
-        r->samples.ms[r->samples.count++] = ms;
-        spent += ms * own_repeat;
-        for (int i = 0; i < r->race.count; i++) {
-            bench_racer *p = &r->race.racers[i];
-            if (!p->state || (p->samples.count >= 5 && spent > r->b->budget))
+    if (w->samples.count < LEAST_SAMPLES || w->spent < r->b->budget)
+        return true;
+    return counts_runs && w->samples.count * w->repeat < LEAST_RUNS;
+}
+
+/* Sparse peers are timed by themselves: where they leave the device idle its clock rises, and the
+ * dense rate beside them would not be the one that the entry meets. */
+static bool is_apart(const runner *r, int who)
+{
+    return who >= FIRST_PEER && r->race.racers[who - FIRST_PEER].peer &&
+           r->race.racers[who - FIRST_PEER].peer->sparse;
+}
+
+/* Interleaved rounds, one sample of each contestant that wants more, until the entry, or all of
+ * those apart, have enough. */
+static bool rounds(runner *r, bool apart)
+{
+    bool again = true;
+    for (int turn = 2; again; turn++) {
+        again = false;
+        for (int k = 0; k < CONTESTANTS; k++) {
+            contestant *w = &r->who[k];
+            if (is_apart(r, k) != apart || !wants_more(r, k))
                 continue;
-            ms = sample_peer(r, i, turn, repeats(peer[i]));
+            const double ms = sample(r, k, turn);
+            if (ms < 0 && k < FIRST_PEER)
+                return false;
             if (ms >= 0)
-                p->samples.ms[p->samples.count++] = ms;
+                w->samples.ms[w->samples.count++] = ms;
+            w->in = ms >= 0;
+            again |= apart || k < FIRST_PEER;
         }
-        turn += own_repeat;
     }
     return true;
 }
 
+/* Warm-up, which also finds how many runs a sample takes, and the rounds. */
+static bool measure(runner *r)
+{
+    for (int k = 0; k < CONTESTANTS; k++) {
+        contestant *w = &r->who[k];
+        w->in = k == PLAIN || (k == PACKED && r->rotation.copies[0].packed.kind) ||
+                (k >= FIRST_PEER && k - FIRST_PEER < r->race.count &&
+                 r->race.racers[k - FIRST_PEER].state);
+        double ms = 0;
+        w->repeat = 1;
+        for (int n = 0; w->in && n < 2; n++)
+            ms = sample(r, k, n);
+        if (ms < 0 && k < FIRST_PEER)
+            return false;
+        if (ms < 0)
+            fprintf(stderr, "bsk: %s: %s fails\n", r->c->name,
+                    r->race.racers[k - FIRST_PEER].peer->name);
+        w->in &= ms >= 0;
+        w->repeat = repeats(r, ms);
+        w->spent = w->host_ms = 0;
+    }
+    return rounds(r, false) && rounds(r, true);
+}
+
 /* --- Rows ----------------------------------------------------------------------------------- */
 
+/* The share of what arithmetic and memory allow. The arithmetic of a device is known where a dense
+ * peer ran beside the entry. */
 static double roof_share(const bench_host *h, const bench_row *row)
 {
     double seconds = row->ms * 1e-3;
-    double peak = row->dtype == BSK_F64 ? h->roof_f64 : h->roof_f32;
-    double least = row->bytes / h->roof_bytes;
-    if (row->flops > 0 && row->flops / peak > least)
+    double peak = row->spec.dtype == BSK_F64    ? h->roof_f64
+                  : row->spec.dtype == BSK_BF16 ? h->roof_bf16
+                                                : h->roof_f32;
+    double least = h->roof_bytes > 0 ? row->bytes / h->roof_bytes : 0;
+    if (peak == 0 && row->dense_ms > 0)
+        peak = row->dense_flops / row->dense_ms * 1e3;
+    if (row->flops > 0 && peak > 0 && row->flops / peak > least)
         least = row->flops / peak;
-    return seconds > 0 && h->roof_bytes > 0 ? least / seconds : 0;
+    return seconds > 0 ? least / seconds : 0;
 }
 
-static void row_fill(bench_row *row, runner *r, const bsk_plan_info *info)
+static void row_peers(bench_row *row, runner *r)
 {
-    const test_spec *s = &r->c->spec;
-    memset(row, 0, sizeof *row);
-    snprintf(row->name, sizeof row->name, "%s", r->c->name);
-    snprintf(row->entry, sizeof row->entry, "%s", info->entry);
-    row->op = s->op;
-    row->device = r->b->host.device.id;
-    row->dtype = s->dtype;
-    row->br = s->br;
-    row->bc = s->bc;
-    row->density = r->c->layout ? r->c->info.density : 1;
-    row->ms = bench_median(&r->samples);
-    row->spread = bench_spread(&r->samples);
-    row->samples = r->samples.count;
-    row->flops = info->flops;
-    row->bytes = info->bytes;
-    row->roof = roof_share(&r->b->host, row);
-    double best = 0;
     for (int i = 0; i < r->race.count; i++) {
-        bench_racer *p = &r->race.racers[i];
-        if (!p->samples.count)
+        const bench_racer *p = &r->race.racers[i];
+        bench_samples *s = &r->who[FIRST_PEER + i].samples;
+        if (!s->count)
             continue;
         int k = row->peer_count++;
         row->peers[k].name = p->peer->name;
-        row->peers[k].ms = bench_median(&p->samples);
-        row->peers[k].spread = bench_spread(&p->samples);
+        row->peers[k].ms = bench_median(s);
+        row->peers[k].least = bench_least(s);
+        row->peers[k].spread = bench_spread(s);
         row->peers[k].verified = p->verified;
-        best = best == 0 || row->peers[k].ms < best ? row->peers[k].ms : best;
+        row->peers[k].sparse = p->peer->sparse;
+        /* a rate of rounded operands is no measure for exact ones */
+        if (!p->peer->sparse && p->peer->operand_error == 0 &&
+            (row->dense_ms == 0 || row->peers[k].ms < row->dense_ms))
+            row->dense_ms = row->peers[k].ms;
     }
-    if (best > 0 && row->ms > 0)
-        row->eta = row->flops / row->ms / (bench_gemm_flops(&r->race.gemm) / best);
+    row->dense_flops = row->dense_ms > 0 ? bench_gemm_flops(&r->race.gemm) : 0;
+}
+
+static void row_fill(bench_row *row, runner *r, int who)
+{
+    contestant *w = &r->who[who];
+    memset(row, 0, sizeof *row);
+    snprintf(row->name, sizeof row->name, "%s", r->c->name);
+    snprintf(row->entry, sizeof row->entry, "%s", r->info.entry);
+    row->spec = r->c->spec;
+    row->device = r->b->host.device.id;
+    row->packed = who == PACKED;
+    row->density = r->c->layout ? r->c->info.density : 1;
+    row->ms = bench_median(&w->samples);
+    row->least = bench_least(&w->samples);
+    row->spread = bench_spread(&w->samples);
+    row->samples = w->samples.count;
+    row->launches = w->samples.count * w->repeat;
+    row->host_us = w->host_ms * 1e3;
+    row->flops = r->info.flops;
+    row->bytes = r->info.bytes;
+    row_peers(row, r);
+    row->roof = roof_share(&r->b->host, row);
+    if (row->dense_ms > 0 && row->ms > 0)
+        row->eta = row->flops / row->ms / (row->dense_flops / row->dense_ms);
 }
 
 /* Downloads the first copy's output, which every peer has computed too. */
 static void verify(runner *r)
 {
     test_case *c = r->c;
-    for (int32_t i = 0; i < c->about->arg_count; i++) {
-        test_buffer *b = &r->rotation.copies[0].buffer[i][0];
-        if (!c->t[i].output || !b->image)
+    for (int32_t i = 0; r->race.count && i < c->about->arg_count; i++) {
+        const test_tensor *t = &c->t[i];
+        if (!t->output || !t->desc.dtype)
             continue;
-        if (bsk_mem_download(r->b->queue, b->image, b->whole, b->total) ||
-            bsk_queue_sync(r->b->queue))
-            return;
-        for (int p = 0; p < r->race.count; p++) {
-            if (!r->race.racers[p].samples.count)
-                continue;
-            bench_race_verify(&r->race, p, c, b->image + b->lead);
-            if (!r->race.racers[p].verified) {
-                fprintf(stderr, "bsk: %s: results of %s differ\n", c->name,
-                        r->race.racers[p].peer->name);
-                r->b->failures++;
-            }
-        }
+        uint8_t *mine = malloc(t->bytes + 1);
+        if (mine &&
+            !bsk_mem_download(r->b->queue, mine, r->rotation.copies[0].views[i][0], t->bytes) &&
+            !bsk_queue_sync(r->b->queue))
+            for (int p = 0; p < r->race.count; p++)
+                if (r->who[FIRST_PEER + p].samples.count &&
+                    !bench_race_verify(&r->race, p, c, mine, r->b->queue)) {
+                    fprintf(stderr, "bsk: %s: results of %s differ\n", c->name,
+                            r->race.racers[p].peer->name);
+                    r->b->failures++;
+                }
+        free(mine);
         return;
     }
 }
@@ -250,7 +274,6 @@ static bool row_add(bench *b, const bench_row *row)
 
 static void bench_plan(bench *b, test_case *c, bsk_plan *plan)
 {
-    bsk_plan_info info = BSK_INIT(bsk_plan_info);
     runner *r = calloc(1, sizeof *r);
     bench_row row;
     if (!r)
@@ -258,20 +281,31 @@ static void bench_plan(bench *b, test_case *c, bsk_plan *plan)
     r->b = b;
     r->c = c;
     r->plan = plan;
-    bsk_plan_query(plan, &info);
-    bench_race_open(&r->race, c, b->peers, b->peer_count, b->host.threads, b->host.cache);
-    if (rotation_open(&r->rotation, c, b, info.workspace_bytes) && measure(r)) {
+    r->info.struct_size = sizeof r->info;
+    r->rotation.device = b->device;
+    bsk_plan_query(plan, &r->info);
+    bench_timer_open(&r->timer, b->device, b->queue);
+    bool good = bench_rotation_open(&r->rotation, c, plan, b->queue, b->host.cache);
+    if (good)
+        bench_race_open(&r->race, c, &b->team, &r->rotation, b->queue, b->host.threads);
+    if (good && measure(r)) {
         verify(r);
-        row_fill(&row, r, &info);
-        bench_row_print(&row, stdout);
+        for (int who = PLAIN; who <= PACKED; who++) {
+            if (!r->who[who].samples.count)
+                continue;
+            row_fill(&row, r, who);
+            bench_row_print(&row, stdout);
+            row_add(b, &row);
+        }
         fflush(stdout);
-        row_add(b, &row);
     } else {
         fprintf(stderr, "bsk: %s: %s\n", c->name, bsk_last_error());
         b->failures++;
     }
-    rotation_close(&r->rotation);
+    b->lost = bsk_queue_sync(b->queue) != BSK_OK;
     bench_race_close(&r->race);
+    bench_rotation_close(&r->rotation);
+    bench_timer_close(&r->timer);
     free(r);
 }
 
@@ -291,10 +325,13 @@ static void bench_case(bench *b, const test_spec *spec)
         return;
     }
     const bsk_backend *backend = b->device->backend->api;
-    if (!b->entry && c->op->plan(b->device, c->params, &options, &plan) == BSK_OK)
+    bsk_status status =
+        b->entry ? BSK_E_UNSUPPORTED : c->op->plan(b->device, c->params, &options, &plan);
+    if (status == BSK_OK)
         bench_plan(b, c, plan);
     else if (!b->entry)
         printf("%-64s n/a: %s\n", name, bsk_last_error());
+    b->failures += status && status != BSK_E_UNSUPPORTED;
     bsk_plan_destroy(&plan);
     for (size_t i = 0; b->entry && i < backend->entry_count; i++) {
         const bsk_entry *e = &backend->entries[i];
@@ -331,8 +368,6 @@ static void host_describe(bench *b)
     bench_host *h = &b->host;
     struct utsname name;
     char clock[40] = "0";
-    h->device.struct_size = sizeof h->device;
-    bsk_device_query(b->device, &h->device);
     read_line("/proc/cpuinfo", "model name", h->cpu, sizeof h->cpu);
     read_line("/proc/cpuinfo", "cpu MHz", clock, sizeof clock);
     h->clock_mhz = atof(clock);
@@ -342,14 +377,20 @@ static void host_describe(bench *b)
     if (uname(&name) == 0)
         snprintf(h->kernel, sizeof h->kernel, "%s %s", name.sysname, name.release);
     snprintf(h->commit, sizeof h->commit, "%s", BENCH_COMMIT);
-    for (int i = 0; i < b->peer_count; i++)
+    for (int i = 0; i < b->team.count; i++)
         snprintf(h->peers + strlen(h->peers), sizeof h->peers - strlen(h->peers), "%s%s %s",
-                 i ? ", " : "", b->peers[i]->name, b->peers[i]->version());
-    h->cache = bench_cache_bytes();
+                 i ? ", " : "", b->team.peer[i]->name, b->team.peer[i]->version());
+    h->cache = bench_cache_bytes(&h->device);
     h->threads = b->device->context->settings.num_threads;
     if (h->threads < 1)
         h->threads = h->device.compute_units;
+    /* OpenCL devices that are this processor carry its name */
+    if (!h->device.host_memory && !(h->cpu[0] && strstr(h->device.name, h->cpu))) {
+        h->roof_bytes = bench_team_copy_rate(&b->team, b->device, b->queue);
+        return;
+    }
     h->roof_f32 = bski_roof_flops(h->threads, BSK_F32);
+    h->roof_bf16 = bski_roof_flops(h->threads, BSK_BF16);
     h->roof_f64 = bski_roof_flops(h->threads, BSK_F64);
     h->roof_bytes = bski_roof_bytes(h->threads);
 }
@@ -395,8 +436,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 
 static const struct argp_option options[] = {
     {"device", 'd', "ID", 0, "Device to measure (the default device)", 0},
-    {"peer", 'p', "NAME", 0, "Race against openblas, onednn or all", 0},
-    {"set", 's', "NAME", 0, "Cases: cpu, half, ops or smoke (smoke)", 0},
+    {"peer", 'p', "NAME", 0,
+     "Race against these: openblas, onednn, cublas, cublas-tf32, cusparse-ell, cusparse-bsr "
+     "(with commas), or all",
+     0},
+    {"set", 's', "NAME", 0, "Cases to measure (smoke); an unknown name lists the sets", 0},
     {"entry", 'e', "GLOB", 0, "Measure these entries instead of the one that is chosen", 0},
     {"seconds", 'b', "S", 0, "Time for each entry (0.5)", 0},
     {"json", 'j', "FILE", 0, "Write the rows to FILE", 0},
@@ -425,8 +469,10 @@ static void run_set(bench *b)
     }
     bench_host_print(&b->host, stdout);
     bench_heading_print(stdout);
-    for (size_t i = 0; i < list.count; i++)
+    for (size_t i = 0; i < list.count && !b->lost; i++)
         bench_case(b, &list.specs[i]);
+    if (b->lost)
+        fprintf(stderr, "bsk: the device is lost: %s\n", bsk_last_error());
     free(list.specs);
 }
 
@@ -449,14 +495,23 @@ int bsk_bench_main(int argc, char **argv)
     argp_err_exit_status = 2;
     argp_parse(&parser, argc, argv, 0, NULL, &b);
     peer_environment();
-    if (!bench_peers_load(b.peer, b.peers, &b.peer_count)) {
-        fprintf(stderr, "bsk: there is no peer %s\n", b.peer);
-        return 2;
-    }
+    b.host.device.struct_size = sizeof b.host.device;
     if (bsk_context_create(NULL, &context) ||
         bsk_context_find_device(context, b.device_id, &b.device) ||
-        bsk_queue_create(b.device, &b.queue)) {
+        bsk_device_query(b.device, &b.host.device)) {
         fprintf(stderr, "bsk: %s\n", bsk_last_error());
+        bsk_context_destroy(&context);
+        return 77;
+    }
+    if (!bench_team_open(&b.team, b.peer, &b.host.device)) {
+        bsk_context_destroy(&context);
+        return 2;
+    }
+    /* the entries run in the stream of the peers, if they have one */
+    if (b.team.stream ? bsk_queue_wrap(b.device, b.team.stream, &b.queue)
+                      : bsk_queue_create(b.device, &b.queue)) {
+        fprintf(stderr, "bsk: %s\n", bsk_last_error());
+        bench_team_close(&b.team);
         bsk_context_destroy(&context);
         return 77;
     }
@@ -466,6 +521,7 @@ int bsk_bench_main(int argc, char **argv)
         (b.html && !bench_write_html(b.html, &b.host, b.rows, b.row_count)))
         b.failures++;
     bsk_queue_destroy(&b.queue);
+    bench_team_close(&b.team);
     bsk_context_destroy(&context);
     int rows = b.row_count;
     free(b.rows);

@@ -1,4 +1,4 @@
-/* The parts of `bsk bench`: sets of cases, timing, dense peers, reports. */
+/* The parts of `bsk bench`: sets of cases, memory, timing, peers, reports. */
 #ifndef BSK_BENCH_H
 #define BSK_BENCH_H
 
@@ -7,7 +7,7 @@
 #include "bench/peers/peer.h"
 #include "tests/harness/test.h"
 
-enum { BENCH_PEERS = 4, BENCH_SAMPLES = 2000 };
+enum { BENCH_PEERS = 6, BENCH_SAMPLES = 2000 };
 
 /* --- sets.c --- */
 
@@ -15,6 +15,31 @@ enum { BENCH_PEERS = 4, BENCH_SAMPLES = 2000 };
 bool bench_set(const char *name, test_list *list);
 /* "cpu, smoke ..." for messages. */
 const char *bench_set_names(void);
+
+/* --- rotation.c --- */
+
+/* Copies of a case's memory, together larger than the last-level cache, so that a run does not find
+ * its operands there. The workspace is one, as in a program. */
+typedef struct bench_rotation {
+    const bsk_device *device;
+    struct bench_copy *copies;
+    bsk_mem workspace;
+    int count;
+} bench_rotation;
+
+struct bench_copy {
+    bsk_mem whole[TEST_ARGS][TEST_VIEWS]; /* as allocated */
+    bsk_mem views[TEST_ARGS][TEST_VIEWS];
+    bsk_mem packed;
+    _Alignas(16) unsigned char args[BSKI_MAX_STRUCT];
+    _Alignas(16) unsigned char packed_args[BSKI_MAX_STRUCT]; /* the image instead of the weights */
+};
+
+/* Uploads the case's inputs and poisons its outputs; makes the packed images if the plan has one.
+ * False with bsk_last_error. */
+bool bench_rotation_open(bench_rotation *r, test_case *c, const bsk_plan *plan, bsk_queue *queue,
+                         size_t cache);
+void bench_rotation_close(bench_rotation *r);
 
 /* --- timing.c --- */
 
@@ -26,41 +51,71 @@ typedef struct bench_samples {
 
 double bench_now(void); /* milliseconds of a clock that only goes forward */
 double bench_median(bench_samples *s);
+double bench_least(bench_samples *s);
 /* Half the distance between the quartiles, as a share of the median. */
 double bench_spread(bench_samples *s);
 /* Size of the last-level cache in bytes; a guess where the system does not tell. */
-size_t bench_cache_bytes(void);
+size_t bench_cache_bytes(const bsk_device_info *device);
+
+/* Measures work in a queue: by the device's events where calls return before the work is done,
+ * else by the host's clock. */
+typedef struct bench_timer {
+    bsk_queue *queue;
+    bsk_event *start, *stop; /* NULL: the host's clock */
+    double began, issued;
+} bench_timer;
+
+void bench_timer_open(bench_timer *t, const bsk_device *device, bsk_queue *queue);
+void bench_timer_close(bench_timer *t);
+bool bench_timer_start(bench_timer *t);
+/* Milliseconds since the start, negative on failure; *host_ms: how long the calls took. */
+double bench_timer_stop(bench_timer *t, double *host_ms);
 
 /* --- peers.c --- */
+
+/* A loaded peer with its library's state for one device. */
+typedef struct bench_team {
+    const bench_peer *peer[BENCH_PEERS];
+    void *library[BENCH_PEERS];
+    int count;
+    void *stream; /* into which all of them enqueue; NULL: they work on host pointers */
+} bench_team;
+
+/* Loads the peers of `which` that work on the device's memory (names with commas, "all", or NULL
+ * for none), and says which of them cannot be had. False if a name is unknown. */
+bool bench_team_open(bench_team *team, const char *which, const bsk_device_info *device);
+void bench_team_close(bench_team *team);
+/* Rate of copies in the device's memory, read and written bytes counted; 0 if no peer can copy. */
+double bench_team_copy_rate(const bench_team *team, const bsk_device *device, bsk_queue *queue);
 
 typedef struct bench_racer {
     const bench_peer *peer;
     void *state; /* of the present case; NULL: does not take part */
-    uint8_t *c;  /* its results, one of `copies` */
+    bsk_mem c;   /* its results, one of `copies` after the other */
     bool verified;
-    bench_samples samples;
 } bench_racer;
 
 /* The dense product of the same shape as a case, and its operands: the block-sparse one as a dense
- * matrix with zeros, so that results can be compared. */
+ * matrix with zeros, so that results can be compared; the others are the case's own. */
 typedef struct bench_race {
     bench_gemm gemm;
-    bool dense;     /* the op has a dense counterpart */
-    uint8_t *a, *b; /* [copies] */
-    size_t a_bytes, b_bytes, c_bytes;
+    const bsk_device *device;
+    const bench_rotation *rotation;
+    int a_arg, b_arg; /* arguments of the case; -1: the dense form of the block-sparse one */
+    bsk_mem dense;    /* [copies] of it */
+    size_t dense_bytes, c_bytes;
     int copies;
     bench_racer racers[BENCH_PEERS];
     int count;
 } bench_race;
 
-/* Loads the peers named (all: "all"; NULL: none) into *count rows of peers. */
-bool bench_peers_load(const char *which, const bench_peer *peers[BENCH_PEERS], int *count);
-void bench_race_open(bench_race *race, test_case *c, const bench_peer *const *peers, int count,
-                     int threads, size_t cache);
+void bench_race_open(bench_race *race, test_case *c, const bench_team *team,
+                     const bench_rotation *rotation, bsk_queue *queue, int threads);
 /* One product of racer i on copy number `turn`; false if the peer failed. */
 bool bench_race_run(bench_race *race, int i, int turn);
-/* Compares a racer's result with the case's own output in payload. */
-void bench_race_verify(bench_race *race, int i, const test_case *c, const uint8_t *payload);
+/* Compares the racers' results with the case's output in payload, which is on the host. */
+bool bench_race_verify(bench_race *race, int i, const test_case *c, const uint8_t *payload,
+                       bsk_queue *queue);
 void bench_race_close(bench_race *race);
 double bench_gemm_flops(const bench_gemm *gemm);
 
@@ -68,16 +123,17 @@ double bench_gemm_flops(const bench_gemm *gemm);
 
 typedef struct bench_row {
     char name[TEST_NAME], entry[80];
-    const char *op, *device;
-    bsk_dtype dtype;
-    int32_t br, bc;
-    double density, ms, spread, flops, bytes;
-    double eta, roof; /* 0 where not known */
-    int samples;
+    test_spec spec;
+    const char *device;
+    bool packed; /* weights were prepacked: packing them is not in the time */
+    double density, ms, least, spread, flops, bytes, host_us;
+    double dense_ms, dense_flops; /* of the fastest dense peer; 0 where there is none */
+    double eta, roof;             /* 0 where not known */
+    int samples, launches;
     struct {
         const char *name;
-        double ms, spread;
-        bool verified;
+        double ms, least, spread;
+        bool verified, sparse;
     } peers[BENCH_PEERS];
     int peer_count;
 } bench_row;
@@ -87,7 +143,7 @@ typedef struct bench_host {
     char peers[256];
     bsk_device_info device;
     int threads;
-    double roof_f32, roof_f64, roof_bytes, clock_mhz;
+    double roof_f32, roof_f64, roof_bf16, roof_bytes, clock_mhz; /* 0: not measured */
     size_t cache;
 } bench_host;
 

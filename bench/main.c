@@ -1,4 +1,4 @@
-/* The command line tool: bsk info | check | bench. */
+/* The command line tool: bsk info | check | bench | tune. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +14,7 @@ static const struct {
     {"info", bsk_info_main, "devices, architectures and kernel entries"},
     {"check", bsk_check_main, "correctness of every kernel entry"},
     {"bench", bsk_bench_main, "speed of the kernel entries beside other libraries"},
+    {"tune", bsk_tune_main, "measures and records the fastest entries"},
 };
 
 static void usage(FILE *to)

@@ -11,9 +11,33 @@ static double tflops(const bench_row *r)
     return r->ms > 0 ? r->flops / r->ms * 1e-9 : 0;
 }
 
+static double dense_tflops(const bench_row *r)
+{
+    return r->dense_ms > 0 ? r->dense_flops / r->dense_ms * 1e-9 : 0;
+}
+
+/* How many times faster than the dense product. */
+static double speedup(const bench_row *r)
+{
+    return r->dense_ms > 0 && r->ms > 0 ? r->dense_ms / r->ms : 0;
+}
+
 static double gbps(const bench_row *r)
 {
     return r->ms > 0 ? r->bytes / r->ms * 1e-6 : 0;
+}
+
+/* Both figures are measured; a device's arithmetic is compared with a dense peer's in the row. */
+static void roof_text(const bench_host *h, char *text, size_t size)
+{
+    char copy[64] = "copy rate not measured (no peer copies there)";
+    if (h->roof_bytes > 0)
+        snprintf(copy, sizeof copy, "%.1f GB/s copy (measured)", h->roof_bytes * 1e-9);
+    if (h->roof_f32 > 0)
+        snprintf(text, size, "%.1f GFLOP/s f32, %.1f GFLOP/s bf16, %.1f GFLOP/s f64, %s",
+                 h->roof_f32 * 1e-9, h->roof_bf16 * 1e-9, h->roof_f64 * 1e-9, copy);
+    else
+        snprintf(text, size, "%s", copy);
 }
 
 /* --- Text ---------------------------------------------------------------------------------- */
@@ -23,30 +47,41 @@ void bench_host_print(const bench_host *h, FILE *to)
     fprintf(to, "bsk %s (%s)\n", bsk_version(), h->commit);
     fprintf(to, "host    %s, %s, %.0f MHz, governor %s, last-level cache %zu MiB\n", h->cpu,
             h->kernel, h->clock_mhz, h->governor, h->cache >> 20);
-    fprintf(to, "device  %s, %s, %s, %d threads%s%s\n", h->device.id, h->device.name,
-            h->device.arch, h->threads, h->device.driver[0] ? ", driver " : "", h->device.driver);
+    fprintf(to, "device  %s, %s, %s, %d %s%s%s\n", h->device.id, h->device.name, h->device.arch,
+            h->threads, h->device.host_memory ? "threads" : "units",
+            h->device.driver[0] ? ", driver " : "", h->device.driver);
     if (h->peers[0])
         fprintf(to, "peers   %s\n", h->peers);
-    fprintf(to, "roof    %.1f GFLOP/s f32, %.1f GFLOP/s f64, %.1f GB/s copy (measured)\n\n",
-            h->roof_f32 * 1e-9, h->roof_f64 * 1e-9, h->roof_bytes * 1e-9);
+    char text[160];
+    roof_text(h, text, sizeof text);
+    fprintf(to, "roof    %s\n\n", text);
 }
 
 void bench_heading_print(FILE *to)
 {
-    fprintf(to, "%-62s %-18s %9s %6s %8s %7s %6s %6s  %s\n", "case", "entry", "ms", "+-%",
-            "TFLOP/s", "GB/s", "eta", "roof%", "peers: ms (times ours)");
+    fprintf(to, "%-62s %-28s %9s %9s %6s %8s %7s %6s %6s %8s %6s  %s\n", "case", "entry", "ms",
+            "least", "+-%", "TFLOP/s", "GB/s", "roof%", "eta", "dense", "times", "peers: ms");
+}
+
+/* eta, the dense peer's TFLOP/s and the speed-up over it; - where no dense peer ran. */
+static void dense_print(const bench_row *r, FILE *to)
+{
+    if (r->dense_ms > 0)
+        fprintf(to, " %6.3f %8.4g %6.2f ", r->eta, dense_tflops(r), speedup(r));
+    else
+        fprintf(to, " %6s %8s %6s ", "-", "-", "-");
 }
 
 void bench_row_print(const bench_row *r, FILE *to)
 {
-    char eta[16] = "-";
-    if (r->eta > 0)
-        snprintf(eta, sizeof eta, "%.2f", r->eta);
-    fprintf(to, "%-62s %-18s %9.4f %6.1f %8.4f %7.2f %6s %6.1f ", r->name, r->entry, r->ms,
-            100 * r->spread, tflops(r), gbps(r), eta, 100 * r->roof);
+    char entry[96];
+    snprintf(entry, sizeof entry, "%s%s", r->entry, r->packed ? " packed" : "");
+    fprintf(to, "%-62s %-28s %9.4f %9.4f %6.1f %8.4g %7.1f %6.1f", r->name, entry, r->ms, r->least,
+            100 * r->spread, tflops(r), gbps(r), 100 * r->roof);
+    dense_print(r, to);
     for (int i = 0; i < r->peer_count; i++)
-        fprintf(to, " %s %.4f (%.2f)%s", r->peers[i].name, r->peers[i].ms,
-                r->ms > 0 ? r->peers[i].ms / r->ms : 0, r->peers[i].verified ? "" : " WRONG");
+        fprintf(to, " %s %.4f%s", r->peers[i].name, r->peers[i].ms,
+                r->peers[i].verified ? "" : " WRONG");
     fputc('\n', to);
 }
 
@@ -65,6 +100,7 @@ static void json_host(cJSON *root, const bench_host *h)
     cJSON_AddNumberToObject(host, "threads", h->threads);
     cJSON_AddNumberToObject(host, "cache_bytes", (double)h->cache);
     cJSON_AddNumberToObject(host, "roof_f32_flops", h->roof_f32);
+    cJSON_AddNumberToObject(host, "roof_bf16_flops", h->roof_bf16);
     cJSON_AddNumberToObject(host, "roof_f64_flops", h->roof_f64);
     cJSON_AddNumberToObject(host, "roof_bytes", h->roof_bytes);
     cJSON *device = cJSON_AddObjectToObject(root, "device");
@@ -75,38 +111,67 @@ static void json_host(cJSON *root, const bench_host *h)
     cJSON_AddStringToObject(device, "driver", h->device.driver);
 }
 
-static void json_row(cJSON *rows, const bench_row *r)
+/* Names of the patterns, in the order of test_pattern. */
+static const char *const pattern_names[] = {"random",   "full",  "empty",  "one",    "diagonal",
+                                            "barabasi", "watts", "uneven", "banded", "skewed"};
+
+static void json_peers(cJSON *row, const bench_row *r)
 {
-    cJSON *row = cJSON_CreateObject();
-    char block[32];
-    if (r->br == r->bc)
-        snprintf(block, sizeof block, "%d", r->br);
-    else
-        snprintf(block, sizeof block, "%dx%d", r->br, r->bc);
-    cJSON_AddStringToObject(row, "name", r->name);
-    cJSON_AddStringToObject(row, "op", r->op);
-    cJSON_AddStringToObject(row, "device", r->device);
-    cJSON_AddStringToObject(row, "entry", r->entry);
-    cJSON_AddStringToObject(row, "dtype", bsk_dtype_name(r->dtype));
-    cJSON_AddStringToObject(row, "block", block);
-    cJSON_AddNumberToObject(row, "density", r->density);
-    cJSON_AddNumberToObject(row, "ms", r->ms);
-    cJSON_AddNumberToObject(row, "spread", r->spread);
-    cJSON_AddNumberToObject(row, "samples", r->samples);
-    cJSON_AddNumberToObject(row, "tflops", tflops(r));
-    cJSON_AddNumberToObject(row, "gbps", gbps(r));
-    if (r->eta > 0)
-        cJSON_AddNumberToObject(row, "eta", r->eta);
-    else
-        cJSON_AddNullToObject(row, "eta");
-    cJSON_AddNumberToObject(row, "roof", r->roof);
     cJSON *peers = cJSON_AddObjectToObject(row, "peers");
     for (int i = 0; i < r->peer_count; i++) {
         cJSON *peer = cJSON_AddObjectToObject(peers, r->peers[i].name);
         cJSON_AddNumberToObject(peer, "ms", r->peers[i].ms);
+        cJSON_AddNumberToObject(peer, "ms_least", r->peers[i].least);
         cJSON_AddNumberToObject(peer, "spread", r->peers[i].spread);
         cJSON_AddBoolToObject(peer, "verified", r->peers[i].verified);
+        cJSON_AddBoolToObject(peer, "sparse", r->peers[i].sparse);
     }
+}
+
+/* A number that is not known where it is 0. */
+static void json_known(cJSON *row, const char *name, double value)
+{
+    if (value > 0)
+        cJSON_AddNumberToObject(row, name, value);
+    else
+        cJSON_AddNullToObject(row, name);
+}
+
+static void json_row(cJSON *rows, const bench_row *r)
+{
+    cJSON *row = cJSON_CreateObject();
+    const test_spec *s = &r->spec;
+    char block[32];
+    if (s->br == s->bc)
+        snprintf(block, sizeof block, "%d", s->br);
+    else
+        snprintf(block, sizeof block, "%dx%d", s->br, s->bc);
+    cJSON_AddStringToObject(row, "name", r->name);
+    cJSON_AddStringToObject(row, "op", s->op);
+    cJSON_AddStringToObject(row, "device", r->device);
+    cJSON_AddStringToObject(row, "entry", r->entry);
+    cJSON_AddBoolToObject(row, "packed", r->packed);
+    cJSON_AddStringToObject(row, "dtype", bsk_dtype_name(s->dtype));
+    cJSON_AddStringToObject(row, "axis", s->axis == BSK_NC ? "nc" : "cn");
+    cJSON_AddStringToObject(row, "pattern", s->br ? pattern_names[s->pattern] : "");
+    cJSON_AddStringToObject(row, "block", block);
+    cJSON_AddNumberToObject(row, "n", (double)s->n);
+    cJSON_AddNumberToObject(row, "k", (double)s->k);
+    cJSON_AddNumberToObject(row, "m", (double)s->m);
+    cJSON_AddNumberToObject(row, "density", r->density);
+    cJSON_AddNumberToObject(row, "ms", r->ms);
+    cJSON_AddNumberToObject(row, "ms_least", r->least);
+    cJSON_AddNumberToObject(row, "spread", r->spread);
+    cJSON_AddNumberToObject(row, "samples", r->samples);
+    cJSON_AddNumberToObject(row, "launches", r->launches);
+    cJSON_AddNumberToObject(row, "host_us", r->host_us);
+    cJSON_AddNumberToObject(row, "tflops", tflops(r));
+    cJSON_AddNumberToObject(row, "gbps", gbps(r));
+    json_known(row, "dense_tflops", dense_tflops(r));
+    json_known(row, "eta", r->eta);
+    json_known(row, "speedup", speedup(r));
+    cJSON_AddNumberToObject(row, "roof", r->roof);
+    json_peers(row, r);
     cJSON_AddItemToArray(rows, row);
 }
 
@@ -183,8 +248,7 @@ static void html_host(FILE *f, const bench_host *h)
     item(f, "device", text);
     if (h->peers[0])
         item(f, "peers", h->peers);
-    snprintf(text, sizeof text, "%.1f GFLOP/s f32, %.1f GFLOP/s f64, %.1f GB/s copy (measured)",
-             h->roof_f32 * 1e-9, h->roof_f64 * 1e-9, h->roof_bytes * 1e-9);
+    roof_text(h, text, sizeof text);
     item(f, "roof", text);
     fputs("</dl>\n", f);
 }
@@ -202,6 +266,7 @@ static void html_row(FILE *f, const bench_row *r)
     escape(f, r->name);
     fputs("</td><td class=\"l\">", f);
     escape(f, r->entry);
+    fputs(r->packed ? " packed" : "", f);
     fprintf(f, "</td><td>%.4f</td><td>%.1f</td><td>%.4f</td><td>%.1f</td>", r->ms, 100 * r->spread,
             tflops(r), gbps(r));
     if (r->eta > 0)
@@ -231,20 +296,21 @@ bool bench_write_html(const char *path, const bench_host *host, const bench_row 
     fputs(page_head, f);
     html_host(f, host);
     fputs("<p>ms is the median of interleaved samples, &plusmn; half the distance between the "
-          "quartiles. eta is the useful rate over the best dense peer's rate at the same shape; "
+          "quartiles. packed: the weights were packed before, and packing them is not in the "
+          "time. eta is the useful rate over the best dense peer's rate at the same shape; "
           "above 0.5 at density 0.5, say, the sparse product is the faster one. The share of the "
           "roof counts only kept blocks.</p>\n",
           f);
     for (int i = 0; i < count; i++) {
-        if (i == 0 || strcmp(rows[i].op, rows[i - 1].op) != 0) {
+        if (i == 0 || strcmp(rows[i].spec.op, rows[i - 1].spec.op) != 0) {
             bool first = true;
             for (int k = 0; k < i; k++)
-                first &= strcmp(rows[k].op, rows[i].op) != 0;
+                first &= strcmp(rows[k].spec.op, rows[i].spec.op) != 0;
             if (!first)
                 continue;
-            fprintf(f, "<h2>%s</h2>\n%s", rows[i].op, table_head);
+            fprintf(f, "<h2>%s</h2>\n%s", rows[i].spec.op, table_head);
             for (int k = i; k < count; k++)
-                if (strcmp(rows[k].op, rows[i].op) == 0)
+                if (strcmp(rows[k].spec.op, rows[i].spec.op) == 0)
                     html_row(f, &rows[k]);
             fputs("</table>\n", f);
         }

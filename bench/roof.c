@@ -65,6 +65,12 @@ FMA_LOOP(fma_f64_avx2, double, __m256d, _mm256_set1_pd, _mm256_fmadd_pd, TARGET)
 FMA_LOOP(fma_f32_avx512, float, __m512, _mm512_set1_ps, _mm512_fmadd_ps, TARGET)
 FMA_LOOP(fma_f64_avx512, double, __m512d, _mm512_set1_pd, _mm512_fmadd_pd, TARGET)
 #undef TARGET
+/* Products of bf16 pairs, added to f32. The operands are 2^-10 in both halves. */
+#define TARGET                __attribute__((target("avx512f,avx512bf16")))
+#define PAIR_SPLAT(value)     _mm512_castsi512_ps(_mm512_set1_epi32(0x3a803a80))
+#define PAIR_MUL_ADD(x, a, b) _mm512_dpbf16_ps(x, (__m512bh)(a), (__m512bh)(b))
+FMA_LOOP(fma_bf16_avx512, float, __m512, PAIR_SPLAT, PAIR_MUL_ADD, TARGET)
+#undef TARGET
 #elif defined(__aarch64__)
 #define FMA_KEEP(...)   FMA_KEEP_IN("w", __VA_ARGS__)
 #define FMA_PS(x, a, b) vfmaq_f32(b, x, a)
@@ -90,11 +96,13 @@ typedef struct fma_kind {
     }
 
 /* The loops that this processor can run; returns how many. */
-static int fma_kinds(bsk_dtype type, fma_kind kinds[3])
+static int fma_kinds(bsk_dtype type, fma_kind kinds[4])
 {
     const int f64 = type == BSK_F64;
     int count = 0;
 #if defined(__x86_64__)
+    if (type == BSK_BF16 && __builtin_cpu_supports("avx512bf16"))
+        kinds[count++] = (fma_kind)FMA_KIND(fma_bf16_avx512, 32);
     if (__builtin_cpu_supports("avx512f"))
         kinds[count++] =
             f64 ? (fma_kind)FMA_KIND(fma_f64_avx512, 8) : (fma_kind)FMA_KIND(fma_f32_avx512, 16);
@@ -140,7 +148,7 @@ static double fma_busy_seconds(const fma_kind *kind, int64_t steps)
 
 double bski_roof_flops(int threads, bsk_dtype type)
 {
-    fma_kind kinds[3];
+    fma_kind kinds[4];
     const int count = fma_kinds(type, kinds);
     double best = 0;
 

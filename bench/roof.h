@@ -5,8 +5,9 @@
 #include <bsk/tensor.h>
 
 /* Multiply-add rate in FLOP/s (two per multiply-add) of `threads` threads that work in registers
- * only, with the widest instructions of the processor. type: BSK_F64, or any narrower float for
- * the f32 rate, in which all of them are computed. The best of several short runs. */
+ * only, with the widest instructions of the processor. type: BSK_F64; BSK_BF16, for the rate of its
+ * dot products where there are any; or any other narrower float for the f32 rate, in which all of
+ * them are computed. The best of several short runs. */
 double bski_roof_flops(int threads, bsk_dtype type);
 
 /* Copy rate in bytes per second, read and written bytes counted, of `threads` threads over arrays

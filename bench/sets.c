@@ -79,6 +79,141 @@ static void set_ops(test_list *list)
     test_emit(list, a);
 }
 
+/* --- Hopper ---------------------------------------------------------------------------------
+ *
+ * The grid by which the NVIDIA entries are judged; ci/bench_table.py has the goals. S and L are the
+ * two shapes. */
+
+static const struct {
+    int64_t size, n;
+} hopper_shapes[] = {{4096, 8192}, {8192, 16384}};
+
+static const int32_t hopper_blocks[] = {128, 64, 32, 16, 8};
+
+static void emit_linear(test_list *list, test_spec s)
+{
+    for (int o = 0; o < TEST_COUNT(linear); o++) {
+        s.op = linear[o];
+        test_emit(list, s);
+    }
+}
+
+static void hopper_main(test_list *list)
+{
+    static const double densities[] = {0.10, 0.25, 0.50};
+    for (int h = 0; h < TEST_COUNT(hopper_shapes); h++)
+        for (int b = 0; b < TEST_COUNT(hopper_blocks); b++)
+            for (int d = 0; d < TEST_COUNT(densities); d++)
+                emit_linear(list, square("", BSK_BF16, hopper_blocks[b], hopper_shapes[h].size,
+                                         hopper_shapes[h].n, densities[d], BSK_NC));
+}
+
+/* The other axis, the other types, the other patterns: one density of S each. */
+static void hopper_variants(test_list *list)
+{
+    static const struct {
+        test_pattern pattern;
+        double value;
+    } patterns[] = {{PATTERN_RANDOM, 0.05}, /* what the skewed rows are compared with */
+                    {PATTERN_SKEWED, 0.05},
+                    {PATTERN_BANDED, 0.25},
+                    {PATTERN_BARABASI, 8}};
+    for (int b = 0; b < TEST_COUNT(hopper_blocks); b++) {
+        test_spec s = square("", BSK_BF16, hopper_blocks[b], 4096, 8192, 0.25, BSK_CN);
+        emit_linear(list, s);
+        s.axis = BSK_NC;
+        s.dtype = BSK_F16;
+        if (hopper_blocks[b] == 64 || hopper_blocks[b] == 16)
+            emit_linear(list, s);
+        s.dtype = BSK_F32;
+        emit_linear(list, s);
+        s.dtype = BSK_BF16;
+        for (int p = 0; p < TEST_COUNT(patterns) && hopper_blocks[b] <= 64; p++) {
+            s.pattern = patterns[p].pattern;
+            s.pattern_value = patterns[p].value;
+            emit_linear(list, s);
+        }
+    }
+}
+
+/* Bound by reading the kept weights once. */
+static void hopper_small(test_list *list)
+{
+    static const int64_t counts[] = {1, 4, 16, 64};
+    for (int b = 0; b < TEST_COUNT(hopper_blocks); b++)
+        for (int n = 0; n < TEST_COUNT(counts); n++) {
+            test_spec s =
+                square("matmul", BSK_BF16, hopper_blocks[b], 8192, counts[n], 0.25, BSK_NC);
+            test_emit(list, s);
+            s.op = "matmul_dgrad";
+            if (counts[n] == 16)
+                test_emit(list, s);
+        }
+}
+
+/* The two cases with which openai/blocksparse was presented: hidden state of 12,288, and 20,480
+ * with about 6.55 million weights. */
+static void hopper_openai(test_list *list)
+{
+    static const struct {
+        int32_t block, degree;
+    } graphs[] = {{32, 5}, {16, 10}, {8, 20}};
+    emit_linear(list, square("", BSK_BF16, 32, 12288, 32, 0.03, BSK_CN));
+    for (int g = 0; g < TEST_COUNT(graphs); g++) {
+        test_spec s = square("", BSK_BF16, graphs[g].block, 20480, 64, graphs[g].degree, BSK_CN);
+        s.pattern = PATTERN_BARABASI;
+        emit_linear(list, s);
+    }
+}
+
+static void set_hopper(test_list *list)
+{
+    hopper_main(list);
+    hopper_variants(list);
+    hopper_small(list);
+    hopper_openai(list);
+}
+
+/* What memory limits, at the sizes of a large model, for GPUs: rows of bytes over time. */
+static void set_memory(test_list *list)
+{
+    static const bsk_act acts[] = {BSK_ACT_RELU, BSK_ACT_GELU};
+    for (int a = 0; a < TEST_COUNT(acts); a++) {
+        test_spec s = {.op = "bias_act",
+                       .dtype = BSK_BF16,
+                       .n = 32768,
+                       .m = 4096,
+                       .act = acts[a],
+                       .options = OPT_BIAS,
+                       .seed = 7};
+        test_emit(list, s);
+        s.op = "bias_act_grad";
+        s.options = OPT_BIAS | OPT_DBIAS;
+        test_emit(list, s);
+    }
+    test_spec e = {.op = "embedding",
+                   .dtype = BSK_F32,
+                   .n = 65536,
+                   .k = 50304,
+                   .m = 1024,
+                   .index = BSK_I32,
+                   .seed = 7};
+    test_emit(list, e);
+    e.op = "embedding_grad";
+    test_emit(list, e);
+    test_spec c = {.op = "cross_entropy",
+                   .dtype = BSK_BF16,
+                   .n = 8192,
+                   .m = 50304,
+                   .index = BSK_I32,
+                   .seed = 7};
+    test_emit(list, c);
+    c.options = OPT_NO_GRAD;
+    test_emit(list, c);
+    test_spec a = {.op = "adam", .dtype = BSK_F32, .n = -1, .k = 65536, .m = 4096, .seed = 7};
+    test_emit(list, a);
+}
+
 static void set_smoke(test_list *list)
 {
     for (int o = 0; o < TEST_COUNT(linear); o++)
@@ -97,7 +232,8 @@ static void set_smoke(test_list *list)
 static const struct {
     const char *name;
     void (*add)(test_list *list);
-} sets[] = {{"cpu", set_cpu}, {"half", set_half}, {"ops", set_ops}, {"smoke", set_smoke}};
+} sets[] = {{"cpu", set_cpu},       {"half", set_half}, {"hopper", set_hopper},
+            {"memory", set_memory}, {"ops", set_ops},   {"smoke", set_smoke}};
 
 bool bench_set(const char *name, test_list *list)
 {
@@ -111,5 +247,5 @@ bool bench_set(const char *name, test_list *list)
 
 const char *bench_set_names(void)
 {
-    return "cpu, half, ops, smoke";
+    return "cpu, half, hopper, memory, ops, smoke";
 }

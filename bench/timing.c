@@ -1,4 +1,4 @@
-/* Clock and order statistics. */
+/* Clocks and order statistics. */
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -33,17 +33,60 @@ double bench_median(bench_samples *s)
     return quantile(s, 0.5);
 }
 
+double bench_least(bench_samples *s)
+{
+    return quantile(s, 0);
+}
+
 double bench_spread(bench_samples *s)
 {
     double median = bench_median(s);
     return median > 0 ? (quantile(s, 0.75) - quantile(s, 0.25)) / 2 / median : 0;
 }
 
-size_t bench_cache_bytes(void)
+size_t bench_cache_bytes(const bsk_device_info *device)
 {
+    /* more than the second-level cache of any GPU */
+    if (!device->host_memory)
+        return (size_t)128 << 20;
     long bytes = 0;
 #ifdef _SC_LEVEL3_CACHE_SIZE
     bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
 #endif
     return bytes > 0 ? (size_t)bytes : (size_t)64 << 20;
+}
+
+void bench_timer_open(bench_timer *t, const bsk_device *device, bsk_queue *queue)
+{
+    bsk_device_info info = BSK_INIT(bsk_device_info);
+    *t = (bench_timer){.queue = queue};
+    bsk_device_query(device, &info);
+    if (!info.host_memory &&
+        (bsk_event_create(device, &t->start) || bsk_event_create(device, &t->stop)))
+        bench_timer_close(t);
+}
+
+void bench_timer_close(bench_timer *t)
+{
+    bsk_event_destroy(&t->start);
+    bsk_event_destroy(&t->stop);
+}
+
+bool bench_timer_start(bench_timer *t)
+{
+    if (t->start ? bsk_event_record(t->start, t->queue) : bsk_queue_sync(t->queue))
+        return false;
+    t->began = bench_now();
+    return true;
+}
+
+double bench_timer_stop(bench_timer *t, double *host_ms)
+{
+    double ms = -1;
+    *host_ms = bench_now() - t->began;
+    if (t->stop)
+        return bsk_event_record(t->stop, t->queue) || bsk_event_elapsed(t->start, t->stop, &ms)
+                   ? -1
+                   : ms;
+    return bsk_queue_sync(t->queue) ? -1 : bench_now() - t->began;
 }

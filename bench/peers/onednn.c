@@ -66,8 +66,9 @@ static bool dnn_build(dnn_state *s, const bench_gemm *g, dnnl_data_type_t type)
     return good;
 }
 
-static void *dnn_prepare(const bench_gemm *g)
+static void *dnn_prepare(void *library, const bench_gemm *g, const bench_blocks *blocks)
 {
+    (void)library, (void)blocks;
     dnnl_data_type_t type = g->dtype == BSK_F32    ? dnnl_f32
                             : g->dtype == BSK_BF16 ? dnnl_bf16
                             : g->dtype == BSK_F16  ? dnnl_f16
@@ -103,8 +104,13 @@ static bool dnn_run(void *p, const void *a, const void *b, void *c)
            dnnl_stream_wait(s->stream) == dnnl_success;
 }
 
-const bench_peer *bench_peer_query(void)
+const bench_peer *bench_peer_query(int index)
 {
-    static const bench_peer peer = {"onednn", dnn_version, dnn_prepare, dnn_run, dnn_release};
-    return &peer;
+    static const bench_peer peer = {.name = "onednn",
+                                    .backend = "cpu",
+                                    .version = dnn_version,
+                                    .prepare = dnn_prepare,
+                                    .run = dnn_run,
+                                    .release = dnn_release};
+    return index ? NULL : &peer;
 }

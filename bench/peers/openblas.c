@@ -10,8 +10,9 @@ static const char *blas_version(void)
     return openblas_get_config();
 }
 
-static void *blas_prepare(const bench_gemm *gemm)
+static void *blas_prepare(void *library, const bench_gemm *gemm, const bench_blocks *blocks)
 {
+    (void)library, (void)blocks;
     if (gemm->dtype != BSK_F32 && gemm->dtype != BSK_F64)
         return NULL;
     if (gemm->m > INT32_MAX || gemm->n > INT32_MAX || gemm->k > INT32_MAX)
@@ -37,8 +38,13 @@ static bool blas_run(void *p, const void *a, const void *b, void *c)
     return true;
 }
 
-const bench_peer *bench_peer_query(void)
+const bench_peer *bench_peer_query(int index)
 {
-    static const bench_peer peer = {"openblas", blas_version, blas_prepare, blas_run, free};
-    return &peer;
+    static const bench_peer peer = {.name = "openblas",
+                                    .backend = "cpu",
+                                    .version = blas_version,
+                                    .prepare = blas_prepare,
+                                    .run = blas_run,
+                                    .release = free};
+    return index ? NULL : &peer;
 }

@@ -561,11 +561,11 @@ static void oracle_reduced(test_case *c)
 }
 
 const test_op test_products[] = {
-    TEST_OP(matmul, build_matmul, oracle_matmul, NULL),
-    TEST_OP(matmul_dgrad, build_dgrad, oracle_dgrad, NULL),
+    TEST_OP_PACKED(matmul, build_matmul, oracle_matmul, NULL),
+    TEST_OP_PACKED(matmul_dgrad, build_dgrad, oracle_dgrad, NULL),
     TEST_OP(matmul_wgrad, build_wgrad, oracle_wgrad, NULL),
-    TEST_OP(dsd, build_dsd, oracle_dsd, NULL),
-    TEST_OP(dds, build_dds, oracle_dds, NULL),
+    TEST_OP_PACKED(dsd, build_dsd, oracle_dsd, NULL),
+    TEST_OP_PACKED(dds, build_dds, oracle_dds, NULL),
     TEST_OP(sdd, build_sdd, oracle_sdd, NULL),
     TEST_OP(reduced_wgrad, build_reduced, oracle_reduced, NULL),
 };

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/src/internal.h"
 #include "tests/harness/test.h"
 
 #define GRID     .br = 8, .bc = 8, .k = 24, .m = 32, .pattern_value = 0.5
@@ -52,10 +53,69 @@ static const test_spec legal[] = {
     {.op = "proj_scatter_mul_grad", .n = 6, .k = 12, .m = 5},
     {.op = "embedding", .n = 6, .k = 12, .m = 5},
     {.op = "embedding_grad", .n = 6, .k = 12, .m = 5},
+    {.op = "dense_wgrad", .n = 6, .k = 4, .m = 5},
     {.op = "bias_act", .n = 6, .m = 5, .act = BSK_ACT_GELU, .options = OPT_BIAS},
     {.op = "bias_act_grad", .n = 6, .m = 5, .act = BSK_ACT_GELU, .options = OPT_BIAS | OPT_DBIAS},
     {.op = "cross_entropy", .n = 6, .m = 5, .options = OPT_DLOSS | OPT_SMOOTH},
     {.op = "adam", .k = 6, .m = 5, .options = OPT_NORM_SCALE | OPT_GATE | OPT_COPY},
+    {.op = "binary", .n = 6, .m = 5, .kind = BSK_BINARY_DIV},
+    {.op = "binary_grad", .n = 6, .m = 5, .kind = BSK_BINARY_DIV},
+    {.op = "unary", .n = 6, .m = 5, .kind = BSK_UNARY_GELU},
+    {.op = "unary_grad", .n = 6, .m = 5, .kind = BSK_UNARY_GELU},
+    {.op = "add_n", .n = 6, .m = 5, .pairs = 3},
+    {.op = "assign_add", .n = 6, .m = 5},
+    {.op = "cast", .n = 6, .m = 5, .index = BSK_BF16},
+    {.op = "transpose_2d", .n = 6, .k = 5},
+    {.op = "transpose_0213", .heads = 2, .n = 6, .k = 5, .m = 3},
+    {.op = "cwise_linear", .n = 6, .k = 5, .m = 3, .options = OPT_GAIN | OPT_BIAS},
+    {.op = "cwise_linear_grad",
+     .n = 6,
+     .k = 5,
+     .m = 3,
+     .act = BSK_ACT_RELU,
+     .options = OPT_GAIN | OPT_BIAS | OPT_DBIAS},
+    {.op = "filter", .n = 6, .m = 5},
+    {.op = "sparse_relu", .n = 6, .m = 5},
+    {.op = "sparse_relu_grad", .n = 6, .m = 5},
+    {.op = "dropout", .n = 6, .m = 5, .value = 0.5, .count = 1},
+    {.op = "reduce_max", .n = 6, .k = 5, .m = 3, .index = BSK_U16},
+    {.op = "reduce_max_grad", .n = 6, .k = 5, .m = 3},
+    {.op = "take_along", .n = 6, .k = 5, .m = 3, .count = 2},
+    {.op = "take_along_grad", .n = 6, .k = 5, .m = 3, .count = 2},
+    {.op = "fancy_gather", .n = 6, .k = 5, .m = 3},
+    {.op = "fancy_gather_grad", .n = 6, .k = 5, .m = 3},
+    {.op = "topk", .n = 6, .k = 9, .count = 3, .index = BSK_I32},
+    {.op = "topk_grad", .n = 6, .k = 9, .m = 1, .count = 3},
+    {.op = "rectified_topk", .n = 6, .k = 9, .count = 3},
+    {.op = "rectified_topk_grad", .n = 6, .k = 9, .count = 3},
+    {.op = "masked_softmax", .n = 6, .k = 9, .options = OPT_GATE},
+    {.op = "masked_topk_softmax", .n = 6, .k = 9, .count = 3, .options = OPT_GATE},
+    {.op = "masked_softmax_grad", .n = 6, .k = 9, .options = OPT_GATE},
+    {.op = "layer_norm", .n = 6, .m = 8, .count = 2, .options = OPT_GAIN | OPT_BIAS | OPT_SAVED},
+    {.op = "layer_norm_grad", .n = 6, .m = 8, .options = OPT_GAIN | OPT_BIAS | OPT_DBIAS},
+    {.op = "rms_norm", .n = 6, .m = 8, .count = 2, .options = OPT_GAIN | OPT_BIAS | OPT_SAVED},
+    {.op = "rms_norm_grad", .n = 6, .m = 8, .options = OPT_GAIN | OPT_BIAS | OPT_DBIAS},
+    {.op = "batch_norm", .n = 6, .k = 5, .m = 3, .options = OPT_GAIN | OPT_BIAS},
+    {.op = "batch_norm_infer", .n = 6, .k = 5, .m = 3, .options = OPT_GAIN | OPT_BIAS},
+    {.op = "batch_norm_grad", .n = 6, .k = 5, .m = 3, .options = OPT_GAIN | OPT_DBIAS},
+    {.op = "lstm_gates", .n = 6, .m = 5, .options = OPT_BIAS},
+    {.op = "lstm_gates_grad", .n = 6, .m = 5, .kind = 1, .options = OPT_BIAS | OPT_DLOSS},
+    {.op = "split4", .n = 6, .m = 5},
+    {.op = "concat4", .n = 6, .m = 5},
+    {.op = "adafactor", .k = 6, .m = 5, .options = OPT_NORM_SCALE},
+    {.op = "ema", .k = 6, .m = 5, .value = 0.5, .options = OPT_GATE},
+    {.op = "global_norm", .n = 6, .k = 5, .pairs = 3, .options = OPT_SAVED | OPT_CLIP},
+    {.op = "loss_scale", .value = 8, .options = OPT_SAVED},
+    {.op = "quantize", .n = 6, .k = 5, .count = 4 * 32 + 3, .options = OPT_SAVED},
+    {.op = "tensor_stats", .n = 6, .k = 5, .options = OPT_SAVED},
+};
+
+/* Larger problems of the matrix units' types, whose entries may have packed images and promises. */
+#define UNITS                                                                                      \
+    .dtype = BSK_BF16, .br = 64, .bc = 64, .n = 72, .k = 192, .m = 256, .pattern_value = 0.5
+static const test_spec packing[] = {
+    {.op = "matmul", UNITS}, {.op = "matmul_dgrad", UNITS}, {.op = "matmul_wgrad", UNITS},
+    {.op = "dsd", UNITS},    {.op = "dds", UNITS},
 };
 
 /* Dimensions that nothing else fixes: one more is another legal problem. */
@@ -63,14 +123,19 @@ static const struct {
     const char *op, *arg;
     int dim;
 } free_dims[] = {
-    {"block_gather", "x", 0},  {"proj_gather", "x", 1},         {"proj_scatter", "y", 1},
-    {"embedding", "table", 0}, {"embedding_grad", "dtable", 0},
+    {"block_gather", "x", 0},     {"proj_gather", "x", 1},         {"proj_scatter", "y", 1},
+    {"embedding", "table", 0},    {"embedding_grad", "dtable", 0}, {"take_along", "x", 1},
+    {"take_along_grad", "dx", 1}, {"fancy_gather", "x", 1},        {"fancy_gather_grad", "dx", 1},
+    {"reduce_max", "x", 1},       {"reduce_max_grad", "dx", 1},    {"topk", "x", 1},
+    {"topk_grad", "dx", 1},       {"global_norm", "x", 0},         {"global_norm", "x", 1},
+    {"tensor_stats", "x", 0},     {"tensor_stats", "x", 1},
 };
 
 typedef struct tester {
     test_session *session;
     const test_device *device;
     test_case *c;
+    char label[40]; /* the op, and the type where it is not f32 */
     const bsk_plan *plan;
     _Alignas(16) unsigned char params[BSKI_MAX_STRUCT]; /* the legal ones */
     _Alignas(16) unsigned char args[BSKI_MAX_STRUCT];
@@ -82,7 +147,7 @@ static void verdict(tester *t, const char *what, const char *how, bsk_status sta
 {
     char name[TEST_NAME];
     test_result r = {TEST_PASS, "", 0, 0};
-    snprintf(name, sizeof name, "arguments %s %s %s", t->c->op->name, what, how);
+    snprintf(name, sizeof name, "arguments %s %s %s", t->label, what, how);
     if (!test_wanted(t->session, name))
         return;
     if (status != wanted)
@@ -134,7 +199,7 @@ static void try_longer(tester *t, const bski_arg *arg, bsk_tensor *d, int dim)
         test_fail(&r, "status %s, expected %s", bsk_status_name(status), bsk_status_name(wanted));
     bsk_plan_destroy(&plan);
     memcpy(t->c->params, t->params, sizeof t->params);
-    snprintf(name, sizeof name, "arguments %s %s longer%d", t->c->op->name, arg->name, dim);
+    snprintf(name, sizeof name, "arguments %s %s longer%d", t->label, arg->name, dim);
     if (test_wanted(t->session, name))
         test_report(t->session, name, t->device, "", &r);
 }
@@ -213,8 +278,9 @@ static void bad_tensor(tester *t, int32_t i)
 
 static void write_number(unsigned char *base, const bski_field *f, double v)
 {
-    int32_t i32 = (int32_t)v;
-    int64_t i64 = (int64_t)v;
+    /* only fields of whole numbers get what is one */
+    int32_t i32 = f->kind == BSKI_I32 ? (int32_t)v : 0;
+    int64_t i64 = f->kind == BSKI_F64 ? 0 : (int64_t)v;
     switch (f->kind) {
     case BSKI_F64:
         memcpy(base + f->offset, &v, sizeof v);
@@ -379,12 +445,146 @@ static void bad_run(tester *t, const bsk_plan_info *info)
     verdict(t, "plan", "NULL", t->c->op->run(NULL, t->device->queue, t->c->args), BSK_E_INVALID);
 }
 
+/* --- Packed weights and promised alignment ---------------------------------------------------- */
+
+static void try_prepack(tester *t, const char *what, const char *how, const bsk_plan *plan,
+                        bsk_queue *queue, bsk_mem weights, bsk_mem packed)
+{
+    char words[64];
+    snprintf(words, sizeof words, "prepack %s", how);
+    verdict(t, what, words, t->c->op->prepack(plan, queue, weights, packed), BSK_E_INVALID);
+}
+
+/* An image that runs and prepack refuse alike. */
+static void try_image(tester *t, const char *how, bsk_mem weights, bsk_mem packed)
+{
+    memcpy(t->c->args + t->c->about->packed, &packed, sizeof packed);
+    try_run(t, "packed", how);
+    if (packed.kind)
+        try_prepack(t, "packed", how, t->plan, t->device->queue, weights, packed);
+}
+
+/* packed: as many bytes as the plan's image has, or a few if it has none. */
+static void bad_packed(tester *t, const bsk_plan_info *info, bsk_mem packed)
+{
+    const bski_op_info *op = t->c->about;
+    const bsk_mem weights = *(bsk_mem *)(void *)(t->args + op->args[BSKI_PACKED].mem);
+    bsk_queue *queue = t->device->queue;
+    bsk_mem bad = packed;
+    if (!info->packed_bytes) {
+        try_image(t, "of a plan that has none", weights, packed);
+        return;
+    }
+    bad.size = info->packed_bytes - 1;
+    try_image(t, "short", weights, bad);
+    bad = packed;
+    bad.handle = NULL;
+    try_image(t, "NULL", weights, bad);
+    bad = packed;
+    bad.kind = t->device->info.host_memory ? BSK_MEM_CL : BSK_MEM_HOST;
+    try_image(t, "kind", weights, bad);
+    bad = packed;
+    bad.offset++;
+    bad.size = info->packed_bytes;
+    if (info->packed_alignment > 1)
+        try_image(t, "misaligned", weights, bad);
+    for (int32_t i = 0; i < op->arg_count; i++)
+        if (op->args[i].role != BSKI_IN && t->c->t[i].desc.dtype) {
+            bad = *(bsk_mem *)(void *)(t->args + op->args[i].mem);
+            bad.size = info->packed_bytes;
+            memcpy(t->c->args + op->packed, &bad, sizeof bad);
+            try_run(t, "overlap", "of an output and packed");
+        }
+    const char *name = op->args[BSKI_PACKED].name;
+    bad = weights;
+    bad.handle = NULL;
+    try_prepack(t, name, "NULL", t->plan, queue, bad, packed);
+    bad = weights;
+    bad.size = t->c->t[BSKI_PACKED].bytes - 1;
+    try_prepack(t, name, "short", t->plan, queue, bad, packed);
+    bad = weights;
+    bad.size = info->packed_bytes;
+    try_prepack(t, "packed", "on the weights", t->plan, queue, weights, bad);
+    try_prepack(t, "plan", "NULL", NULL, queue, weights, packed);
+    try_prepack(t, "queue", "NULL", t->plan, NULL, weights, packed);
+}
+
+static void packed_arguments(tester *t, const bsk_plan_info *info)
+{
+    bsk_mem packed = {0};
+    if (!t->c->op->prepack)
+        return;
+    /* room for a misaligned image, so that nothing but its address is wrong */
+    if (bsk_mem_alloc(t->device->device, info->packed_bytes + 64, &packed)) {
+        fprintf(stderr, "bsk: %s\n", bsk_last_error());
+        return;
+    }
+    bad_packed(t, info, packed);
+    bsk_mem_free(t->device->device, &packed);
+}
+
+static int32_t entry_alignment(const test_device *d, const char *name)
+{
+    const bsk_backend *backend = d->device->backend->api;
+    for (size_t i = 0; i < backend->entry_count; i++)
+        if (strcmp(backend->entries[i].name, name) == 0)
+            return backend->entries[i].alignment;
+    return 0;
+}
+
+/* Addresses that break the promise, where the plan's entry relies on it. */
+static void bad_alignment(tester *t, const bsk_plan_info *info)
+{
+    const int32_t needs = info->staged ? 0 : entry_alignment(t->device, info->entry);
+    for (int32_t i = 0; i < t->c->about->arg_count; i++) {
+        const bski_arg *arg = &t->c->about->args[i];
+        const size_t element = bsk_dtype_size(t->c->t[i].desc.dtype);
+        if (!element || arg->list || needs <= (int32_t)element)
+            continue;
+        bsk_mem *view = (bsk_mem *)(void *)(t->c->args + arg->mem);
+        view->offset += element;
+        view->size = 0;
+        try_run(t, arg->name, "off the promised alignment");
+    }
+}
+
+/* A plan that is promised elements only must not have an entry that needs more. */
+static void plan_alignment(tester *t)
+{
+    static const int32_t bad[] = {-16, 3, 24, 8192};
+    bsk_plan_options options = BSK_INIT(bsk_plan_options);
+    bsk_plan_info info = BSK_INIT(bsk_plan_info);
+    bsk_plan *plan = NULL;
+    options.fallback = BSK_FALLBACK_DEVICE;
+    for (int i = 0; i < TEST_COUNT(bad); i++) {
+        char how[40];
+        options.alignment = bad[i];
+        snprintf(how, sizeof how, "%d", (int)bad[i]);
+        verdict(t, "alignment", how,
+                t->c->op->plan(t->device->device, t->c->params, &options, &plan), BSK_E_INVALID);
+        bsk_plan_destroy(&plan);
+    }
+    char name[TEST_NAME];
+    test_result r = {TEST_PASS, "", 0, 0};
+    snprintf(name, sizeof name, "arguments %s alignment 1", t->label);
+    options.alignment = 1;
+    if (!test_wanted(t->session, name))
+        return;
+    if (t->c->op->plan(t->device->device, t->c->params, &options, &plan))
+        test_fail(&r, "no plan without a promise: %s", bsk_last_error());
+    else if (bsk_plan_query(plan, &info) ||
+             (!info.staged && entry_alignment(t->device, info.entry) > 1))
+        test_fail(&r, "the plan has %s, which needs more", info.entry);
+    bsk_plan_destroy(&plan);
+    test_report(t->session, name, t->device, "", &r);
+}
+
 /* After all refusals the memory must be as it was uploaded. */
 static void nothing_written(tester *t, const test_memory *m)
 {
     char name[TEST_NAME];
     test_result r = {TEST_PASS, "", 0, 0};
-    snprintf(name, sizeof name, "arguments %s nothing written", t->c->op->name);
+    snprintf(name, sizeof name, "arguments %s nothing written", t->label);
     if (!test_wanted(t->session, name))
         return;
     for (int32_t i = 0; i < t->c->about->arg_count; i++)
@@ -401,15 +601,19 @@ static void nothing_written(tester *t, const test_memory *m)
     test_report(t->session, name, t->device, "", &r);
 }
 
-static void op_arguments(test_session *s, const test_device *d, test_spec spec)
+/* The legal problem, and what is wrong in turn: all there is, or packing and alignment only. */
+static void op_arguments(test_session *s, const test_device *d, test_spec spec, bool all)
 {
     tester t = {.session = s, .device = d};
     bsk_plan *plan = NULL;
     bsk_plan_info info = BSK_INIT(bsk_plan_info);
     test_memory *m = malloc(sizeof *m);
     spec.seed = 1;
-    spec.dtype = BSK_F32;
-    spec.index = strstr(spec.op, "embedding") || strstr(spec.op, "cross") ? BSK_I32 : BSK_NONE;
+    snprintf(t.label, sizeof t.label, "%s%s%s", spec.op, spec.dtype ? " " : "",
+             spec.dtype ? bsk_dtype_name(spec.dtype) : "");
+    spec.dtype = spec.dtype ? spec.dtype : BSK_F32;
+    if (!spec.index && (strstr(spec.op, "embedding") || strstr(spec.op, "cross")))
+        spec.index = BSK_I32;
     t.c = test_case_make(&spec, true);
     bsk_plan_options options = BSK_INIT(bsk_plan_options);
     options.fallback = BSK_FALLBACK_DEVICE;
@@ -423,11 +627,16 @@ static void op_arguments(test_session *s, const test_device *d, test_spec spec)
         bsk_plan_query(plan, &info);
         t.plan = plan;
         memcpy(t.params, t.c->params, sizeof t.params);
-        bad_plan(&t);
+        if (all)
+            bad_plan(&t);
+        plan_alignment(&t);
         if (test_memory_make(m, t.c, d->device, info.workspace_bytes) &&
             test_memory_load(m, t.c, d->queue, 0xff) == BSK_OK) {
             memcpy(t.args, t.c->args, sizeof t.args);
-            bad_run(&t, &info);
+            if (all)
+                bad_run(&t, &info);
+            bad_alignment(&t, &info);
+            packed_arguments(&t, &info);
             nothing_written(&t, m);
         }
         test_memory_free(m);
@@ -440,5 +649,8 @@ static void op_arguments(test_session *s, const test_device *d, test_spec spec)
 void suite_arguments(test_session *s, const test_device *d)
 {
     for (int i = 0; i < TEST_COUNT(legal); i++)
-        op_arguments(s, d, legal[i]);
+        if (test_has_entry(d, legal[i].op))
+            op_arguments(s, d, legal[i], true);
+    for (int i = 0; i < TEST_COUNT(packing); i++)
+        op_arguments(s, d, packing[i], false);
 }

@@ -15,6 +15,10 @@ static const struct {
     {test_weights, &test_weights_count},
     {test_ops, &test_ops_count},
     {test_optim, &test_optim_count},
+    {test_elementwise, &test_elementwise_count},
+    {test_select, &test_select_count},
+    {test_norms, &test_norms_count},
+    {test_training, &test_training_count},
 };
 
 const test_op *test_op_at(int32_t index)
@@ -84,6 +88,17 @@ bsk_tensor test_act(const test_case *c, bsk_dtype dtype, int64_t features)
                                   : bsk_tensor_2d(dtype, features, c->spec.n);
 }
 
+bsk_tensor test_shape(const test_case *c, bsk_dtype dtype)
+{
+    const test_spec *s = &c->spec;
+    const int64_t dims[BSK_MAX_RANK] = {s->heads, s->groups, s->n, s->k, s->m};
+    bsk_tensor t = {dtype, 0, {0}, {0}};
+    for (int i = 0; i < BSK_MAX_RANK; i++)
+        if (dims[i] || i == 2)
+            t.dims[t.rank++] = dims[i];
+    return t;
+}
+
 bsk_dtype test_scalar_type(const test_case *c)
 {
     return c->spec.dtype == BSK_F64 ? BSK_F64 : BSK_F32;
@@ -92,6 +107,21 @@ bsk_dtype test_scalar_type(const test_case *c)
 bsk_dtype test_out_type(const test_case *c)
 {
     return c->spec.out ? c->spec.out : c->spec.dtype;
+}
+
+int64_t test_row_element(const test_case *c, int64_t n, int64_t f)
+{
+    return c->spec.axis == BSK_NC ? n * c->spec.m + f : f * c->spec.n + n;
+}
+
+double test_alpha(const test_case *c)
+{
+    return c->spec.alpha != 0 ? c->spec.alpha : 1;
+}
+
+double test_old(const test_case *c, const test_tensor *t, int64_t e)
+{
+    return c->spec.beta != 0 ? c->spec.beta * t->value[e] : 0;
 }
 
 int32_t test_valid_rows(const test_case *c, int64_t slot)
@@ -127,6 +157,49 @@ void test_expect(test_tensor *t, int64_t at, double want, double error)
 
 /* --- Layout ------------------------------------------------------------------------------- */
 
+/* Lengths of the rows from the longest on, which has 20 times the mean, or all columns: a power law
+ * whose exponent gives the wanted sum. */
+static int64_t skewed_length(int64_t rank, double longest, double exponent)
+{
+    return (int64_t)(longest * pow((double)rank + 1, -exponent) + 0.5);
+}
+
+static void mask_skewed(uint8_t *mask, int64_t rows, int64_t cols, double density, uint64_t *rng)
+{
+    const double mean = density * (double)cols, most = 20 * mean;
+    const double longest = most < (double)cols ? most : (double)cols;
+    double low = 0, high = 8;
+    for (int step = 0; step < 40; step++) {
+        const double middle = (low + high) / 2;
+        int64_t sum = 0;
+        for (int64_t r = 0; r < rows; r++)
+            sum += skewed_length(r, longest, middle);
+        if ((double)sum > mean * (double)rows)
+            low = middle;
+        else
+            high = middle;
+    }
+    /* an odd multiplier puts the ranks in another order where rows is a power of two */
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t left = skewed_length((r * 37 + 11) % rows, longest, low);
+        for (int64_t q = 0; q < cols; q++)
+            if (test_uniform(rng, 0, (double)(cols - q)) < (double)left) {
+                mask[r * cols + q] = 1;
+                left--;
+            }
+    }
+}
+
+static void mask_banded(uint8_t *mask, int64_t rows, int64_t cols, double density)
+{
+    const int64_t wide = (int64_t)(density * (double)cols + 0.5), width = wide < 1 ? 1 : wide;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t first = (2 * r + 1) * cols / (2 * rows) - width / 2;
+        first = first < 0 ? 0 : first + width > cols ? cols - width : first;
+        memset(mask + r * cols + first, 1, (size_t)width);
+    }
+}
+
 static bsk_status layout_masked(const test_spec *s, const bsk_layout_params *p, bsk_layout **layout)
 {
     int64_t rows = bski_ceil_div(s->k, s->br), cols = bski_ceil_div(s->m, s->bc);
@@ -143,6 +216,10 @@ static bsk_status layout_masked(const test_spec *s, const bsk_layout_params *p, 
                   (s->pattern == PATTERN_DIAGONAL && r % cols == q % rows) ||
                   (s->pattern == PATTERN_UNEVEN && test_uniform(&rng, 0, 1) < share);
     }
+    if (s->pattern == PATTERN_SKEWED)
+        mask_skewed(mask, heads * rows, cols, s->pattern_value, &rng);
+    if (s->pattern == PATTERN_BANDED)
+        mask_banded(mask, heads * rows, cols, s->pattern_value);
     bsk_status status = bsk_layout_from_mask(NULL, p, mask, layout);
     free(mask);
     return status;
@@ -237,15 +314,16 @@ static void tensor_strides(const test_case *c, test_tensor *t)
             return;
     bool free_axis = rule == BSKI_ANY_STRIDE || rule == BSKI_UNIT_AXIS;
     bool trans = free_axis && d->rank >= 2 && (c->spec.options & OPT_TRANS);
-    bool ld = (free_axis || rule == BSKI_UNIT_LAST) && (c->spec.options & OPT_LD);
+    const uint32_t padded = c->spec.options & (OPT_LD | OPT_LD8);
+    bool ld = (free_axis || rule == BSKI_UNIT_LAST) && padded;
     int64_t stride = ld && d->rank == 1 && rule == BSKI_ANY_STRIDE ? 2 : 1;
     for (int i = d->rank - 1; i >= 0; i--) {
         int axis = trans && i >= d->rank - 2 ? 2 * d->rank - 3 - i : i;
         d->strides[axis] = stride;
         stride *= d->dims[axis] > 0 ? d->dims[axis] : 1;
         if ((ld && i == d->rank - 1) ||
-            (rule == BSKI_DENSE_BLOCKS && i == 1 && d->rank == 4 && (c->spec.options & OPT_LD)))
-            stride += 3;
+            (rule == BSKI_DENSE_BLOCKS && i == 1 && d->rank == 4 && padded))
+            stride += padded & OPT_LD8 ? 8 : 3;
     }
 }
 
@@ -356,6 +434,19 @@ static bool is_float(bsk_dtype t)
     return t >= BSK_F64 && t <= BSK_BF16;
 }
 
+double test_number(bsk_dtype t, const void *p, int64_t i)
+{
+    return is_float(t) ? bski_load(t, p, i) : (double)bski_load_int(t, p, i);
+}
+
+void test_store(bsk_dtype t, void *p, int64_t i, double v)
+{
+    if (is_float(t))
+        bski_store(t, p, i, v);
+    else
+        store_int(t, p, i, (int64_t)v);
+}
+
 /* Gaps and paddings hold NaN, so that whoever reads them shows it. */
 static void fill_view(test_case *c, test_tensor *t, uint8_t *base)
 {
@@ -369,6 +460,8 @@ static void fill_view(test_case *c, test_tensor *t, uint8_t *base)
             continue;
         if (is_float(t->desc.dtype))
             bski_store(t->desc.dtype, base, t->at[e], content_float(c, t, e));
+        else if (t->content == CONTENT_VALUE)
+            store_int(t->desc.dtype, base, t->at[e], (int64_t)t->constant);
         else if (t->content == CONTENT_FLAG)
             store_int(t->desc.dtype, base, t->at[e], (int64_t)(test_random(&c->rng) % 2));
         else
@@ -397,11 +490,36 @@ void test_values_refresh(test_tensor *t)
             double *out = t->value + v * t->elems + e;
             if (t->at[e] < 0)
                 *out = NAN;
-            else if (is_float(t->desc.dtype))
-                *out = bski_load(t->desc.dtype, base, t->at[e]);
             else
-                *out = (double)bski_load_int(t->desc.dtype, base, t->at[e]);
+                *out = test_number(t->desc.dtype, base, t->at[e]);
         }
+}
+
+/* From so many elements on, a tensor of a light case is bulk. The period is a prime, so that rows
+ * differ. */
+enum { BULK_ELEMENTS = 1 << 22, BULK_PERIOD = 1000003 };
+
+static bool is_bulk(const test_tensor *t)
+{
+    return t->elems >= BULK_ELEMENTS && is_float(t->desc.dtype) &&
+           (t->content == CONTENT_DEFAULT || t->content == CONTENT_POSITIVE);
+}
+
+/* All bytes of all views, gaps and paddings as well. */
+static bool bulk_make(test_case *c, test_tensor *t)
+{
+    const size_t total = (size_t)t->views * t->bytes;
+    const size_t period = BULK_PERIOD * bsk_dtype_size(t->desc.dtype);
+    if (t->output && !test_reads_old(c, t))
+        return true;
+    t->init = malloc(total);
+    if (!t->init)
+        return false;
+    for (int64_t e = 0; e < BULK_PERIOD; e++)
+        bski_store(t->desc.dtype, t->init, e, content_float(c, t, 1));
+    for (size_t done = period; done < total; done += period)
+        memcpy(t->init + done, t->init, total - done < period ? total - done : period);
+    return true;
 }
 
 static bool tensor_make(test_case *c, test_tensor *t, bool light)
@@ -414,6 +532,8 @@ static bool tensor_make(test_case *c, test_tensor *t, bool light)
         t->elems *= t->desc.dims[i];
     if (bsk_tensor_bytes(&t->desc, &t->bytes))
         return false;
+    if (light && is_bulk(t))
+        return bulk_make(c, t);
     size_t n = (size_t)t->elems + 1, views = (size_t)t->views;
     t->at = malloc(n * sizeof *t->at);
     t->init = malloc(views * t->bytes + 16);

@@ -23,6 +23,7 @@ struct test_session {
     uint64_t passed, failed, skipped, refused;
     cJSON *cases;
     unsigned char *reached[8]; /* by device and entry */
+    bool lost[8];              /* devices that a kernel has broken: nothing more runs there */
 };
 
 /* --- Crashes ------------------------------------------------------------------------------- */
@@ -185,14 +186,34 @@ static void devices_close(contexts *c)
 
 /* --- Cases --------------------------------------------------------------------------------- */
 
+bool test_has_entry(const test_device *d, const char *op)
+{
+    const bski_op_info *info = bski_op_find(op);
+    const bsk_backend *backend = d->device->backend->api;
+    for (size_t i = 0; info && i < backend->entry_count; i++)
+        if (backend->entries[i].op == info->kernel_op)
+            return true;
+    return false;
+}
+
 static bool entry_runs_here(const bsk_device *d, const bsk_entry *e)
 {
     return (!e->arch_min || e->arch_min <= d->props.arch) &&
            (!e->arch_max || e->arch_max >= d->props.arch) && e->arch_min <= d->backend->max_arch;
 }
 
-/* All entries of the case's kernel op on one device. The case is built when the first is wanted. */
-static void case_on_device(test_session *s, const test_spec *spec, const char *name,
+/* Every later call fails, and says nothing about its own entry. */
+static bool device_lost(const test_device *d)
+{
+    if (bsk_queue_sync(d->queue) == BSK_OK)
+        return false;
+    printf("LOST   %s: no more is run there: %s\n", d->info.id, bsk_last_error());
+    return true;
+}
+
+/* All entries of the case's kernel op on one device. The case is built when the first is wanted.
+ * False if the device is lost. */
+static bool case_on_device(test_session *s, const test_spec *spec, const char *name,
                            const test_device *d, unsigned char *reached, test_case **c)
 {
     const bski_op_info *op = bski_op_find(spec->op);
@@ -208,14 +229,17 @@ static void case_on_device(test_session *s, const test_spec *spec, const char *n
         wanted++;
         if (!*c && !(*c = test_case_make(spec, false))) {
             s->failed++;
-            return;
+            return true;
         }
         test_result result = test_run(*c, d, e->name);
         test_report(s, name, d, e->name, &result);
         ran += result.status != TEST_NA;
         reached[i] |= result.status != TEST_NA;
+        if (result.status == TEST_FAIL && device_lost(d))
+            return false;
     }
     s->skipped += wanted && !ran;
+    return true;
 }
 
 static bool case_listed(test_session *s, const test_spec *spec, const char *name,
@@ -239,9 +263,14 @@ static void run_cases(test_session *s, contexts *ctx)
 {
     test_list list = {.tier = s->tier};
     cases_products(&list);
+    cases_products_tiles(&list);
     cases_weights(&list);
     cases_ops(&list);
     cases_optim(&list);
+    cases_elementwise(&list);
+    cases_select(&list);
+    cases_norms(&list);
+    cases_training(&list);
     for (size_t i = 0; i < list.count; i++) {
         char name[TEST_NAME];
         test_case *c = NULL;
@@ -254,7 +283,9 @@ static void run_cases(test_session *s, contexts *ctx)
             continue;
         }
         for (int d = 0; d < ctx->count; d++)
-            case_on_device(s, &list.specs[i], name, &ctx->devices[d], s->reached[d], &c);
+            if (!s->lost[d])
+                s->lost[d] =
+                    !case_on_device(s, &list.specs[i], name, &ctx->devices[d], s->reached[d], &c);
         test_case_free(c);
     }
     free(list.specs);
@@ -266,7 +297,7 @@ static void prove_dispatch(test_session *s, const contexts *ctx)
     for (int d = 0; d < ctx->count; d++) {
         const test_device *device = &ctx->devices[d];
         const bsk_backend *backend = device->device->backend->api;
-        for (size_t i = 0; i < backend->entry_count; i++)
+        for (size_t i = 0; i < backend->entry_count && !s->lost[d]; i++)
             if (!s->reached[d][i] && entry_runs_here(device->device, &backend->entries[i])) {
                 test_result r = {TEST_FAIL, "no case reached this entry", 0, 0};
                 test_report(s, "dispatch", device, backend->entries[i].name, &r);
@@ -370,6 +401,8 @@ static void run_all(test_session *s, contexts *ctx)
         s->reached[d] = calloc(ctx->devices[d].device->backend->api->entry_count + 1, 1);
     run_cases(s, ctx);
     for (int d = 0; d < ctx->count; d++) {
+        if (s->lost[d])
+            continue;
         suite_arguments(s, &ctx->devices[d]);
         suite_gradients(s, &ctx->devices[d]);
         suite_allocation(s, &ctx->devices[d]);

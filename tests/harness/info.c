@@ -81,6 +81,13 @@ static void print_json(const bsk_context *context)
     bsk_entry_info e = BSK_INIT(bsk_entry_info);
     for (size_t i = 0; bsk_context_entry(context, i, &e) == BSK_OK; i++)
         json_entry(entries, &e);
+    cJSON *ops = cJSON_AddArrayToObject(root, "ops");
+    for (size_t i = 0; i < bski_op_count; i++) {
+        cJSON *row = cJSON_CreateObject();
+        cJSON_AddStringToObject(row, "op", bski_ops[i]->name);
+        cJSON_AddStringToObject(row, "kernel_op", bski_kernel_op(bski_ops[i]->kernel_op)->name);
+        cJSON_AddItemToArray(ops, row);
+    }
     char *text = cJSON_Print(root);
     puts(text ? text : "{}");
     free(text);

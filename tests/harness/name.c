@@ -20,6 +20,27 @@ static const char *const gate_names[] = {"", "gskip", "gscale"};
 static const char *const norm_names[] = {"max", "l2"};
 static const char *const order_names[] = {"", "colmajor", "morton", "given"};
 static const char *const renew_names[] = {"zero", "normal", "uniform"};
+
+/* What kind means, by the beginning of the op's name; the first that fits counts. */
+static const struct {
+    const char *op;
+    const char *words[16];
+} kind_names[] = {
+    {"adam", {"", "stochastic"}},
+    {"binary", {"add", "sub", "mul", "div", "max", "min"}},
+    {"unary",
+     {"neg", "rcp", "sqr", "sqrt", "exp", "log", "sigmoid", "tanh", "relu", "elu", "gelu",
+      "gelu_erf", "swish"}},
+    {"cwise_linear", {"", "bias_first"}},
+    {"filter", {"", "zero_infs", "zero_nans", "zero_both"}},
+    {"sparse_relu_grad", {"", "constant"}},
+    {"rectified_topk", {"", "rebase", "constant", "rebase_constant"}},
+    {"masked_softmax_grad", {"", "over_y"}},
+    {"batch_norm_grad", {"", "infer"}},
+    {"lstm_gates", {"merged", "split"}},
+    {"quantize", {"", "stochastic", "flush", "stochastic_flush"}},
+};
+
 static const char *const fill_names[] = {"", "int", "special", "huge"};
 
 static void add(char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -86,6 +107,12 @@ static void add_geometry(char *name, const test_spec *s)
     case PATTERN_UNEVEN:
         add(name, "uneven");
         break;
+    case PATTERN_BANDED:
+        add(name, "band%.2f", s->pattern_value);
+        break;
+    case PATTERN_SKEWED:
+        add(name, "skew%.2f", s->pattern_value);
+        break;
     }
     add_word(name, order_names[s->order]);
 }
@@ -93,7 +120,20 @@ static void add_geometry(char *name, const test_spec *s)
 static bool has_axis(const char *op)
 {
     return strncmp(op, "matmul", 6) == 0 || strncmp(op, "bias_act", 8) == 0 ||
-           strncmp(op, "proj_", 5) == 0 || strcmp(op, "reduced_wgrad") == 0;
+           strncmp(op, "proj_", 5) == 0 || strcmp(op, "dense_wgrad") == 0 ||
+           strncmp(op, "layer_norm", 10) == 0 || strncmp(op, "rms_norm", 8) == 0 ||
+           strncmp(op, "lstm_gates", 10) == 0 || strncmp(op, "sparse_relu", 11) == 0 ||
+           strcmp(op, "split4") == 0 || strcmp(op, "concat4") == 0 ||
+           strcmp(op, "reduced_wgrad") == 0;
+}
+
+static void add_kind(char *name, const test_spec *s)
+{
+    for (int i = 0; i < TEST_COUNT(kind_names); i++)
+        if (strncmp(s->op, kind_names[i].op, strlen(kind_names[i].op)) == 0) {
+            add_word(name, kind_names[i].words[s->kind]);
+            return;
+        }
 }
 
 void test_spec_name(const test_spec *s, char name[TEST_NAME])
@@ -115,6 +155,9 @@ void test_spec_name(const test_spec *s, char name[TEST_NAME])
         add_word(name, norm_names[s->norm]);
     if (strcmp(s->op, "block_renew") == 0)
         add_word(name, renew_names[s->renew]);
+    add_kind(name, s);
+    if (s->count)
+        add(name, "c%d", s->count);
     if (s->pairs > 1)
         add(name, "p%d", s->pairs);
     for (int i = 0; i < TEST_COUNT(option_names); i++)

@@ -213,6 +213,8 @@ const uint8_t *test_memory_payload(const test_memory *m, const test_case *c, int
 static double round_to(bsk_dtype t, double v)
 {
     double cell;
+    if (!(BSKI_FLOATS >> t & 1))
+        return v;
     bski_store(t, &cell, 0, v);
     return bski_load(t, &cell, 0);
 }
@@ -236,7 +238,7 @@ static bool output_compare(const test_tensor *t, const uint8_t *payload, test_re
     for (int64_t e = 0; e < t->elems; e++) {
         if (t->at[e] < 0)
             continue;
-        double got = bski_load(t->desc.dtype, payload, t->at[e]);
+        double got = test_number(t->desc.dtype, payload, t->at[e]);
         double want = round_to(t->desc.dtype, t->want[e]);
         bool good;
         live++;
@@ -263,7 +265,7 @@ static bool output_compare(const test_tensor *t, const uint8_t *payload, test_re
         return test_fail(r,
                          "%s[%s] is %.9g, expected %.9g within %.3g; %" PRId64 " of %" PRId64
                          " elements are wrong",
-                         t->info->name, at, bski_load(t->desc.dtype, payload, t->at[first]),
+                         t->info->name, at, test_number(t->desc.dtype, payload, t->at[first]),
                          t->want[first], t->bound[first], wrong, live);
     }
     if (live && zeros == live && !t->zero_ok)
@@ -275,7 +277,7 @@ static double *output_values(const test_tensor *t, const uint8_t *payload)
 {
     double *v = malloc(((size_t)t->elems + 1) * sizeof *v);
     for (int64_t e = 0; v && e < t->elems; e++)
-        v[e] = t->at[e] < 0 ? NAN : bski_load(t->desc.dtype, payload, t->at[e]);
+        v[e] = t->at[e] < 0 ? NAN : test_number(t->desc.dtype, payload, t->at[e]);
     return v;
 }
 
@@ -337,6 +339,7 @@ bsk_status test_plan(test_case *c, const bsk_device *device, const char *entry, 
     bsk_plan_options options = BSK_INIT(bsk_plan_options);
     options.kernels = force;
     options.fallback = BSK_FALLBACK_FORBID;
+    options.alignment = c->spec.options & OPT_OFFSET ? 1 : 0;
     return c->op->plan(device, c->params, &options, plan);
 }
 
@@ -380,7 +383,75 @@ static bool run_one_thread(test_case *c, const test_device *d, const char *entry
     return good;
 }
 
-static bool plan_check(const bsk_plan *plan, const char *entry, bsk_plan_info *info, test_result *r)
+/* The packed image of the case's weights, between guards; false with a reason. */
+static bool image_make(test_case *c, const bsk_plan *plan, bsk_queue *queue, const test_memory *m,
+                       test_buffer *image, test_result *r)
+{
+    memset(image->image + image->lead, 0xff, image->bytes);
+    bsk_status status = bsk_mem_upload(queue, image->whole, image->image, image->total);
+    if (!status)
+        status = c->op->prepack(plan, queue, m->views[BSKI_PACKED][0], image->view);
+    if (!status)
+        status = bsk_mem_download(queue, image->image, image->whole, image->total);
+    if (!status)
+        status = bsk_queue_sync(queue);
+    return !status || test_fail(r, "prepack: %s: %s", bsk_status_name(status), bsk_last_error());
+}
+
+static bool image_intact(const test_buffer *image, bsk_queue *queue, test_result *r)
+{
+    int64_t where = 0;
+    uint8_t *now = malloc(image->total);
+    if (!test_buffer_guards(image, &where))
+        test_fail(r, "wrote outside the packed image, at byte %" PRId64 " of %zu", where,
+                  image->bytes);
+    else if (!now || bsk_mem_download(queue, now, image->whole, image->total) ||
+             bsk_queue_sync(queue))
+        test_fail(r, "download of the packed image: %s", bsk_last_error());
+    else if (memcmp(now, image->image, image->total) != 0)
+        test_fail(r, "a run changed the packed image");
+    free(now);
+    return r->status == TEST_PASS;
+}
+
+/* The same run with a packed image and without the weights. */
+static bool run_packed(test_case *c, const test_device *d, const bsk_plan *plan,
+                       const bsk_plan_info *info, const test_memory *first, test_result *r)
+{
+    const bski_arg *weights = &c->about->args[BSKI_PACKED];
+    test_buffer image = {0};
+    test_memory *m = calloc(1, sizeof *m);
+    bool good = m && test_memory_make(m, c, d->device, info->workspace_bytes) &&
+                test_buffer_make(&image, d->device, info->packed_bytes, 0);
+    if (!good)
+        test_fail(r, "no memory for the packed image");
+    else if (test_memory_load(m, c, d->queue, 0x33))
+        good = test_fail(r, "upload: %s", bsk_last_error());
+    if (good && (good = image_make(c, plan, d->queue, m, &image, r))) {
+        unsigned char args[BSKI_MAX_STRUCT];
+        memcpy(args, c->args, sizeof args);
+        memset(c->args + weights->mem, 0, sizeof(bsk_mem));
+        memcpy(c->args + c->about->packed, &image.view, sizeof image.view);
+        bsk_status status = c->op->run(plan, d->queue, c->args);
+        if (!status)
+            status = memory_download(m, d->queue);
+        memcpy(c->args, args, sizeof args);
+        if (status)
+            good = test_fail(r, "run with packed weights: %s: %s", bsk_status_name(status),
+                             bsk_last_error());
+        good = good && memory_intact(m, c, r) &&
+               outputs_same(c, first, m, "with packed weights", r) &&
+               image_intact(&image, d->queue, r);
+    }
+    test_buffer_free(&image, d->device);
+    if (m)
+        test_memory_free(m);
+    free(m);
+    return good;
+}
+
+static bool plan_check(const test_case *c, const bsk_plan *plan, const char *entry,
+                       bsk_plan_info *info, test_result *r)
 {
     bsk_status status = bsk_plan_query(plan, info);
     if (status)
@@ -389,6 +460,8 @@ static bool plan_check(const bsk_plan *plan, const char *entry, bsk_plan_info *i
         return test_fail(r, "forced %s, but the plan has %s", entry, info->entry);
     if (info->staged)
         return test_fail(r, "the plan is a staged fallback, although that is forbidden");
+    if (info->packed_bytes && !c->op->prepack)
+        return test_fail(r, "the plan has a packed image, but %s has no prepack", c->op->name);
     return true;
 }
 
@@ -396,7 +469,7 @@ static void run_planned(test_case *c, const test_device *d, const char *entry, c
                         test_result *r)
 {
     bsk_plan_info info = BSK_INIT(bsk_plan_info);
-    if (!plan_check(plan, entry, &info, r))
+    if (!plan_check(c, plan, entry, &info, r))
         return;
     test_memory *a = calloc(2, sizeof *a), *b = a + 1;
     if (!a || !test_memory_make(a, c, d->device, info.workspace_bytes) ||
@@ -406,6 +479,8 @@ static void run_planned(test_case *c, const test_device *d, const char *entry, c
         bool good = run_once(c, plan, d->queue, a, 0xff, r) && outputs_check(c, a, r) &&
                     run_once(c, plan, d->queue, b, 0x7b, r) &&
                     (!info.deterministic || outputs_same(c, a, b, "when repeated", r));
+        if (good && info.packed_bytes)
+            good = run_packed(c, d, plan, &info, a, r);
         if (good && d->queue_one)
             run_one_thread(c, d, entry, a, r);
     }

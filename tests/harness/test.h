@@ -37,7 +37,9 @@ typedef enum test_pattern {
     PATTERN_DIAGONAL,
     PATTERN_BARABASI, /* pattern_value is m */
     PATTERN_WATTS,    /* pattern_value is k */
-    PATTERN_UNEVEN    /* heads of rising density, the first one empty */
+    PATTERN_UNEVEN,   /* heads of rising density, the first one empty */
+    PATTERN_BANDED,   /* around the diagonal; pattern_value is the density */
+    PATTERN_SKEWED    /* few long rows: the longest has 20 times the mean, or all; by density */
 } test_pattern;
 
 /* Options; name.c has the words for them. */
@@ -67,7 +69,8 @@ enum {
     OPT_NO_LOSS = 1 << 22,
     OPT_NO_GRAD = 1 << 23, /* cross_entropy: loss only; bias_act_grad: dbias only */
     OPT_SHARED = 1 << 24,  /* one group of S for the whole batch */
-    OPT_TINY = 1 << 25     /* norms below eps */
+    OPT_TINY = 1 << 25,    /* norms below eps */
+    OPT_LD8 = 1 << 26      /* leading dimensions padded by 8 elements: rows stay aligned */
 };
 
 typedef struct test_op test_op;
@@ -92,6 +95,8 @@ typedef struct test_spec {
     bsk_norm norm;
     bsk_renew renew;
     int32_t pairs; /* 0: 1 */
+    int32_t kind;  /* the op's own choice; name.c has the words */
+    int32_t count; /* the op's own small number */
     uint32_t options;
     double alpha, beta; /* alpha 0 means 1 */
     double value;       /* the op's own scalar */
@@ -109,6 +114,8 @@ struct test_op {
     bsk_status (*plan)(const bsk_device *device, const void *params,
                        const bsk_plan_options *options, bsk_plan **plan);
     bsk_status (*run)(const bsk_plan *plan, bsk_queue *queue, const void *args);
+    /* NULL: the op has no packed form. */
+    bsk_status (*prepack)(const bsk_plan *plan, bsk_queue *queue, bsk_mem unpacked, bsk_mem packed);
     /* Describes the tensors and sets attributes and scalars. */
     void (*build)(test_case *c);
     /* Fills want and bound of every output from the values of the inputs: an independent
@@ -130,13 +137,20 @@ struct test_op {
     }
 #define TEST_OP(op, build, oracle, judge)                                                          \
     {                                                                                              \
-#op, op##_plan_any, op##_run_any, build, oracle, judge                                     \
+#op, op##_plan_any, op##_run_any, NULL, build, oracle, judge                               \
+    }
+#define TEST_OP_PACKED(op, build, oracle, judge)                                                   \
+    {                                                                                              \
+#op, op##_plan_any, op##_run_any, bsk_##op##_prepack, build, oracle, judge                 \
     }
 #define TEST_COUNT(array) ((int32_t)(sizeof(array) / sizeof((array)[0])))
 
-/* The ops of the four families, and the op of a name (NULL if there is none). */
+/* The ops of the families, and the op of a name (NULL if there is none). */
 extern const test_op test_products[], test_weights[], test_ops[], test_optim[];
 extern const int32_t test_products_count, test_weights_count, test_ops_count, test_optim_count;
+extern const test_op test_elementwise[], test_select[], test_norms[], test_training[];
+extern const int32_t test_elementwise_count, test_select_count, test_norms_count,
+    test_training_count;
 const test_op *test_op_find(const char *name);
 const test_op *test_op_at(int32_t index); /* NULL past the end */
 
@@ -150,9 +164,14 @@ typedef struct test_list {
 
 void test_emit(test_list *list, test_spec spec);
 void cases_products(test_list *list);
+void cases_products_tiles(test_list *list);
 void cases_weights(test_list *list);
 void cases_ops(test_list *list);
 void cases_optim(test_list *list);
+void cases_elementwise(test_list *list);
+void cases_select(test_list *list);
+void cases_norms(test_list *list);
+void cases_training(test_list *list);
 
 void test_spec_name(const test_spec *spec, char name[TEST_NAME]);
 /* Every word of filter (a glob) equals some word of name. */
@@ -187,9 +206,9 @@ typedef struct test_tensor {
     bool zero_ok;  /* an all-zero result is no reason for mistrust */
     int64_t elems; /* of one view */
     size_t bytes;  /* of one view, gaps included */
-    uint8_t *init; /* [views][bytes] memory before the run */
+    uint8_t *init; /* [views][bytes] memory before the run; NULL for bulk that is only written */
     double *value; /* [views][elems] the same as numbers in index order; NaN outside the matrix */
-    int64_t *at;   /* [elems] element offsets, -1 for padding of edge blocks */
+    int64_t *at;   /* [elems] element offsets, -1 for padding of edge blocks; NULL for bulk */
     double *want;  /* [elems] outputs only */
     double *bound; /* [elems] */
 } test_tensor;
@@ -208,8 +227,9 @@ struct test_case {
     _Alignas(16) unsigned char args[BSKI_MAX_STRUCT];
 };
 
-/* Builds a case; light leaves out values and expectations (for the bench). NULL with a message on
- * stderr if the case itself is wrong. */
+/* Builds a case; light leaves out values and expectations, and treats large tensors as bulk, whose
+ * contents repeat after a million elements (for the bench). NULL with a message on stderr if the
+ * case itself is wrong. */
 test_case *test_case_make(const test_spec *spec, bool light);
 void test_case_free(test_case *c);
 /* Recomputes value from init after a change of memory. */
@@ -221,14 +241,24 @@ int32_t test_index(const test_case *c, const char *name);
 test_tensor *test_set(test_case *c, const char *name, bsk_tensor desc);
 test_tensor *test_set_blocks(test_case *c, const char *name, bsk_dtype dtype); /* [nnz, r, c] */
 bsk_tensor test_act(const test_case *c, bsk_dtype dtype, int64_t features);    /* by axis */
+/* [heads, groups, n, k, m] without those that are 0; n stays. */
+bsk_tensor test_shape(const test_case *c, bsk_dtype dtype);
 bsk_dtype test_scalar_type(const test_case *c); /* f64 with f64, else f32 */
 bsk_dtype test_out_type(const test_case *c);
+/* Feature f of row n of activations with spec.m features, by axis. */
+int64_t test_row_element(const test_case *c, int64_t n, int64_t f);
+/* alpha, and beta * dst of element e. */
+double test_alpha(const test_case *c);
+double test_old(const test_case *c, const test_tensor *t, int64_t e);
 /* Rows and columns of a block that lie inside the matrix. */
 int32_t test_valid_rows(const test_case *c, int64_t slot);
 int32_t test_valid_cols(const test_case *c, int64_t slot);
 /* Rounding unit of the arithmetic, and the error of a store of v to type t. */
 double test_arith_eps(const test_case *c);
 double test_store_error(bsk_dtype t, double v);
+/* Element i of an array of any type as a number, and the store of one. */
+double test_number(bsk_dtype t, const void *p, int64_t i);
+void test_store(bsk_dtype t, void *p, int64_t i, double v);
 
 /* act(v) in f64. */
 double test_activation(bsk_act act, double v);
@@ -304,13 +334,29 @@ void test_report(test_session *s, const char *name, const test_device *d, const 
                  const test_result *result);
 /* Whether the filters admit a name; with --list the name is printed and the answer is no. */
 bool test_wanted(test_session *s, const char *name);
+/* Whether the device's backend has an entry for an op. */
+bool test_has_entry(const test_device *d, const char *op);
 void suite_arguments(test_session *s, const test_device *d);
 void suite_allocation(test_session *s, const test_device *d);
 void suite_gradients(test_session *s, const test_device *d);
+
+/* A gradient op and the forward op whose finite differences judge it. */
+typedef struct test_gradient {
+    test_spec forward;
+    const char *backward;
+    uint32_t options;              /* of the backward op */
+    const char *input, *output;    /* x and y of the forward op */
+    const char *upstream, *result; /* dy and dx of the backward op */
+    const char *shared[6]; /* inputs of both; "a=b" copies output a of the forward to input b */
+} test_gradient;
+
+extern const test_gradient test_gradients_dense[];
+extern const int32_t test_gradients_dense_count;
 
 /* The subcommands; argv[0] is the command's name. */
 int bsk_info_main(int argc, char **argv);
 int bsk_check_main(int argc, char **argv);
 int bsk_bench_main(int argc, char **argv);
+int bsk_tune_main(int argc, char **argv);
 
 #endif

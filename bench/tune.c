@@ -1,0 +1,201 @@
+/* bsk tune: times every entry that accepts a problem, and records the fastest for later plans. */
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "api/src/internal.h"
+#include "bench/bench.h"
+
+typedef struct tune {
+    char **filters;
+    int filter_count, packing;
+    const char *device_id, *set;
+    double budget; /* milliseconds of measuring per entry */
+    const bsk_device *device;
+    bsk_queue *queue;
+    bench_timer timer;
+    size_t cache;
+    int tuned, failures;
+} tune;
+
+/* One run on copy number `turn`; with the packed image where there is one, unless packing is to
+ * count. */
+static bool run_once(const tune *t, const test_case *c, const bsk_plan *plan,
+                     const bench_rotation *r, int turn)
+{
+    const struct bench_copy *copy = &r->copies[turn % r->count];
+    const bool packed = copy->packed.kind != BSK_MEM_NULL && !t->packing;
+    return c->op->run(plan, t->queue, packed ? copy->packed_args : copy->args) == BSK_OK;
+}
+
+/* The median time of a run in milliseconds; negative on failure. */
+static double measure(tune *t, const test_case *c, const bsk_plan *plan, const bench_rotation *r)
+{
+    enum { WARM = 3, LEAST_SAMPLES = 7 };
+    static bench_samples samples;
+    double spent = 0, host;
+    int turn = 0;
+    samples.count = 0;
+    while (turn < WARM)
+        if (!run_once(t, c, plan, r, turn++))
+            return -1;
+    while (samples.count < BENCH_SAMPLES && (spent < t->budget || samples.count < LEAST_SAMPLES)) {
+        if (!bench_timer_start(&t->timer) || !run_once(t, c, plan, r, turn++))
+            return -1;
+        double ms = bench_timer_stop(&t->timer, &host);
+        if (ms < 0)
+            return -1;
+        samples.ms[samples.count++] = ms;
+        spent += ms;
+    }
+    return bench_median(&samples);
+}
+
+/* Milliseconds of one entry; negative if it refuses or fails. *plan stays with the caller. */
+static double try_entry(tune *t, test_case *c, const char *entry, bsk_plan **plan)
+{
+    double ms = -1;
+    if (test_plan(c, t->device, entry, plan))
+        return -1;
+    bench_rotation r = {.device = t->device};
+    if (bench_rotation_open(&r, c, *plan, t->queue, t->cache))
+        ms = measure(t, c, *plan, &r);
+    if (ms < 0) {
+        fprintf(stderr, "bsk: %s: %s: %s\n", c->name, entry, bsk_last_error());
+        t->failures++;
+    }
+    bench_rotation_close(&r);
+    return ms;
+}
+
+static void tune_case(tune *t, const test_spec *spec)
+{
+    char name[TEST_NAME], best_name[80] = "";
+    double best = 0;
+    test_spec_name(spec, name);
+    if (!test_filter(name, t->filters, t->filter_count))
+        return;
+    test_case *c = test_case_make(spec, true);
+    if (!c) {
+        t->failures++;
+        return;
+    }
+    printf("%s\n", name);
+    const bsk_backend *backend = t->device->backend->api;
+    for (size_t i = 0; i < backend->entry_count; i++) {
+        const bsk_entry *e = &backend->entries[i];
+        bsk_plan *plan = NULL;
+        if (e->op != c->about->kernel_op || e->flags & BSK_ENTRY_REFERENCE)
+            continue;
+        const double ms = try_entry(t, c, e->name, &plan);
+        if (ms >= 0)
+            printf("  %-32s %10.1f us\n", e->name, 1e3 * ms);
+        if (ms >= 0 && (!*best_name || ms < best)) {
+            best = ms;
+            snprintf(best_name, sizeof best_name, "%s", e->name);
+            if (bski_tuning_put(t->device, &plan->problem, e->name, 1e3 * ms)) {
+                fprintf(stderr, "bsk: %s\n", bsk_last_error());
+                t->failures++;
+            }
+        }
+        bsk_plan_destroy(&plan);
+        fflush(stdout);
+    }
+    if (*best_name)
+        t->tuned++;
+    printf("  -> %s\n", *best_name ? best_name : "no entry accepts");
+    test_case_free(c);
+}
+
+/* --- Command line ---------------------------------------------------------------------------- */
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+    tune *t = state->input;
+    switch (key) {
+    case 'd':
+        t->device_id = arg;
+        break;
+    case 's':
+        t->set = arg;
+        break;
+    case 'b':
+        t->budget = atof(arg) * 1e3;
+        if (!(t->budget > 0))
+            argp_error(state, "--seconds is a positive number, not %s", arg);
+        break;
+    case 'p':
+        t->packing = 1;
+        break;
+    case ARGP_KEY_ARGS:
+        t->filters = state->argv + state->next;
+        t->filter_count = state->argc - state->next;
+        break;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+    return 0;
+}
+
+static const struct argp_option options[] = {
+    {"device", 'd', "ID", 0, "Device to tune for (the default device)", 0},
+    {"set", 's', "NAME", 0, "Cases, as in bsk bench (smoke)", 0},
+    {"seconds", 'b', "S", 0, "Time for each entry (0.05)", 0},
+    {"packing", 'p', NULL, 0, "Count the packing of weights, for programs that do not prepack", 0},
+    {0},
+};
+
+static const struct argp parser = {
+    options,
+    parse_option,
+    "[FILTER...]",
+    "Times every entry that accepts a problem and records the fastest."
+    "\vLater plans for such problems prefer the recorded entry. Records are in the file BSK_TUNING "
+    "(`tuning` in the cache directory) and count for this device, its driver and this version of "
+    "the library. Exit status: 0 recorded, 1 failures, 2 wrong usage, 77 nothing ran.",
+    NULL,
+    NULL,
+    NULL};
+
+static void tune_set(tune *t)
+{
+    test_list list = {.tier = TIER_BENCH};
+    if (!bench_set(t->set, &list)) {
+        fprintf(stderr, "bsk: there is no set %s: %s\n", t->set, bench_set_names());
+        exit(2);
+    }
+    bsk_device_info info = BSK_INIT(bsk_device_info);
+    bsk_device_query(t->device, &info);
+    t->cache = bench_cache_bytes(&info);
+    bench_timer_open(&t->timer, t->device, t->queue);
+    for (size_t i = 0; i < list.count; i++)
+        tune_case(t, &list.specs[i]);
+    bench_timer_close(&t->timer);
+    free(list.specs);
+}
+
+int bsk_tune_main(int argc, char **argv)
+{
+    tune t = {.set = "smoke", .budget = 50};
+    bsk_context *context = NULL;
+    argp_err_exit_status = 2;
+    argp_parse(&parser, argc, argv, 0, NULL, &t);
+    if (bsk_context_create(NULL, &context) ||
+        bsk_context_find_device(context, t.device_id, &t.device) ||
+        bsk_queue_create(t.device, &t.queue)) {
+        fprintf(stderr, "bsk: %s\n", bsk_last_error());
+        bsk_context_destroy(&context);
+        return 77;
+    }
+    tune_set(&t);
+    if (t.tuned && bski_tuning_save(context)) {
+        fprintf(stderr, "bsk: %s\n", bsk_last_error());
+        t.failures++;
+    }
+    if (t.tuned)
+        printf("%d problems recorded in %s\n", t.tuned,
+               context->settings.tuning ? context->settings.tuning : "nothing");
+    bsk_queue_destroy(&t.queue);
+    bsk_context_destroy(&context);
+    return t.failures ? 1 : t.tuned ? 0 : 77;
+}

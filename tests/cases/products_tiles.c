@@ -1,0 +1,284 @@
+/* Products for entries with large tiles, whose loads need aligned rows: dimensions are multiples of
+ * eight elements even where blocks are cut short, sizes exceed one tile of 256 x 512 outputs and
+ * several slices of the inner dimension, and epilogues and patterns meet every block size. */
+#include "tests/harness/test.h"
+
+static const bsk_dtype dtypes[] = {BSK_BF16, BSK_F16, BSK_F32};
+static const char *const linear[] = {"matmul", "matmul_dgrad", "matmul_wgrad"};
+static const int32_t squares[] = {8, 16, 32, 64, 128};
+static const int32_t blocks[][2] = {{8, 8},  {16, 16}, {32, 32}, {64, 64},  {128, 128}, {16, 8},
+                                    {8, 32}, {32, 64}, {64, 32}, {64, 128}, {128, 64},  {128, 16}};
+
+/* At least `size` elements in whole blocks, the last of them cut by a multiple of eight. */
+static int64_t cut(int64_t size, int32_t block)
+{
+    return (size + block - 1) / block * block - block / 16 * 8;
+}
+
+/* The nearest that keeps rows of the axis aligned. */
+static int64_t samples(int64_t n, bsk_axis axis)
+{
+    return axis == BSK_NC ? n : (n + 7) / 8 * 8;
+}
+
+static test_spec product(const char *op, bsk_dtype dtype, int32_t br, int32_t bc, int64_t size)
+{
+    test_spec s = {.op = op, .dtype = dtype, .br = br, .bc = bc, .pattern_value = 0.3, .seed = 21};
+    s.k = cut(size, br);
+    s.m = cut(size + size / 4, bc);
+    return s;
+}
+
+static void emit_axes(test_list *list, test_spec s, int64_t n)
+{
+    for (int axis = BSK_NC; axis <= BSK_CN; axis++) {
+        s.axis = (bsk_axis)axis;
+        s.n = samples(n, s.axis);
+        test_emit(list, s);
+    }
+}
+
+static void emit_axis(test_list *list, test_spec s, int64_t n, int which)
+{
+    s.axis = which % 2 ? BSK_CN : BSK_NC;
+    s.n = samples(n, s.axis);
+    test_emit(list, s);
+}
+
+/* More than one tile each way, and a ragged end of each. */
+static void list_large(test_list *list)
+{
+    for (int b = 0; b < TEST_COUNT(blocks) && list->tier != TIER_QUICK; b++)
+        for (int t = 0; t < TEST_COUNT(dtypes); t++)
+            for (int o = 0; o < TEST_COUNT(linear); o++) {
+                if (list->tier == TIER_CI && t && (b + o + t) % 3)
+                    continue;
+                test_spec s = product(linear[o], dtypes[t], blocks[b][0], blocks[b][1], 500);
+                s.pattern_value = 0.12;
+                s.fill = (b + o) % 2 ? FILL_REAL : FILL_INT;
+                emit_axis(list, s, 271, b + t);
+                if (list->tier == TIER_CI && (t || (b + o) % 3))
+                    continue;
+                s.transpose = 1;
+                s.fill = FILL_INT;
+                s.beta = 0.5;
+                emit_axis(list, s, 271, b + t + 1);
+            }
+}
+
+/* More tiles than a large device has multiprocessors, so that each computes several. */
+static void list_many(test_list *list)
+{
+    for (int b = 0; b < TEST_COUNT(squares) && list->tier != TIER_QUICK; b++)
+        for (int o = 0; o < TEST_COUNT(linear); o++) {
+            if (list->tier == TIER_CI && (o != b / 2 % 2 || b == 0 || b == 2))
+                continue;
+            test_spec s = product(linear[o], BSK_BF16, squares[b], squares[b], 256);
+            s.m = cut(2200, squares[b]);
+            s.pattern_value = 0.06;
+            s.fill = FILL_INT;
+            emit_axis(list, s, 2100, b);
+        }
+}
+
+/* Few samples: paths that read the weights once. */
+static void list_few(test_list *list)
+{
+    static const int64_t counts[] = {1, 5, 8, 16, 33, 64};
+    for (int b = 0; b < TEST_COUNT(blocks); b++)
+        for (int i = 0; i < TEST_COUNT(counts); i++)
+            for (int t = 0; t < TEST_COUNT(dtypes); t++)
+                for (int o = 0; o < TEST_COUNT(linear); o++) {
+                    if ((list->tier == TIER_QUICK && (b + i * 5 + t * 7 + o * 11) % 36) ||
+                        (list->tier == TIER_CI && t && (b + i) % 3))
+                        continue;
+                    test_spec s = product(linear[o], dtypes[t], blocks[b][0], blocks[b][1], 160);
+                    s.fill = (i + t) % 2 ? FILL_INT : FILL_REAL;
+                    s.transpose = (b + i) % 4 == 3;
+                    emit_axes(list, s, counts[i]);
+                }
+}
+
+static const struct {
+    uint32_t options;
+    bsk_act act;
+    bsk_dtype out;
+    double alpha, beta;
+    int32_t transpose;
+} epilogues[] = {
+    {OPT_GATE, 0, 0, 0, 0, 0},
+    {OPT_BIAS, BSK_ACT_RELU, 0, 0, 0, 1},
+    {OPT_RESIDUAL, 0, 0, 2, 0, 0},
+    {OPT_ROW_SCALE | OPT_COL_SCALE, 0, 0, 0, 0.5, 0},
+    {OPT_BIAS | OPT_RESIDUAL | OPT_INPLACE, BSK_ACT_GELU, 0, 0, 0, 0},
+    {OPT_LD8, 0, 0, 0, 1, 0},
+    {OPT_LD8 | OPT_BIAS | OPT_GATE, BSK_ACT_SILU, 0, -0.5, 0, 1},
+    {OPT_TRANS, 0, 0, 0, 0, 0},
+    {OPT_TRANS | OPT_LD8 | OPT_RESIDUAL, BSK_ACT_QUICK_GELU, 0, 0, 0, 0},
+    {0, BSK_ACT_GELU_ERF, BSK_F32, 0, 0, 0},
+    {0, 0, BSK_F32, 4, -1, 1},
+    {OPT_BIAS, 0, BSK_F16, 0, 0, 0},
+    {OPT_RESIDUAL, 0, BSK_BF16, 0, 0.25, 0},
+    {OPT_GATE | OPT_BIAS | OPT_RESIDUAL | OPT_ROW_SCALE | OPT_COL_SCALE, BSK_ACT_RELU, 0, 2, -0.5,
+     0},
+    {OPT_OFFSET, 0, 0, 0, 0, 0},
+};
+
+/* Epilogues of matmul with every block size, and what dgrad has of them. */
+static void list_epilogues(test_list *list)
+{
+    for (int i = 0; i < TEST_COUNT(epilogues); i++)
+        for (int b = 0; b < TEST_COUNT(blocks); b++)
+            for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+                if ((list->tier == TIER_QUICK && (i + b * 5 + t * 7) % 36) ||
+                    (list->tier == TIER_CI && (i + b + t) % 3))
+                    continue;
+                test_spec s = product("matmul", dtypes[t], blocks[b][0], blocks[b][1], 140);
+                s.options = epilogues[i].options;
+                s.act = epilogues[i].act;
+                s.out = epilogues[i].out;
+                s.alpha = epilogues[i].alpha;
+                s.beta = epilogues[i].beta;
+                s.transpose = epilogues[i].transpose;
+                s.fill = (b + t) % 2 && !s.act ? FILL_INT : FILL_REAL;
+                emit_axis(list, s, 83, i + b);
+                s.op = "matmul_dgrad";
+                s.act = BSK_ACT_NONE;
+                s.options &= OPT_GATE | OPT_LD8 | OPT_TRANS | OPT_OFFSET;
+                if (s.options || s.out || s.alpha != 0 || s.beta != 0)
+                    emit_axis(list, s, 83, i + b + 1);
+            }
+}
+
+/* Uneven, empty and full lists, and slots in other orders than the lists. */
+static void list_shapes(test_list *list)
+{
+    static const struct {
+        test_pattern pattern;
+        double value;
+        bsk_order order;
+    } patterns[] = {
+        {PATTERN_EMPTY, 0, 0},
+        {PATTERN_FULL, 0, 0},
+        {PATTERN_ONE, 0, 0},
+        {PATTERN_SKEWED, 0.12, 0},
+        {PATTERN_BANDED, 0.2, 0},
+        {PATTERN_BARABASI, 2, 0},
+        {PATTERN_RANDOM, 0.05, 0},
+        {PATTERN_RANDOM, 0.3, BSK_ORDER_COL},
+        {PATTERN_RANDOM, 0.3, BSK_ORDER_MORTON},
+        {PATTERN_RANDOM, 0.3, BSK_ORDER_GIVEN},
+    };
+    for (int i = 0; i < TEST_COUNT(patterns); i++)
+        for (int b = 0; b < TEST_COUNT(squares); b++)
+            for (int t = 0; t < TEST_COUNT(dtypes); t++)
+                for (int o = 0; o < TEST_COUNT(linear); o++) {
+                    if ((list->tier == TIER_QUICK && (i + b * 4 + t * 7 + o * 11) % 45) ||
+                        (list->tier == TIER_CI && t && (i + b + o) % 3))
+                        continue;
+                    const int64_t size = squares[b] * 9 > 500 ? 500 : squares[b] * 9;
+                    test_spec s = product(linear[o], dtypes[t], squares[b], squares[b], size);
+                    s.m = s.k;
+                    s.pattern = patterns[i].pattern;
+                    s.pattern_value = patterns[i].value;
+                    s.order = patterns[i].order;
+                    s.beta = i < 3 ? 0.5 : 0;
+                    s.fill = (i + b) % 2 ? FILL_REAL : FILL_INT;
+                    emit_axis(list, s, 75, i + b + o);
+                }
+}
+
+/* Gates, their gradients, bias gradients and pairs of matmul_wgrad. */
+static void list_wgrad(test_list *list)
+{
+    static const struct {
+        uint32_t options;
+        bsk_gate_mode mode;
+        int32_t pairs;
+        bsk_dtype out;
+        double alpha, beta;
+    } kinds[] = {
+        {0, 0, 1, BSK_F32, 0, 0},
+        {0, 0, 3, 0, 0, 1},
+        {OPT_DBIAS, 0, 1, 0, 0, 0},
+        {OPT_GATE, BSK_GATE_SKIP, 1, 0, 0, 0},
+        {OPT_GATE, BSK_GATE_SCALE, 2, 0, -2, 0.5},
+        {OPT_GATE | OPT_DGATE, BSK_GATE_SCALE, 1, 0, 0, 0},
+        {OPT_LD8, 0, 1, 0, 0, 0},
+        {OPT_TRANS | OPT_LD8, 0, 1, BSK_F32, 0, 1},
+        {OPT_OFFSET, 0, 1, 0, 0, 0},
+    };
+    for (int i = 0; i < TEST_COUNT(kinds); i++)
+        for (int b = 0; b < TEST_COUNT(blocks); b++)
+            for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+                if ((list->tier == TIER_QUICK && (i + b * 5 + t * 7) % 27) ||
+                    (list->tier == TIER_CI && (i + b + t) % 2))
+                    continue;
+                test_spec s = product("matmul_wgrad", dtypes[t], blocks[b][0], blocks[b][1], 140);
+                s.options = kinds[i].options;
+                s.gate_mode = kinds[i].mode;
+                s.pairs = kinds[i].pairs;
+                s.out = kinds[i].out;
+                s.alpha = kinds[i].alpha;
+                s.beta = kinds[i].beta;
+                s.transpose = i % 2 && !(s.options & OPT_DBIAS);
+                s.fill = (b + t) % 2 ? FILL_INT : FILL_REAL;
+                emit_axis(list, s, 171, i + b);
+            }
+}
+
+/* dsd, dds and sdd with batches, heads and groups. */
+static void list_batches(test_list *list)
+{
+    static const char *const ops[] = {"dsd", "dds", "sdd"};
+    static const struct {
+        int32_t heads, groups;
+        uint32_t options;
+    } batches[] = {{1, 0, OPT_TRANS}, {1, 3, 0}, {1, 3, OPT_SHARED}, {3, 1, 0}, {3, 2, OPT_LD8}};
+    for (int o = 0; o < TEST_COUNT(ops); o++)
+        for (int i = 0; i < TEST_COUNT(batches); i++)
+            for (int b = 0; b < TEST_COUNT(squares); b++)
+                for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+                    if ((list->tier == TIER_QUICK && (i + b * 5 + t * 7 + o * 11) % 24) ||
+                        (list->tier == TIER_CI && (i + b + t) % 2))
+                        continue;
+                    test_spec s = product(ops[o], dtypes[t], squares[b], squares[b], 130);
+                    s.n = 72;
+                    s.heads = batches[i].heads;
+                    s.groups = batches[i].groups;
+                    s.options = batches[i].options;
+                    s.transpose = o < 2 && (i + b) % 2;
+                    s.fill = (i + t) % 2 ? FILL_INT : FILL_REAL;
+                    test_emit(list, s);
+                }
+}
+
+/* NaN and infinity of features without kept blocks stay out, whatever shares their tile; overflow
+ * goes to infinity. */
+static void list_special(test_list *list)
+{
+    for (int b = 0; b < TEST_COUNT(blocks) && list->tier != TIER_QUICK; b++)
+        for (int t = 0; t < TEST_COUNT(dtypes); t++)
+            for (int o = 0; o < TEST_COUNT(linear); o++) {
+                if (list->tier == TIER_CI && (b + t + o) % 2)
+                    continue;
+                test_spec s = product(linear[o], dtypes[t], blocks[b][0], blocks[b][1], 140);
+                s.fill = FILL_SPECIAL;
+                emit_axis(list, s, 72, b + o);
+                s.fill = FILL_HUGE;
+                s.out = BSK_F16;
+                emit_axis(list, s, 72, b + o + 1);
+            }
+}
+
+void cases_products_tiles(test_list *list)
+{
+    list_large(list);
+    list_many(list);
+    list_few(list);
+    list_epilogues(list);
+    list_shapes(list);
+    list_wgrad(list);
+    list_batches(list);
+    list_special(list);
+}
