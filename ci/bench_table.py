@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""The table of measured rows in the README, made from a report of `bsk bench --json`.
+"""Tables of measured rows, made from a report of `bsk bench --json`.
 
-    bench_table.py REPORT.json            print the table
-    bench_table.py REPORT.json --write README.md
+    bench_table.py REPORT.json                    print the table
+    bench_table.py REPORT.json --write README.md  put it between the page's bench marks
 
-Peers are given as time of the peer / time of bsk at the same shape, dense: above 1, bsk is faster.
+Reports of a CPU give peers as time of the peer / time of bsk at the same shape, dense: above 1, bsk
+is faster. Reports of an NVIDIA device give each row beside its goal: measured / must of 1 or more
+holds. eta is the useful rate over cuBLAS's dense rate, timed in alternation with the row.
 """
 
 import argparse
@@ -14,14 +16,124 @@ import pathlib
 BEGIN = "<!-- bench: begin -->"
 END = "<!-- bench: end -->"
 
+# eta that must be reached, by (weight gradient?, block), then shape, at density 0.10, 0.25, 0.50.
+SHAPES = {(8192, 4096, 4096): "S", (16384, 8192, 8192): "L"}
+DENSITIES = (0.10, 0.25, 0.50)
+MUST = {
+    (False, "128"): {"S": (0.64, 0.80, 0.90), "L": (0.75, 0.90, 0.95)},
+    (False, "64"): {"S": (0.48, 0.60, 0.72), "L": (0.58, 0.66, 0.75)},
+    (False, "32"): {"S": (0.32, 0.45, 0.60), "L": (0.34, 0.46, 0.64)},
+    (False, "16"): {"S": (0.26, 0.38, 0.46), "L": (0.30, 0.40, 0.46)},
+    (False, "8"): {"S": (0.15, 0.21, 0.42), "L": (0.17, 0.21, 0.42)},
+    (True, "128"): {"S": (0.57, 0.79, 0.88), "L": (0.74, 0.83, 0.88)},
+    (True, "64"): {"S": (0.45, 0.60, 0.70), "L": (0.60, 0.62, 0.68)},
+    (True, "32"): {"S": (0.26, 0.34, 0.54), "L": (0.26, 0.35, 0.50)},
+    (True, "16"): {"S": (0.23, 0.27, 0.46), "L": (0.23, 0.26, 0.42)},
+    (True, "8"): {"S": (0.14, 0.22, 0.42), "L": (0.16, 0.21, 0.42)},
+}
+# TFLOP/s below which a throttled dense product does not lower the goal of shape L.
+DENSE_L = 790
+# Speed-ups over the dense product, by (size, block), of openai/blocksparse's own cases.
+SPEEDUP = {(12288, "32"): 15, (20480, "32"): 30, (20480, "16"): 18, (20480, "8"): 9}
+# Shares of the rate of another row, or of the copy rate.
+DGRAD_OF_Y, CN_OF_NC, SKEWED_OF_UNIFORM, COPY_SHARE = 1 / 1.05, 0.85, 0.85, 0.80
+SMALL_N = 64
+ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
 
-def table(report, source):
+
+def key(row, **changes):
+    """What rows have in common that differ in `changes` only."""
+    names = ("op", "dtype", "axis", "pattern", "block", "n", "k", "m", "packed")
+    return tuple(changes.get(n, row[n]) for n in names) + (round(row["density"], 2),)
+
+
+def eta_goal(row):
+    """(measured, must) of the rows of the two shapes that have a goal of their own."""
+    shape = SHAPES.get((row["n"], row["k"], row["m"]))
+    density = min(DENSITIES, key=lambda d: abs(d - row["density"]))
+    plain = row["dtype"] in ("bf16", "f16") and row["axis"] == "nc" and row["pattern"] == "random"
+    if not shape or not plain or abs(density - row["density"]) > 0.01 or not row["dense_tflops"]:
+        return None
+    must = MUST[(row["op"] == "matmul_wgrad", row["block"])][shape][DENSITIES.index(density)]
+    dense = max(row["dense_tflops"], DENSE_L) if shape == "L" else row["dense_tflops"]
+    return row["tflops"] / dense, must
+
+
+def goals(row, rows, copy_rate):
+    """The goals of a row: (name, measured, must)."""
+    found = []
+
+    def relative(name, other, must):
+        if other and other is not row:
+            found.append((name, other["ms"] / row["ms"], must))
+
+    own = eta_goal(row)
+    if own and row["op"] != "matmul_dgrad":
+        found.append(("eta",) + own)
+    if row["op"] == "matmul_dgrad":
+        relative("rate / that of Y", rows.get(key(row, op="matmul")), DGRAD_OF_Y)
+    if row["axis"] == "cn" and row["n"] > SMALL_N:
+        relative("rate / that of nc", rows.get(key(row, axis="nc")), CN_OF_NC)
+    if row["pattern"] == "skewed":
+        relative("rate / uniform", rows.get(key(row, pattern="random")), SKEWED_OF_UNIFORM)
+    if row["dtype"] == "f32" and row["eta"]:
+        found.append(("eta", row["eta"], row["density"]))
+    if (row["k"], row["block"]) in SPEEDUP and row["op"] == "matmul" and row["speedup"]:
+        found.append(("times dense", row["speedup"], SPEEDUP[(row["k"], row["block"])]))
+    elif row["n"] <= SMALL_N and copy_rate:
+        kept = row["density"] * row["k"] * row["m"] * ELEMENT_BYTES[row["dtype"]]
+        found.append(("weights / copy rate", kept / row["ms"] * 1e3 / copy_rate, COPY_SHARE))
+    return found
+
+
+def goal_table(report, source):
+    host, device = report["host"], report["device"]
+    rows = {key(row): row for row in report["rows"]}
+    lines = [
+        f"{device['name']}, {device['arch']}, driver {device['driver']}, {host['peers']}, commit "
+        f"{host['commit']}; copy rate {host['roof_bytes'] / 1e9:.0f} GB/s; medians of samples of "
+        f"several launches between device events, buffers rotated beyond the cache, random data. "
+        f"All figures come from one run: `{source}`.",
+        "",
+        "| case | entry | packed | ms | TFLOP/s | dense | eta | times dense | goal | measured | "
+        "must | measured / must |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in report["rows"]:
+        cells = [f"`{row['name'].removesuffix(' seed7')}`", f"`{row['entry']}`",
+                 "yes" if row["packed"] else "", f"{row['ms']:.4f}", f"{row['tflops']:.4g}"]
+        cells += [f"{row[name]:{form}}" if row[name] else "-"
+                  for name, form in (("dense_tflops", ".4g"), ("eta", ".3f"), ("speedup", ".2f"))]
+        for name, measured, must in goals(row, rows, host["roof_bytes"]) or [("", None, None)]:
+            ends = [name, "", "", ""]
+            if must:
+                ratio = measured / must
+                mark = "" if ratio >= 1 else "**"
+                ends[1:] = [f"{measured:.3f}", f"{must:.2f}", f"{mark}{ratio:.2f}{mark}"]
+            lines.append("| " + " | ".join(cells + ends) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def summary(report):
+    """One line for each kind of goal: how many hold."""
+    counts = {}
+    rows = {key(row): row for row in report["rows"]}
+    for row in report["rows"]:
+        for name, measured, must in goals(row, rows, report["host"]["roof_bytes"]):
+            kind = (row["op"], name, "packed" if row["packed"] else "packing counted")
+            holds, total = counts.get(kind, (0, 0))
+            counts[kind] = (holds + (measured >= must), total + 1)
+    return "".join(f"{op}, {name}, {state}: {holds} of {total} goals hold\n"
+                   for (op, name, state), (holds, total) in sorted(counts.items()))
+
+
+def peer_table(report, source):
     host, device, rows = report["host"], report["device"], report["rows"]
     peers = sorted({name for row in rows for name in row["peers"]})
     lines = [
         f"{device['name']}, {host['threads']} threads, {device['arch']}, commit {host['commit']}; "
         f"calibrated roof {host['roof_f32_flops'] / 1e9:.0f} GFLOP/s f32; medians; "
-        f"packing counted. All figures of a row come from one run: `{source}`.",
+        f"packing counted unless marked. All figures of a row come from one run: `{source}`.",
         "",
         "| case | entry | ms | GFLOP/s | share of roof |"
         + "".join(f" {p} dense / bsk |" for p in peers),
@@ -30,8 +142,9 @@ def table(report, source):
     for row in rows:
         cells = [f"{row['peers'][p]['ms'] / row['ms']:.2f}" if p in row["peers"] else "-"
                  for p in peers]
+        entry = f"`{row['entry']}`" + (", packed" if row.get("packed") else "")
         lines.append(
-            "| " + " | ".join([f"`{row['name']}`", f"`{row['entry']}`", f"{row['ms']:.2f}",
+            "| " + " | ".join([f"`{row['name']}`", entry, f"{row['ms']:.2f}",
                                f"{row['tflops'] * 1e3:.0f}", f"{row['roof']:.2f}"] + cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -40,8 +153,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("report", type=pathlib.Path)
     parser.add_argument("--write", type=pathlib.Path)
+    parser.add_argument("--summary", action="store_true", help="count the goals that hold")
     args = parser.parse_args()
-    text = table(json.loads(args.report.read_text()), args.report)
+    report = json.loads(args.report.read_text())
+    if args.summary:
+        print(summary(report), end="")
+        return
+    make = peer_table if report["device"]["backend"] == "cpu" else goal_table
+    text = make(report, args.report)
     if not args.write:
         print(text, end="")
         return

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Sums the results of tests to one line 'N passed, N failed, N skipped'.
 
-    sum.py check REPORT            a report of `bsk check --json`
+    sum.py check REPORT...         reports of `bsk check --json`
+    sum.py devices REPORT ID...    the same of one report, in which each of these devices must have
+                                   run something
     sum.py meson TESTLOG           a testlog.json of `meson test`: programs whose output ends with
                                    such a line count as many checks, others as one
 
@@ -15,7 +17,7 @@ import sys
 LINE = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.MULTILINE)
 
 
-def sum_check(path):
+def sum_report(path):
     with open(path) as file:
         report = json.load(file)
     counts = [report["passed"], report["failed"], report["skipped"]]
@@ -24,7 +26,19 @@ def sum_check(path):
         raise SystemExit(f"{path}: {counts[1]} failed, but {len(failures)} cases say so")
     for case in failures[:20]:
         print(f"FAILED {case['name']} @{case['device']} {case['entry']}")
-    return counts
+    return counts, {c["device"] for c in report["cases"] if c["status"] == "passed"}
+
+
+def sum_check(*paths):
+    return [sum(column) for column in zip(*(sum_report(path)[0] for path in paths))]
+
+
+def sum_devices(path, *devices):
+    counts, ran = sum_report(path)
+    idle = sorted(set(devices) - ran)
+    if idle:
+        print(f"nothing passed on {', '.join(idle)}")
+    return [counts[0], counts[1] + len(idle), counts[2]]
 
 
 def sum_meson(path):
@@ -48,10 +62,11 @@ def sum_meson(path):
 
 
 def main():
-    kinds = {"check": sum_check, "meson": sum_meson}
-    if len(sys.argv) != 3 or sys.argv[1] not in kinds:
+    kinds = {"check": sum_check, "devices": sum_devices, "meson": sum_meson}
+    if len(sys.argv) < 3 or sys.argv[1] not in kinds or (
+            sys.argv[1] == "meson" and len(sys.argv) != 3):
         raise SystemExit(__doc__)
-    counts = kinds[sys.argv[1]](sys.argv[2])
+    counts = kinds[sys.argv[1]](*sys.argv[2:])
     print("{} passed, {} failed, {} skipped".format(*counts))
     return 1 if counts[1] or not counts[0] else 0
 

@@ -31,23 +31,88 @@ setup_core() {
     setup "$@" -Dcuda=disabled -Dhip=disabled -Dopencl=disabled -Dpeers=disabled
 }
 
-# bsk_check FOLDER TIER [DEVICE]: the conformance tests of a device, summed from their report.
+# bsk_check FOLDER: the conformance tests of the CPU, summed from their report.
 bsk_check() {
     local report=build-ci/$1/check.json status=0
     # Indented, since the report's line is the one that counts.
-    build-ci/"$1"/bench/bsk check --tier "$2" --device "${3:-cpu:0}" --json "$report" |
+    build-ci/"$1"/bench/bsk check --tier quick --device cpu:0 --json "$report" |
         sed 's/^/  /' || status=$?
     ci/sum.py check "$report"
     return $status
 }
 
-step_deps() { ci/deps.sh --test; }
+# Small cases of every op, for drivers that take long: filters, of which some match a few.
+small_cases=(
+    'adam f32 k33 m17' 'bias_act f32 n1 m1 nc bias' 'bias_act_grad f32 n1 m1 nc bias dbias'
+    'block_gather f32 k9 m14' 'block_l2_decay f32 b8 value0.5' 'block_norm f32 b8 max'
+    'block_renew f32 b8 zero' 'concrete_gate f32 n64' 'concrete_gate_grad f32 n64'
+    'concrete_gate_infer f32 n64' 'cross_entropy f32 u16 n3 m10' 'dds f32 b8x16 n22 g3 shared'
+    'dsd bf16 b8x16 n22 g3' 'embedding f32 i32 n1 k1 m1' 'embedding_grad f32 i32 n1 k1 m1'
+    'l2_normalize f32 b8' 'l2_normalize_grad f32 b8' 'matmul f32 b8 n19 k24 nc int'
+    'matmul_dgrad f32 b8 n19 k24 nc int' 'matmul_wgrad f32 b8 n19 k24 nc int'
+    'matmul_wgrad f32 b16x8 n13 nc dbias gate ld offset' 'proj_gather f32 n5 k40 nc'
+    'proj_scatter f32 n5 k40 nc' 'proj_scatter_add f32 n5 k40 nc' 'proj_scatter_mul f32 n5 k40 nc'
+    'proj_scatter_mul_grad f32 n5 k40 nc' 'prune_sparsity f32 n64 value0.93 int'
+    'prune_threshold f32 n64 value0.93' 'reduced_wgrad f32 b5x7 n9 nc l2 special'
+    'sdd f32 b16 n22 g3' 'weight_checker f32 b8' 'weight_identity f32 b8' 'weight_normal f32 b8'
+    'weight_orthogonal f32 b8'
+)
+
+# check_small NAME COMMAND...: the small cases through COMMAND on opencl:0, as many at a time as
+# there are cores. %d in COMMAND is the folder and the number of the case.
+check_small() {
+    local folder=build-ci/$1 i=0 one
+    shift
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    export BSK_PLUGIN_PATH=$PWD/build-ci/gcc/backends/opencl BSK_CACHE_DIR=$PWD/build-ci/cache
+    mkdir -p -m 700 "$BSK_CACHE_DIR"
+    for one in "${small_cases[@]}"; do
+        "${@//%d/$folder/$i}" build-ci/gcc/bench/bsk check --device opencl:0 \
+            --json "$folder/$i.json" "$one" >"$folder/$i.txt" 2>&1 &
+        i=$((i + 1))
+        [ $((i % jobs)) != 0 ] || wait
+    done
+    wait
+    cat "$folder"/*.txt | sed 's/^/  /'
+    # One that broke off has no report.
+    [ "$(ls "$folder"/*.json | wc -l)" = $i ]
+    ci/sum.py check "$folder"/*.json
+}
+
+# The ops of the OpenCL backend that small_cases lacks, which are none.
+check_small_complete() {
+    local bsk=build-ci/gcc/bench/bsk missing
+    missing=$(comm -23 \
+        <("$bsk" check --device opencl:0 --list | grep -v '^\(allocation\|arguments\|gradient\) ' |
+            cut -d' ' -f1 | sort -u) \
+        <(printf '%s\n' "${small_cases[@]}" | cut -d' ' -f1 | sort -u))
+    [ -z "$missing" ] || {
+        echo "small_cases has no case of" $missing
+        return 1
+    }
+}
+
+# What only some distributions have is left out there, with a message.
+step_deps() {
+    local more missing=0
+    ci/deps.sh --test
+    for more in hip extra; do
+        ci/deps.sh --$more || {
+            echo "packages of 'ci/deps.sh --$more' are not to be had: done without"
+            missing=$((missing + 1))
+        }
+    done
+    echo "$((3 - missing)) passed, 0 failed, $missing skipped"
+}
 
 step_style() { ci/style.sh; }
 
 step_demo() { ci/demo.sh; }
 
+# Without what an earlier run installed, whose modules the tool would find before those it is given.
 step_gcc() {
+    rm -rf build-ci/prefix
     CC=gcc setup gcc --prefix="$PWD/build-ci/prefix" -Dsm=80,90a -Dgfx=gfx90a
     meson compile -C build-ci/gcc -j "$jobs"
 }
@@ -60,16 +125,57 @@ step_suites() {
 
 # The table in the README is the library's own. CUDA and HIP have what OpenCL has.
 step_support() {
-    export BSK_PLUGIN_PATH=$PWD/build-ci/gcc/backends/opencl
+    export BSK_PLUGIN_PATH=$PWD/build-ci/gcc/backends/opencl:$PWD/build-ci/gcc/backends/cuda
     build-ci/gcc/bench/bsk info --json | ci/support.py --check README.md
 }
 
-# The portable GPU kernels through OpenCL on the processor.
-step_opencl() {
-    export BSK_PLUGIN_PATH=$PWD/build-ci/gcc/backends/opencl OCL_ICD_VENDORS=pocl.icd
-    export BSK_CACHE_DIR=$PWD/build-ci/cache
+# All backends that run on a processor, by one plugin path: the CPU's, the portable GPU kernels
+# through OpenCL, and the same in the emulator.
+step_devices() {
+    local report=build-ci/gcc/devices.json status=0
+    export BSK_PLUGIN_PATH=$PWD/build-ci/gcc/backends/opencl:$PWD/build-ci/gcc/tests/emu
+    export OCL_ICD_VENDORS=pocl.icd BSK_CACHE_DIR=$PWD/build-ci/cache
     mkdir -p -m 700 "$BSK_CACHE_DIR"
-    bsk_check gcc quick opencl:0
+    check_small_complete
+    build-ci/gcc/bench/bsk check --device all --json "$report" | sed 's/^/  /' || status=$?
+    ci/sum.py devices "$report" cpu:0 opencl:0 emu:0
+    return $status
+}
+
+# Races and accesses out of bounds in the form for GPUs, which oclgrind runs instruction by
+# instruction. Its exit status says nothing of what it found: its log does.
+step_oclgrind() {
+    if ! command -v oclgrind >/dev/null; then
+        echo "oclgrind is not installed"
+        echo "0 passed, 0 failed, 1 skipped"
+        return
+    fi
+    unset OCL_ICD_VENDORS
+    check_small oclgrind oclgrind --data-races --log %d.log
+    if [ -n "$(cat build-ci/oclgrind/*.log)" ]; then
+        head -n 40 build-ci/oclgrind/*.log
+        return 1
+    fi
+}
+
+# A second OpenCL driver: Mesa's rusticl on llvmpipe, without f64 and with small groups.
+step_rusticl() {
+    if [ ! -e /etc/OpenCL/vendors/rusticl.icd ]; then
+        echo "rusticl is not installed"
+        echo "0 passed, 0 failed, 1 skipped"
+        return
+    fi
+    export OCL_ICD_VENDORS=rusticl.icd RUSTICL_ENABLE=llvmpipe
+    # Mesa 22.3 warns that it miscompiles these ("results may be incorrect"), and does.
+    local kept=() one
+    for one in "${small_cases[@]}"; do
+        case $one in
+        proj_* | weight_orthogonal*) ;;
+        *) kept+=("$one") ;;
+        esac
+    done
+    small_cases=("${kept[@]}")
+    check_small rusticl env
 }
 
 # The installed library from outside, through pkg-config, shared and static.
@@ -91,6 +197,7 @@ step_install() {
     "$program-static"
     [ -z "$(readelf -d "$program-static" | grep 'NEEDED.*libbsk')" ]
     [ -n "$out" ]
+    rm -rf "$prefix"
     echo "2 passed, 0 failed, 0 skipped"
 }
 
@@ -108,12 +215,12 @@ step_asan() {
     meson compile -C build-ci/asan -j "$jobs"
     meson test -C build-ci/asan --print-errorlogs --suite unit --timeout-multiplier 3
     ci/sum.py meson build-ci/asan/meson-logs/testlog.json
-    bsk_check asan quick
+    bsk_check asan
 }
 
 # OpenMP's runtime is not instrumented: its barriers would be reported as races.
 step_tsan() {
-    CC=gcc setup_core tsan -Dbuildtype=debugoptimized -Db_sanitize=thread -Dopenmp=disabled \
+    CC=gcc setup_core tsan -Dbuildtype=debugoptimized -Db_sanitize=thread -Dopenmp=disabled
 
     meson compile -C build-ci/tsan -j "$jobs"
     TSAN_OPTIONS=halt_on_error=1 meson test -C build-ci/tsan --print-errorlogs --suite unit \
@@ -124,7 +231,7 @@ step_tsan() {
 step_no_openmp() {
     CC=gcc setup_core no-openmp -Dopenmp=disabled
     meson compile -C build-ci/no-openmp -j "$jobs"
-    bsk_check no-openmp quick
+    bsk_check no-openmp
 }
 
 step_reference_only() {
@@ -132,7 +239,7 @@ step_reference_only() {
     meson compile -C build-ci/reference-only -j "$jobs"
     meson test -C build-ci/reference-only --print-errorlogs --suite unit
     ci/sum.py meson build-ci/reference-only/meson-logs/testlog.json
-    bsk_check reference-only quick
+    bsk_check reference-only
 }
 
 # Both targets at once, a minute each.
@@ -177,7 +284,8 @@ step_valgrind() {
     "${check[@]}" "$tests/unit/test_fallback" "${modules[0]}"
 }
 
-steps=(deps style demo gcc suites support opencl install clang asan tsan no_openmp reference_only fuzz valgrind)
+steps=(deps style demo gcc suites support devices oclgrind rusticl install clang asan tsan no_openmp
+    reference_only fuzz valgrind)
 
 # --- running them ---
 
