@@ -47,7 +47,7 @@
  * blocks narrower than a vector may take two steps of a sum side by side. TILE_DEPTH: steps of a
  * sum in a matrix tile, where the processor has those. */
 #if defined(BSK_ISA_AMX)
-#define VEC_PAIRS 1
+#define VEC_PAIRS 0
 enum { VEC_BYTES = 64, DSD_MR = 16, DSD_NV = 4, SDD_MR = 16, NEAR = 1 << 20, TILE_DEPTH = 16 };
 #elif defined(BSK_ISA_AVX512)
 #define VEC_PAIRS 1

@@ -78,11 +78,9 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 #define V        vec_f32
 #define FN(name) name##_bf16
 #define OWN      BSK_F32
+#define PAIRS    VEC_PAIRS
 #ifdef BSK_ISA_AMX
 #define MATRIX_TILES
-#define PAIRS 0
-#else
-#define PAIRS 1
 #endif
 #include "tile.h"
 
