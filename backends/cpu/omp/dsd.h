@@ -527,7 +527,7 @@ static size_t FN(image_bytes)(const FN(dsd) * d)
 static void FN(dsd_pack)(const bsk_prepared *prepared, int threads, bsk_mem s, bsk_mem image)
 {
     FN(dsd) d;
-    size_t bytes;
+    size_t bytes = 0;
     FN(dsd_shape)(prepared->problem, &d, &bytes);
     d.s = bsk_mem_address(s);
     FN(image_make)(&d, threads, bsk_mem_address(image));
@@ -536,7 +536,7 @@ static void FN(dsd_pack)(const bsk_prepared *prepared, int threads, bsk_mem s, b
 static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd_args *a)
 {
     FN(dsd) d;
-    size_t bytes;
+    size_t bytes = 0;
     FN(dsd_shape)(prepared->problem, &d, &bytes);
     d.alpha = (T)a->alpha;
     d.beta = (T)a->beta;
