@@ -49,6 +49,8 @@ static void row_convert(bsk_dtype from, const void *src, int64_t src_at, bsk_dty
     float narrow[CHUNK];
     double wide[CHUNK];
 
+    if (count == 0) /* then there need be no memory either */
+        return;
     if (!src)
         memset((char *)dst + (size_t)dst_at * size, 0, (size_t)count * size);
     else if (from == to)
