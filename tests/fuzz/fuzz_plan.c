@@ -101,6 +101,15 @@ static void edit(input *in, const bski_op_info *op, request_struct *params)
     }
 }
 
+/* Strides of zero make much work of little memory. */
+static bool is_small(const bsk_tensor *t)
+{
+    double elements = 1;
+    for (int i = 0; i < t->rank; i++)
+        elements *= (double)(t->dims[i] > 1 ? t->dims[i] : 1);
+    return elements <= MAX_BYTES;
+}
+
 /* Sizes of all arguments; false if they are too large for a run. */
 static bool measure(const bski_op_info *op, const request_struct *params, int pairs,
                     size_t bytes[BSKI_MAX_ARGS])
@@ -111,7 +120,7 @@ static bool measure(const bski_op_info *op, const request_struct *params, int pa
         bytes[i] = 0;
         if (t->dtype == BSK_NONE)
             continue;
-        if (bsk_tensor_bytes(t, &bytes[i]) || bytes[i] > MAX_BYTES)
+        if (bsk_tensor_bytes(t, &bytes[i]) || bytes[i] > MAX_BYTES || !is_small(t))
             return false;
         total += bytes[i] * (size_t)(op->args[i].list ? pairs : 1);
     }
