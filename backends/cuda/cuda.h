@@ -28,6 +28,14 @@ bsk_status bski_cuda_fail(const bsk_host *host, cudaError_t error, const char *w
 
 /* --- For tuned entries: kernels are extern "C" in .cu files; C files plan and launch them. --- */
 
+/* Returns from the calling function what is not BSK_OK. */
+#define TRY(expression)                                                                            \
+    do {                                                                                           \
+        bsk_status try_status = (expression);                                                      \
+        if (try_status)                                                                            \
+            return try_status;                                                                     \
+    } while (0)
+
 /* Loads a kernel, so that its first launch can be captured, and allows it so much dynamic shared
  * memory. */
 bsk_status bski_cuda_kernel(const bski_cuda_device *device, const void *function,

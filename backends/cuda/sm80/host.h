@@ -7,13 +7,6 @@
 #include <backends/cuda/epilogue.h>
 #include <common/checked.h>
 
-#define TRY(expression)                                                                            \
-    do {                                                                                           \
-        bsk_status try_status = (expression);                                                      \
-        if (try_status)                                                                            \
-            return try_status;                                                                     \
-    } while (0)
-
 #define FAMILY(name)                                                                               \
     bsk_reason cuda_##name##_accept(const bsk_problem *problem, const bsk_device_props *props);    \
     double cuda_##name##_seconds(const bsk_problem *problem, const bsk_device_props *props);       \

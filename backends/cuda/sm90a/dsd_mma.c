@@ -25,13 +25,6 @@ enum {
     ALIGNMENT = 128
 };
 
-#define TRY(expression)                                                                            \
-    do {                                                                                           \
-        bsk_status try_status = (expression);                                                      \
-        if (try_status)                                                                            \
-            return try_status;                                                                     \
-    } while (0)
-
 bsk_reason cuda_sm90a_dsd_mma_accept(const bsk_problem *problem, const bsk_device_props *props);
 double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_props *props);
 bsk_status cuda_sm90a_dsd_mma_prepare(void *device, bsk_prepared *prepared);

@@ -15,13 +15,6 @@ bsk_status cuda_dsd_wgmma_pack(const bsk_prepared *prepared, void *queue, bsk_me
                                bsk_mem packed);
 void cuda_dsd_wgmma_release(void *device, bsk_prepared *prepared);
 
-#define TRY(expression)                                                                            \
-    do {                                                                                           \
-        bsk_status try_status = (expression);                                                      \
-        if (try_status)                                                                            \
-            return try_status;                                                                     \
-    } while (0)
-
 /* --- The problem in the kernel's terms --- */
 
 enum { MAX_BLOCK = 128, PAIR = 2, WORD = 64, PACKED_ALIGNMENT = 128 };

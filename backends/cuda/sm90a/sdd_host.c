@@ -5,13 +5,6 @@
 #include <common/checked.h>
 #include <common/layout.h>
 
-#define TRY(expression)                                                                            \
-    do {                                                                                           \
-        bsk_status try_status = (expression);                                                      \
-        if (try_status)                                                                            \
-            return try_status;                                                                     \
-    } while (0)
-
 /* Tiles of the table of places: as many rows and columns as the largest unit's. */
 enum { TILE = 8, WHERE_ROWS = 16, WHERE_COLS = 32 };
 /* Of the counters: the line of the common progress before those of units. */

@@ -17,13 +17,6 @@ FAMILY(sdd_mma)
 FAMILY(sdd_pair)
 #undef FAMILY
 
-#define TRY(expression)                                                                            \
-    do {                                                                                           \
-        bsk_status try_status = (expression);                                                      \
-        if (try_status)                                                                            \
-            return try_status;                                                                     \
-    } while (0)
-
 /* --- Shapes --- */
 
 typedef struct kernel {

@@ -17,13 +17,6 @@ bsk_status cuda_sdd_wgmma_prepare(void *device, bsk_prepared *prepared);
 bsk_status cuda_sdd_wgmma_launch(const bsk_prepared *prepared, void *queue, const void *args);
 void cuda_sdd_wgmma_release(void *device, bsk_prepared *prepared);
 
-#define TRY(expression)                                                                            \
-    do {                                                                                           \
-        bsk_status try_status = (expression);                                                      \
-        if (try_status)                                                                            \
-            return try_status;                                                                     \
-    } while (0)
-
 /* What sdd_wgmma.cu is compiled for. */
 enum { THREADS = 384, WARPS = 8, ACCUMULATORS = 128 };
 /* A bit of a mask on the stack for each panel of columns. */
