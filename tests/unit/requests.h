@@ -173,22 +173,33 @@ static inline void request_set(void *base, const bski_field *f)
     }
 }
 
-static inline int64_t request_dim(char letter, int64_t nnz)
+/* The sizes behind the letters; the layout has nnz kept blocks. */
+typedef struct request_size {
+    int64_t n, k, m, block, nnz;
+} request_size;
+
+static inline request_size request_small(int64_t nnz)
+{
+    return (request_size){REQUEST_N, REQUEST_K, REQUEST_M, REQUEST_BLOCK, nnz};
+}
+
+static inline int64_t request_dim(char letter, const request_size *size)
 {
     switch (letter) {
     case 'N':
-        return REQUEST_N;
+        return size->n;
     case 'K':
-        return REQUEST_K;
+        return size->k;
     case 'M':
-        return REQUEST_M;
+        return size->m;
     case 'Z':
-        return nnz;
+        return size->nnz;
     case 'B':
-        return REQUEST_BLOCK;
+        return size->block;
     case 'R':
+        return (size->k + size->block - 1) / size->block;
     case 'C':
-        return 3;
+        return (size->m + size->block - 1) / size->block;
     case 'S':
         return REQUEST_SMALL;
     default:
@@ -196,7 +207,8 @@ static inline int64_t request_dim(char letter, int64_t nnz)
     }
 }
 
-static inline bsk_tensor request_tensor(const char *shape, bsk_dtype dtype, int64_t nnz)
+static inline bsk_tensor request_tensor(const char *shape, bsk_dtype dtype,
+                                        const request_size *size)
 {
     bsk_tensor t = {dtype, 0, {0}, {0}};
     for (; *shape && *shape != ' '; shape++) {
@@ -205,15 +217,16 @@ static inline bsk_tensor request_tensor(const char *shape, bsk_dtype dtype, int6
         else if (*shape == 'f')
             t.dtype = dtype == BSK_F64 ? BSK_F64 : BSK_F32;
         else
-            t.dims[t.rank++] = request_dim(*shape, nnz);
+            t.dims[t.rank++] = request_dim(*shape, size);
     }
     return t;
 }
 
 /* Fills params for op; with optional = false only with what the op requires. False if the table
  * above has no row for it. */
-static inline bool request_fill(const bski_op_info *op, const bsk_layout *layout, int64_t nnz,
-                                bsk_dtype dtype, bool optional, request_struct *params)
+static inline bool request_fill_sized(const bski_op_info *op, const bsk_layout *layout,
+                                      const request_size *sizes, bsk_dtype dtype, bool optional,
+                                      request_struct *params)
 {
     const char *shapes = NULL;
     for (size_t i = 0; i < sizeof request_shapes / sizeof *request_shapes; i++)
@@ -236,12 +249,19 @@ static inline bool request_fill(const bski_op_info *op, const bsk_layout *layout
             if (strlen(a->name) != name || strncmp(a->name, s, name) ||
                 (a->optional && !optional && *shape != '!'))
                 continue;
-            bsk_tensor t = request_tensor(shape + (*shape == '!'), dtype, nnz);
+            bsk_tensor t = request_tensor(shape + (*shape == '!'), dtype, sizes);
             memcpy(params->bytes + a->desc, &t, sizeof t);
         }
         s += strcspn(s, " ");
     }
     return true;
+}
+
+static inline bool request_fill(const bski_op_info *op, const bsk_layout *layout, int64_t nnz,
+                                bsk_dtype dtype, bool optional, request_struct *params)
+{
+    const request_size small = request_small(nnz);
+    return request_fill_sized(op, layout, &small, dtype, optional, params);
 }
 
 /* Fills args with the scalars; memory is the caller's matter. */

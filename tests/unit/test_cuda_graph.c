@@ -42,17 +42,28 @@ static unsigned char *job_numbers(const job *j, int i, int p)
     return numbers;
 }
 
-static bool job_start(job *j, const bsk_device *device, const bski_op_info *op,
-                      const bsk_layout *layout, int64_t nnz, bool optional)
+/* What a job is made of: `kernels` is as in bsk_plan_options. */
+typedef struct job_request {
+    const bsk_device *device;
+    const bsk_layout *layout;
+    request_size size;
+    bsk_dtype dtype;
+    const char *kernels;
+} job_request;
+
+/* False, with nothing kept, where no plan can be made. */
+static bool job_start(job *j, const job_request *r, const bski_op_info *op, bool optional)
 {
+    const bsk_device *device = r->device;
     bsk_plan_options options = BSK_INIT(bsk_plan_options);
     options.fallback = BSK_FALLBACK_FORBID;
+    options.kernels = r->kernels;
     memset(j, 0, sizeof *j);
     j->device = device;
     j->op = op;
     j->info.struct_size = sizeof j->info;
-    CHECK(request_fill(op, layout, nnz, BSK_F32, optional, &j->params));
-    if (!CHECK_OK(bski_plan_create(op, device, j->params.bytes, &options, &j->plan)))
+    CHECK(request_fill_sized(op, r->layout, &r->size, r->dtype, optional, &j->params));
+    if (bski_plan_create(op, device, j->params.bytes, &options, &j->plan))
         return false;
     CHECK_OK(bsk_plan_query(j->plan, &j->info));
     CHECK(j->info.capture_safe && !j->info.synchronous);
@@ -167,7 +178,8 @@ static void graph_check(job *jobs, size_t count, cudaStream_t stream, bsk_queue 
         CHECK_CUDA(cudaGraphLaunch(runs, stream));
         for (size_t i = 0; i < count; i++)
             if (!CHECK(job_holds(&jobs[i], queue, true)))
-                fprintf(stderr, "  %s differs in replay %d\n", jobs[i].op->name, replay);
+                fprintf(stderr, "  %s by %s differs in replay %d\n", jobs[i].op->name,
+                        jobs[i].info.entry, replay);
     }
     if (runs)
         CHECK_CUDA(cudaGraphExecDestroy(runs));
@@ -187,36 +199,101 @@ static bool has_entry(const bsk_context *context, const bsk_device *device, cons
     return false;
 }
 
+/* Runs `count` jobs as graph_check says, and frees them. */
+static void graph_jobs(const bsk_device *device, job *jobs, size_t count)
+{
+    cudaStream_t stream = NULL;
+    bsk_queue *queue = NULL;
+    CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CHECK_OK(bsk_queue_wrap(device, stream, &queue));
+    graph_check(jobs, count, stream, queue);
+    while (count)
+        job_free(&jobs[--count]);
+    bsk_queue_destroy(&queue);
+    CHECK_CUDA(cudaStreamDestroy(stream)); /* still the caller's */
+}
+
 static void test_graph(bsk_context *context, const bsk_device *device)
 {
     bsk_layout *layout = NULL;
     bsk_layout_info info = BSK_INIT(bsk_layout_info);
-    cudaStream_t stream = NULL;
-    bsk_queue *queue = NULL;
     job *jobs = calloc(2 * bski_op_count, sizeof *jobs);
     size_t count = 0;
     if (!jobs)
         abort();
     CHECK_OK(request_layout(context, &layout));
     CHECK_OK(bsk_layout_query(layout, &info));
-    CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    CHECK_OK(bsk_queue_wrap(device, stream, &queue));
+    const job_request r = {device, layout, request_small(info.nnz), BSK_F32, NULL};
     for (size_t i = 0; i < 2 * bski_op_count; i++) {
         const bski_op_info *op = bski_ops[i / 2];
         if (!has_entry(context, device, op))
             continue;
-        if (job_start(&jobs[count], device, op, layout, info.nnz, i % 2))
+        if (CHECK(job_start(&jobs[count], &r, op, i % 2)))
             count++;
         else
-            fprintf(stderr, "  %s%s\n", op->name, i % 2 ? " with all options" : "");
+            fprintf(stderr, "  %s%s: %s\n", op->name, i % 2 ? " with all options" : "",
+                    bsk_last_error());
     }
-    graph_check(jobs, count, stream, queue);
-    while (count)
-        job_free(&jobs[--count]);
+    graph_jobs(device, jobs, count);
     free(jobs);
-    bsk_queue_destroy(&queue);
-    CHECK_CUDA(cudaStreamDestroy(stream)); /* still the caller's */
     bsk_layout_release(&layout);
+}
+
+/* Each entry of the products by name, on layouts that suit it: all of them are captured too. */
+static void test_graph_entries(bsk_context *context, const bsk_device *device)
+{
+    static const char *const products[] = {"matmul", "matmul_dgrad", "matmul_wgrad"};
+    static const int32_t blocks[] = {8, 16, 32, 64, 128};
+    enum { SIZE = 512, LAYOUTS = UNIT_COUNT(blocks), MAX_JOBS = 256 };
+    bsk_layout *layouts[LAYOUTS] = {NULL};
+    job_request r = {.device = device};
+    bsk_device_info d = BSK_INIT(bsk_device_info);
+    bsk_entry_info e = BSK_INIT(bsk_entry_info);
+    job *jobs = calloc(MAX_JOBS, sizeof *jobs);
+    size_t count = 0;
+    if (!jobs)
+        abort();
+    CHECK_OK(bsk_device_query(device, &d));
+    for (int b = 0; b < LAYOUTS; b++) {
+        bsk_layout_params p = BSK_INIT(bsk_layout_params);
+        p.rows = p.cols = SIZE;
+        p.block_rows = p.block_cols = blocks[b];
+        CHECK_OK(bsk_layout_random(context, &p, 0.4, 3, &layouts[b]));
+    }
+    for (size_t i = 0; bsk_context_entry(context, i, &e) == BSK_OK; i++) {
+        size_t before = count;
+        char kernels[128];
+        snprintf(kernels, sizeof kernels, "+%s", e.name);
+        r.kernels = kernels;
+        if (strcmp(e.backend, d.backend) || (strcmp(e.op, "dsd") && strcmp(e.op, "sdd")))
+            continue;
+        for (size_t o = 0; o < UNIT_COUNT(products); o++)
+            for (int b = 0; b < LAYOUTS; b++)
+                for (int64_t n = 32; n <= 512; n *= 16) {
+                    const bski_op_info *op = bski_op_find(products[o]);
+                    bsk_layout_info info = BSK_INIT(bsk_layout_info);
+                    CHECK_OK(bsk_layout_query(layouts[b], &info));
+                    r.layout = layouts[b];
+                    r.size = (request_size){n, SIZE, SIZE, blocks[b], info.nnz};
+                    r.dtype = e.dtypes & 1u << BSK_BF16  ? BSK_BF16
+                              : e.dtypes & 1u << BSK_F16 ? BSK_F16
+                                                         : BSK_F32;
+                    if (strcmp(e.op, bski_kernel_op(op->kernel_op)->name) || count == MAX_JOBS ||
+                        !job_start(&jobs[count], &r, op, false))
+                        continue;
+                    CHECK(!strcmp(jobs[count].info.entry, e.name));
+                    count++;
+                }
+        if (count == before) { /* for another generation */
+            fprintf(stderr, "  no plan by %s: %s\n", e.name, bsk_last_error());
+            atomic_fetch_add(&unit_skipped, 1);
+        }
+    }
+    CHECK(count > 0 && count < MAX_JOBS);
+    graph_jobs(device, jobs, count);
+    for (int b = 0; b < LAYOUTS; b++)
+        bsk_layout_release(&layouts[b]);
+    free(jobs);
 }
 
 /* --- Streams, devices, faults --- */
@@ -322,6 +399,7 @@ int main(int argc, char **argv)
     if (bsk_context_find_device(context, second, &other))
         other = NULL;
     test_graph(context, device);
+    test_graph_entries(context, device);
     test_streams(device, other);
     test_memory_short(device);
     test_events(device);
