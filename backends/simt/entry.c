@@ -47,9 +47,12 @@ bsk_status bski_simt_prepare(void *device, bsk_prepared *prepared, const simt_ne
         return host->fail(host->context, BSK_E_NOMEM, "no memory for a plan");
     memset(s, 0, sizeof *s);
     prepared->state = s;
+    const bsk_dtype dtype = prepared->problem->dtype, type = need->type         ? need->type
+                                                             : dtype == BSK_U16 ? need->u16_as
+                                                                                : dtype;
     for (int k = 0; k < SIMT_MAX_NEEDS && need->kernels[k]; k++) {
-        bsk_status status = d->api->kernel(d, need->file, need->kernels[k],
-                                           prepared->problem->dtype, variant_of(d), &s->kernel[k]);
+        bsk_status status =
+            d->api->kernel(d, need->file, need->kernels[k], type, variant_of(d), &s->kernel[k]);
         if (status) {
             bski_simt_release(device, prepared);
             return status;

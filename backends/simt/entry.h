@@ -19,8 +19,10 @@ enum { SIMT_LANES = 256, SIMT_LONG_LANES = 512, SIMT_MAX_NEEDS = 8 };
 typedef struct simt_need {
     const char *file;
     const char *kernels[SIMT_MAX_NEEDS];
-    bool slots; /* SLOT_ROW, SLOT_COL */
-    bool cols;  /* COL_START, COL_ROW, COL_SLOT */
+    bool slots;       /* SLOT_ROW, SLOT_COL */
+    bool cols;        /* COL_START, COL_ROW, COL_SLOT */
+    bsk_dtype u16_as; /* the type whose kernels serve problems of u16 */
+    bsk_dtype type;   /* of the kernels, where it is not the problem's */
 } simt_need;
 
 enum { SLOT_ROW, SLOT_COL, COL_START, COL_ROW, COL_SLOT, OWN_TABLE, SIMT_TABLES };

@@ -21,7 +21,7 @@ typedef struct simt_queue {
 /* A compiled kernel, owned by the device and cached by it. */
 typedef struct simt_kernel simt_kernel;
 
-enum { SIMT_MAX_BUFFERS = 16 };
+enum { SIMT_MAX_BUFFERS = 48 };
 
 /* One launch: groups along three axes, lanes in a group, buffers in the kernel's order, scalars. */
 typedef struct simt_launch {

@@ -1,7 +1,5 @@
-/* Host side of the dense companions, of block_gather and of adam. */
+/* Host side of the dense companions and of block_gather. */
 #include <backends/simt/entry.h>
-
-#include <math.h>
 
 #include <backends/simt/ops.h>
 
@@ -84,7 +82,7 @@ SIMT_LAUNCH(block_gather)
 
 /* --- embedding_grad --- */
 
-enum { SORT_COUNT, SORT_SCAN, SORT_MOVE, STARTS, PARTS, SUMS };
+enum { SORT_COUNT, SORT_MOVE, STARTS, PARTS, SUMS };
 
 /* What sorting N indices into V rows takes, and the places in the workspace. */
 typedef struct sort_plan {
@@ -93,10 +91,11 @@ typedef struct sort_plan {
     size_t counts, keys[2], values[2], start, partial, bytes;
 } sort_plan;
 
-static bool sort_of(const bsk_embedding_grad_params *p, sort_plan *s)
+/* Each chunk reads the counts of all, which is why wide devices have few. */
+static bool sort_of(const bsk_embedding_grad_params *p, bool wide, sort_plan *s)
 {
     const i64 count = p->index.dims[0], rows = p->dtable.dims[0];
-    const i64 tiles = bski_ceil_div(count, SORT_TILE), each = bski_ceil_div(tiles, 128);
+    const i64 tiles = bski_ceil_div(count, SORT_TILE), each = bski_ceil_div(tiles, wide ? 32 : 128);
     const size_t size = simt_num_size(p->dy.dtype);
     i64 partial;
     *s = (sort_plan){.parts = bski_ceil_div(count, PART_COUNT), .passes = 1};
@@ -121,7 +120,7 @@ SIMT_ACCEPT(embedding_grad)
 {
     const bsk_embedding_grad_params *p = problem->params;
     sort_plan s;
-    if (p->index.dims[0] >= INT32_MAX || p->dtable.dims[0] >= INT32_MAX || !sort_of(p, &s))
+    if (p->index.dims[0] >= INT32_MAX || p->dtable.dims[0] >= INT32_MAX || !sort_of(p, false, &s))
         return BSK_REFUSE_LIMIT;
     return ACCEPT(&p->dy, &p->dtable);
 }
@@ -129,11 +128,11 @@ SIMT_ACCEPT(embedding_grad)
 SIMT_PREPARE(embedding_grad)
 {
     static const simt_need need = {.file = "ops",
-                                   .kernels = {"sort_count", "sort_scan", "sort_move",
-                                               "embedding_starts", "embedding_parts",
-                                               "embedding_grad"}};
+                                   .kernels = {"sort_count", "sort_move", "embedding_starts",
+                                               "embedding_parts", "embedding_grad"}};
+    const simt_device *d = device;
     sort_plan s;
-    if (!sort_of(prepared->problem->params, &s))
+    if (!sort_of(prepared->problem->params, d->wide, &s))
         return BSK_E_NOMEM;
     prepared->workspace_bytes = s.bytes;
     return bski_simt_prepare(device, prepared, &need);
@@ -157,7 +156,6 @@ static bsk_status sort_launch(const bsk_prepared *prepared, void *queue, const s
         const bsk_mem values_out = bsk_mem_at(a->workspace, s->values[pass % 2]);
         const bsk_mem keys_in = pass ? *keys : mem_none(), values_in = pass ? *values : mem_none();
         TRY(LAUNCH(SORT_COUNT, s->chunks, 1, arg, a->index, keys_in, counts));
-        TRY(LAUNCH(SORT_SCAN, s->chunks > 0, 1, arg, counts));
         TRY(LAUNCH(SORT_MOVE, s->chunks, 1, arg, a->index, keys_in, values_in, counts, keys_out,
                    values_out));
         *keys = keys_out;
@@ -173,7 +171,7 @@ SIMT_LAUNCH(embedding_grad)
     const bsk_embedding_grad_args *a = args;
     sort_plan s;
     bsk_mem keys, values;
-    if (!sort_of(p, &s))
+    if (!sort_of(p, d->wide, &s))
         return BSK_E_INTERNAL;
     if (p->dtable.dims[0] == 0)
         return BSK_OK;
@@ -418,74 +416,4 @@ SIMT_LAUNCH(cross_entropy)
     return LAUNCH_LANES(0, lanes, bski_simt_groups_most(d, arg.rows, resident), 1, arg, a->logits,
                         a->labels, mem_of(&p->loss, a->loss), mem_of(&p->dlogits, a->dlogits),
                         mem_of(&p->dloss, a->dloss));
-}
-
-/* --- adam --- */
-
-enum { STEP, LIVE };
-
-SIMT_RELEASE(adam)
-
-SIMT_ACCEPT(adam)
-{
-    const bsk_adam_params *p = problem->params;
-    return ACCEPT(&p->param, &p->grad, &p->copy);
-}
-
-SIMT_PREPARE(adam)
-{
-    static const simt_need need = {.file = "ops", .kernels = {"adam", "adam_live"}};
-    const bsk_adam_params *p = prepared->problem->params;
-    size_t at;
-    if (p->lazy && !bski_simt_space(&prepared->workspace_bytes, p->param.dims[0], sizeof(i32), &at))
-        return BSK_E_NOMEM;
-    return bski_simt_prepare(device, prepared, &need);
-}
-
-static adam_arg adam_of(const bsk_prepared *prepared, const bsk_adam_args *a)
-{
-    const bsk_adam_params *p = prepared->problem->params;
-    const double step = (double)a->step;
-    const double correction = sqrt(1 - pow(p->beta2, step)) / (1 - pow(p->beta1, step));
-    return (adam_arg){
-        .beta1 = num(prepared, p->beta1),
-        .rest1 = num(prepared, 1 - p->beta1),
-        .beta2 = num(prepared, p->beta2),
-        .rest2 = num(prepared, 1 - p->beta2),
-        .eps = num(prepared, p->eps),
-        .grad_scale = num(prepared, a->grad_scale != 0 ? a->grad_scale : 1),
-        .rate = num(prepared, a->lr * correction),
-        .decay = num(prepared, a->lr * a->weight_decay),
-        .clip_sigma = num(prepared, a->clip_sigma),
-        .grad_type = (i32)p->grad.dtype,
-        .copy_type = (i32)p->copy.dtype,
-    };
-}
-
-SIMT_LAUNCH(adam)
-{
-    const simt_device *d = queue_device(queue);
-    const bsk_adam_params *p = prepared->problem->params;
-    const bsk_adam_args *a = args;
-    const bsk_dtype type = p->param.dtype;
-    const bsk_mem gate = mem_of(&p->gate, a->gate), copy = mem_of(&p->copy, a->copy);
-    const bsk_mem live = p->lazy ? a->workspace : mem_none();
-    const bool by_row = gate.kind != BSK_MEM_NULL || p->lazy;
-    i64 member = 1; /* elements of one member of the first dimension */
-    for (int32_t i = 1; i < p->param.rank; i++)
-        member *= p->param.dims[i];
-    adam_arg arg = adam_of(prepared, a);
-    arg.rows = by_row ? p->param.dims[0] : 1;
-    arg.cols = by_row ? member : p->param.dims[0] * member;
-    const bsk_mem views[] = {a->param, a->grad, a->m, a->v, copy};
-    arg.vector = true;
-    for (size_t i = 0; i < sizeof views / sizeof *views; i++)
-        arg.vector &= bski_simt_vector_rows(d, type, views[i], arg.rows, arg.cols);
-    if (p->lazy) {
-        const adam_live_arg rows = {
-            .rows = arg.rows, .cols = arg.cols, .grad_type = arg.grad_type, .vector = arg.vector};
-        TRY(LAUNCH(LIVE, bski_simt_groups_most(d, rows.rows, 16), 1, rows, a->grad, live));
-    }
-    return LAUNCH(STEP, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->param, a->grad,
-                  a->m, a->v, mem_of(&p->norm_scale, a->norm_scale), gate, copy, live);
 }

@@ -1,5 +1,5 @@
-/* Kernels of the dense companions and the optimizers. The host's side (ops.c, adam.c) includes this
- * file without SIMT_T for the structs of scalars. */
+/* Kernels of the dense companions. The host's side (ops.c) includes this file without SIMT_T for
+ * the structs of scalars. */
 #ifndef BSKI_SIMT_OPS_H
 #define BSKI_SIMT_OPS_H
 
@@ -35,15 +35,10 @@ typedef struct embedding_grad_arg {
     i32 packed, pad; /* dy: whole runs, aligned, of the kernel's type */
 } embedding_grad_arg;
 
-/* Values of bsk_act. */
-enum {
-    ACT_NONE = 0,
-    ACT_RELU = 1,
-    ACT_GELU = 2,
-    ACT_GELU_ERF = 3,
-    ACT_SILU = 4,
-    ACT_QUICK_GELU = 5
-};
+/* A run of the table and the positions of its row in the sorted list. */
+typedef struct embedding_place {
+    i32 row, run, first, last;
+} embedding_place;
 
 /* `packed`: the common case, in which all runs are whole, aligned and of one type, the bias too.
  * Its loops hold runs as they were loaded, so that registers have room for several under way. */
@@ -82,17 +77,6 @@ typedef struct cross_entropy_arg {
     i32 use_ignore_index, label_type, dlogits_type, vector, dlogits_vector;
 } cross_entropy_arg;
 
-typedef struct adam_arg {
-    i64 rows, cols;
-    i64 beta1, rest1, beta2, rest2, eps, grad_scale, rate, decay, clip_sigma; /* NUM */
-    i32 grad_type, copy_type, vector;
-} adam_arg;
-
-typedef struct adam_live_arg {
-    i64 rows, cols;
-    i32 grad_type, vector;
-} adam_live_arg;
-
 #endif
 
 #ifdef SIMT_T
@@ -113,6 +97,8 @@ typedef struct adam_live_arg {
 #define UNDERWAY (VEC == 8 ? 2 : 4)
 
 #include "ops_embedding.h"
+
+#include "ops_act.h"
 
 #include "ops_bias.h"
 

@@ -1,62 +1,5 @@
 /* Kernels of bias_act and bias_act_grad, for the type that type.h set. */
 
-#undef SQRT_2_OVER_PI
-#undef SQRT_1_OVER_2
-#define SQRT_2_OVER_PI ((R)0.79788456080286535588)
-#define SQRT_1_OVER_2  ((R)0.70710678118654752440)
-
-/* The normal distribution's function. */
-#if LANES > 1
-DEVICE_APART
-#else
-DEVICE
-#endif
-R NAME(normal_cdf)(R x)
-{
-    return (R)0.5 * MATH(erfc)(-x * SQRT_1_OVER_2);
-}
-
-/* Activations x * sigmoid(v(x)): v(x) * log2(e), and v'(x). */
-DEVICE R NAME(act_argument)(i32 act, R x, R *slope)
-{
-    const R twice = 2 * SQRT_2_OVER_PI, cubic = (R)0.044715;
-    if (act == ACT_GELU) {
-        *slope = FMA(3 * twice * cubic, x * x, twice);
-        return x * FMA(exp_scale * twice * cubic, x * x, exp_scale * twice);
-    }
-    *slope = act == ACT_SILU ? (R)1 : (R)1.702;
-    return exp_scale * *slope * x;
-}
-
-DEVICE R NAME(act_of)(i32 act, R x)
-{
-    R slope;
-    if (act == ACT_NONE)
-        return x;
-    if (act == ACT_RELU)
-        return x <= 0 ? (R)0 : x; /* keeps NaN */
-    if (act == ACT_GELU_ERF)
-        return x * NAME(normal_cdf)(x);
-    return NAME(fast_divide)(x, 1 + NAME(fast_exp2)(-NAME(act_argument)(act, x, &slope)));
-}
-
-DEVICE R NAME(act_slope)(i32 act, R x)
-{
-    if (act == ACT_NONE)
-        return 1;
-    if (act == ACT_RELU)
-        return x > 0 ? (R)1 : x <= 0 ? (R)0 : x;
-    if (act == ACT_GELU_ERF)
-        return NAME(normal_cdf)(x) +
-               x * ((R)0.5 * SQRT_2_OVER_PI) * NAME(fast_exp)((R)-0.5 * x * x);
-    /* sigmoid(v) and sigmoid(-v), both without cancellation; NaN if v is */
-    R slope;
-    const R v = NAME(act_argument)(act, x, &slope), t = NAME(fast_exp2)(-MATH(fabs)(v));
-    const R high = NAME(fast_divide)(1, 1 + t), low = t * high, bend = high * low;
-    const R sigmoid = v >= 0 ? high : low;
-    return bend > 0 ? FMA(x * bend, slope, sigmoid) : sigmoid;
-}
-
 /* Adds the bias to a run. */
 DEVICE void NAME(bias_add)(i32 on, const GLOBAL R *bias, const walk *w, i32 count, i32 vector, R *v)
 {
@@ -75,50 +18,25 @@ DEVICE void NAME(bias_add)(i32 on, const GLOBAL R *bias, const walk *w, i32 coun
 }
 
 #if LANES > 1
-DEVICE void NAME(bias_add_packed)(i32 on, const GLOBAL R *bias, i64 row, i64 run, R *v)
+/* The bias of a run. */
+DEVICE void NAME(bias_load_packed)(i32 on, const GLOBAL R *bias, i64 row, i64 run, R *b)
 {
-    R b[VEC];
     if (on == BIAS_COL)
         NAME(load_run)(R_TYPE, bias, run * VEC, b);
     UNROLL
     for (i32 e = 0; e < VEC; e++)
-        v[e] += on == BIAS_COL ? b[e] : on == BIAS_ROW ? bias[row] : (R)0;
+        b[e] = on == BIAS_COL ? b[e] : on == BIAS_ROW ? bias[row] : (R)0;
+}
+
+DEVICE void NAME(bias_add_packed)(i32 on, const GLOBAL R *bias, i64 row, i64 run, R *v)
+{
+    R b[VEC];
+    NAME(bias_load_packed)(on, bias, row, run, b);
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        v[e] += b[e];
 }
 #endif
-
-/* Branches on act once for a run. */
-DEVICE void NAME(act_run)(i32 act, R *v)
-{
-#define EACH(code)                                                                                 \
-    if (act == code) {                                                                             \
-        UNROLL                                                                                     \
-        for (i32 e = 0; e < VEC; e++)                                                              \
-            v[e] = NAME(act_of)(code, v[e]);                                                       \
-    }
-    EACH(ACT_RELU)
-    EACH(ACT_GELU)
-    EACH(ACT_GELU_ERF)
-    EACH(ACT_SILU)
-    EACH(ACT_QUICK_GELU)
-#undef EACH
-}
-
-/* d *= act'(v), element by element. */
-DEVICE void NAME(slope_run)(i32 act, const R *v, R *d)
-{
-#define EACH(code)                                                                                 \
-    if (act == code) {                                                                             \
-        UNROLL                                                                                     \
-        for (i32 e = 0; e < VEC; e++)                                                              \
-            d[e] *= NAME(act_slope)(code, v[e]);                                                   \
-    }
-    EACH(ACT_RELU)
-    EACH(ACT_GELU)
-    EACH(ACT_GELU_ERF)
-    EACH(ACT_SILU)
-    EACH(ACT_QUICK_GELU)
-#undef EACH
-}
 
 KERNEL(bias_act, LANES)
 (BUF(const T, x), BUF(const R, bias), BUF(u8, y), const bias_act_arg a)
@@ -187,14 +105,16 @@ DEVICE void NAME(slope_load)(const bias_act_grad_arg *a, const GLOBAL T *dy, con
         q[1] = *(const GLOBAL u32x4 *)((const GLOBAL T *)x + row * a->x_row + run * VEC);
 }
 
-DEVICE void NAME(slope_packed)(const bias_act_grad_arg *a, const GLOBAL R *bias, GLOBAL u8 *dx,
-                               i64 row, i64 run, const u32x4 *q, R *d)
+DEVICE void NAME(slope_packed)(const bias_act_grad_arg *a, const R *b, GLOBAL u8 *dx, i64 row,
+                               i64 run, const u32x4 *q, R *d)
 {
     R v[VEC];
     NAME(unpack_run)(q[0], d);
     if (a->act != ACT_NONE) {
         NAME(unpack_run)(q[1], v);
-        NAME(bias_add_packed)(a->bias, bias, row, run, v);
+        UNROLL
+        for (i32 e = 0; e < VEC; e++)
+            v[e] += b[e];
         NAME(slope_run)(a->act, v, d);
     }
     if (dx)
@@ -230,8 +150,11 @@ KERNEL(bias_act_grad, LANES)
             walk_next(&w);
         }
         UNROLL
-        for (i32 u = 0; u < 2; u++)
-            NAME(slope_packed)(&a, bias, dx, at[u].row, at[u].run, q[u], d);
+        for (i32 u = 0; u < 2; u++) {
+            R b[VEC];
+            NAME(bias_load_packed)(a.bias, bias, at[u].row, at[u].run, b);
+            NAME(slope_packed)(&a, b, dx, at[u].row, at[u].run, q[u], d);
+        }
     }
 #endif
     NO_UNROLL
@@ -240,6 +163,10 @@ KERNEL(bias_act_grad, LANES)
         NAME(slope_store)(&a, &w, dx, d);
     }
 }
+
+/* Rows that a lane of the next kernel has under way. */
+#undef ROWS_UNDERWAY
+#define ROWS_UNDERWAY 2
 
 /* dx, where given, and partial sums of it; features are columns. Group (i, j): runs from
  * i * lanes_run on, share j of the rows. */
@@ -264,15 +191,19 @@ KERNEL(bias_act_grad_cols, LANES)
     for (i32 e = 0; e < VEC; e++)
         sum[e] = 0;
 #if LANES > 1
+    R b[VEC];
+    if (a.packed && w.row < end)
+        NAME(bias_load_packed)(a.bias, bias, w.row, w.run, b);
     NO_UNROLL
-    for (; a.packed && w.row + lanes_row < end; w.row += 2 * lanes_row) {
-        u32x4 q[2][2];
+    for (; a.packed && w.row + (ROWS_UNDERWAY - 1) * lanes_row < end;
+         w.row += ROWS_UNDERWAY * lanes_row) {
+        u32x4 q[ROWS_UNDERWAY][2];
         UNROLL
-        for (i32 u = 0; u < 2; u++)
+        for (i32 u = 0; u < ROWS_UNDERWAY; u++)
             NAME(slope_load)(&a, dy, x, w.row + u * lanes_row, w.run, q[u]);
         UNROLL
-        for (i32 u = 0; u < 2; u++) {
-            NAME(slope_packed)(&a, bias, dx, w.row + u * lanes_row, w.run, q[u], d);
+        for (i32 u = 0; u < ROWS_UNDERWAY; u++) {
+            NAME(slope_packed)(&a, b, dx, w.row + u * lanes_row, w.run, q[u], d);
             UNROLL
             for (i32 e = 0; e < VEC; e++)
                 sum[e] += d[e];
@@ -320,6 +251,9 @@ KERNEL(bias_act_grad_rows, LANES)
     w.run = GROUP(1) * a.share + LANE;
     R sum = 0, d[VEC];
 #if LANES > 1
+    R b[VEC];
+    if (a.packed && w.run < end)
+        NAME(bias_load_packed)(a.bias, bias, w.row, w.run, b);
     NO_UNROLL
     for (; a.packed && w.run + a.lanes_run < end; w.run += 2 * a.lanes_run) {
         u32x4 q[2][2];
@@ -328,7 +262,7 @@ KERNEL(bias_act_grad_rows, LANES)
             NAME(slope_load)(&a, dy, x, w.row, w.run + u * a.lanes_run, q[u]);
         UNROLL
         for (i32 u = 0; u < 2; u++) {
-            NAME(slope_packed)(&a, bias, dx, w.row, w.run + u * a.lanes_run, q[u], d);
+            NAME(slope_packed)(&a, b, dx, w.row, w.run + u * a.lanes_run, q[u], d);
             R part = 0;
             UNROLL
             for (i32 e = 0; e < VEC; e++)

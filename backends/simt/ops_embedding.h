@@ -113,53 +113,26 @@ KERNEL(sort_count, LANES)
         counts[GROUP(0) * SORT_DIGITS + d] = sum[d];
 }
 
-/* Counts become positions: digit by digit, within a digit chunk by chunk. One group. */
-KERNEL(sort_scan, LANES)(BUF(i32, counts), const sort_arg a)
+/* How often digit d occurs in all chunks, and in those before `chunk`. */
+DEVICE i32 NAME(sort_before)(const GLOBAL i32 *counts, i32 chunks, i32 chunk, i32 d, i32 *before)
 {
-    LOCAL i32 start[SORT_DIGITS + 1];
-    OPEN(i32, counts);
-    for (i32 d = LANE; d < SORT_DIGITS; d += LANES) {
-        const GLOBAL i32 *mine = counts + d;
-        i32 sum = 0;
-        for (i32 c = 0; c < a.chunks; c += 32) {
-            UNROLL
-            for (i32 u = 0; u < 32; u++)
-                sum += c + u < a.chunks ? mine[(c + u) * SORT_DIGITS] : 0;
-        }
-        start[d + 1] = sum;
-    }
-    SYNC();
-    if (LANE == 0)
-        start[0] = 0;
-#if LANES == 1
-    for (i32 d = 0; d < SORT_DIGITS; d++)
-        start[d + 1] += start[d];
-#else
-    for (i32 step = 1; step < SORT_DIGITS; step *= 2) {
-        const i32 before = LANE >= step ? start[LANE + 1 - step] : 0;
-        SYNC();
-        start[LANE + 1] += before;
-        SYNC();
-    }
-#endif
-    for (i32 d = LANE; d < SORT_DIGITS; d += LANES) {
-        GLOBAL i32 *mine = counts + d;
-        i32 sum = start[d];
-        for (i32 c = 0; c < a.chunks; c += 32) {
-            i32 count[32];
-            UNROLL
-            for (i32 u = 0; u < 32; u++)
-                count[u] = c + u < a.chunks ? mine[(c + u) * SORT_DIGITS] : 0;
-            UNROLL
-            for (i32 u = 0; u < 32; u++)
-                if (c + u < a.chunks) {
-                    mine[(c + u) * SORT_DIGITS] = sum;
-                    sum += count[u];
-                }
+    i32 sum = 0, first = 0;
+    for (i32 c = 0; c < chunks; c += 32) {
+        i32 count[32];
+        UNROLL
+        for (i32 u = 0; u < 32; u++)
+            count[u] = c + u < chunks ? counts[(c + u) * SORT_DIGITS + d] : 0;
+        UNROLL
+        for (i32 u = 0; u < 32; u++) {
+            sum += count[u];
+            first += c + u < chunk ? count[u] : 0;
         }
     }
+    *before = first;
+    return sum;
 }
 
+/* Positions: digit by digit, within a digit chunk by chunk. */
 KERNEL(sort_move, LANES)
 (BUF(const u8, index), BUF(const i32, keys), BUF(const i32, values), BUF(const i32, counts),
  BUF(i32, keys_out), BUF(i32, values_out), const sort_arg a)
@@ -172,10 +145,31 @@ KERNEL(sort_move, LANES)
     OPEN(const i32, counts);
     OPEN(i32, keys_out);
     OPEN(i32, values_out);
-    for (i32 d = LANE; d < SORT_DIGITS; d += LANES)
-        next[d] = counts[GROUP(0) * SORT_DIGITS + d];
+    const i32 chunk = (i32)GROUP(0);
+#if LANES == 1
+    for (i32 d = 0, start = 0; d < SORT_DIGITS; d++) {
+        i32 before;
+        const i32 sum = NAME(sort_before)(counts, a.chunks, chunk, d, &before);
+        next[d] = start + before;
+        start += sum;
+    }
+#else
+    i32 before;
+    const i32 own = NAME(sort_before)(counts, a.chunks, chunk, LANE, &before);
+    i32 sum = own; /* becomes that of all digits up to this one */
+    tile[LANE] = sum;
+    SYNC();
+    for (i32 step = 1; step < SORT_DIGITS; step *= 2) {
+        sum += LANE >= step ? tile[LANE - step] : 0;
+        SYNC();
+        tile[LANE] = sum;
+        SYNC();
+    }
+    next[LANE] = sum - own + before;
+#endif
     for (i32 t = 0; t < a.tiles; t++) {
         const i64 first = (GROUP(0) * a.tiles + t) * SORT_TILE;
+        SYNC();
         NAME(sort_tile)(&a, index, keys, first, tile);
         SYNC();
         for (i32 l = LANE; l < SORT_TILE && first + l < a.count; l += LANES) {
@@ -184,9 +178,8 @@ KERNEL(sort_move, LANES)
             values_out[to] = a.first ? (i32)(first + l) : values[first + l];
         }
         SYNC();
-        for (i32 d = LANE; d < SORT_DIGITS; d += LANES)
+        for (i32 d = LANE; t + 1 < a.tiles && d < SORT_DIGITS; d += LANES)
             next[d] += NAME(sort_matches)(tile, SORT_TILE, d);
-        SYNC();
     }
 }
 
@@ -198,22 +191,33 @@ KERNEL(embedding_starts, LANES)
     OPEN(i32, start);
     for (walk w = walk_start(a.rows + 1, 1, 1); w.left > 0; walk_next(&w)) {
         i64 low = 0, high = a.count;
-        while (low < high) {
-            const i64 middle = (low + high) / 2;
-            if (keys[middle] < w.row)
-                low = middle + 1;
-            else
-                high = middle;
+        while (low < high) { /* sixteen places at a time, since one costs as much */
+            const i64 step = (high - low + 15) / 16;
+            i32 below = 0;
+            UNROLL
+            for (i32 k = 1; k <= 16; k++)
+                below += low + k * step <= high && keys[low + k * step - 1] < w.row;
+            const i64 end = low + (below + 1) * step - 1;
+            low += below * step;
+            high = end < high ? end : high;
         }
         start[w.row] = (i32)low;
     }
 }
 
+/* The rows of dy at positions first .. last - 1 of the sorted list, as many as `ways`. */
+DEVICE void NAME(embedding_rows)(const GLOBAL i32 *values, i64 first, i64 last, i32 ways, i32 *rows)
+{
+    UNROLL
+    for (i32 u = 0; u < ways; u++)
+        rows[u] = first + u < last ? values[first + u] : 0;
+}
+
 /* The sum of dy over positions first .. last - 1 of the sorted list, in that order; `ways` (8
- * at most) are under way. */
+ * at most) are under way. The rows of the first ones are known. */
 DEVICE void NAME(embedding_sum)(const embedding_grad_arg *a, const GLOBAL u8 *dy,
                                 const GLOBAL i32 *values, i64 first, i64 last, i64 col, i32 ways,
-                                R *sum)
+                                i32 *rows, R *sum)
 {
     const i32 count = run_length(a->cols, col, VEC);
     for (i32 e = 0; e < VEC; e++)
@@ -225,7 +229,8 @@ DEVICE void NAME(embedding_sum)(const embedding_grad_arg *a, const GLOBAL u8 *dy
         UNROLL
         for (i32 u = 0; u < ways; u++)
             if (p + u < last)
-                q[u] = NAME(load_raw)((const GLOBAL T *)dy + (i64)values[p + u] * a->dy_row + col);
+                q[u] = NAME(load_raw)((const GLOBAL T *)dy + (i64)rows[u] * a->dy_row + col);
+        NAME(embedding_rows)(values, p + ways, last, ways, rows);
         UNROLL
         for (i32 u = 0; u < ways; u++)
             if (p + u < last)
@@ -286,13 +291,26 @@ KERNEL(embedding_parts, LANES)
             continue;
         const i64 first = start[row] > part ? start[row] : part;
         const i64 last = start[row + 1] < end ? start[row + 1] : end;
+        i32 rows[8];
         R sum[VEC];
-        NAME(embedding_sum)(&a, dy, values, first, last, w.run * VEC, 8, sum);
+        NAME(embedding_rows)(values, first, last, 8, rows);
+        NAME(embedding_sum)(&a, dy, values, first, last, w.run * VEC, 8, rows, sum);
         const i32 count = run_length(a.cols, w.run * VEC, VEC);
         for (i32 e = 0; e < VEC; e++)
             if (e < count)
                 partial[w.row * a.cols + w.run * VEC + e] = sum[e];
     }
+}
+
+/* Where a walk is, and the positions of that table row; past its end row is -1. */
+DEVICE void NAME(embedding_visit)(const GLOBAL i32 *start, walk *w, embedding_place *at)
+{
+    const i32 more = w->left > 0;
+    at->row = more ? (i32)w->row : -1;
+    at->run = (i32)w->run;
+    at->first = more ? start[w->row] : 0;
+    at->last = more ? start[w->row + 1] : 0;
+    walk_next(w);
 }
 
 /* dtable = alpha * sum + beta * dtable, for a run. */
@@ -320,18 +338,27 @@ KERNEL(embedding_grad, LANES)
     OPEN(const i32, start);
     OPEN(const R, partial);
     OPEN(u8, dtable);
+    /* While a run is summed, the rows of dy for the next one are under way, and where those of the
+     * one after begin, at which the walk is. */
     walk w = walk_start(a.rows, a.cols, VEC);
-    i64 first = w.left > 0 ? start[w.row] : 0, last = w.left > 0 ? start[w.row + 1] : 0;
-    while (w.left > 0) {
-        const i64 row = w.row, col = w.run * VEC, from = first, to = last;
+    embedding_place next, after;
+    i32 next_rows[4];
+    NAME(embedding_visit)(start, &w, &next);
+    NAME(embedding_visit)(start, &w, &after);
+    NAME(embedding_rows)(values, next.first, next.last, 4, next_rows);
+    while (next.row >= 0) {
+        const i64 row = next.row, col = (i64)next.run * VEC;
+        const i32 from = next.first, to = next.last;
+        i32 rows[4];
         R sum[VEC];
-        walk_next(&w);
-        if (w.left > 0) { /* under way while this run is summed */
-            first = start[w.row];
-            last = start[w.row + 1];
-        }
+        UNROLL
+        for (i32 u = 0; u < 4; u++)
+            rows[u] = next_rows[u];
+        next = after;
+        NAME(embedding_rows)(values, next.first, next.last, 4, next_rows);
+        NAME(embedding_visit)(start, &w, &after);
         if (to - from <= PART_COUNT)
-            NAME(embedding_sum)(&a, dy, values, from, to, col, 4, sum);
+            NAME(embedding_sum)(&a, dy, values, from, to, col, 4, rows, sum);
         else
             NAME(embedding_join)(&a, partial, from, to, col, sum);
         NAME(embedding_put)(&a, dtable, row, col, sum);

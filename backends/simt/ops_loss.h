@@ -1,4 +1,4 @@
-/* Kernels of cross_entropy and adam, for the type that type.h set. */
+/* Kernels of cross_entropy, for the type that type.h set. */
 
 #undef LOWEST
 #define LOWEST (-(R)INFINITY)
@@ -219,78 +219,3 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
  * is kept of a row, local memory is well below 32 KiB. */
 CROSS_ENTROPY(cross_entropy, LANES, 0)
 CROSS_ENTROPY(cross_entropy_long, LONG_LANES, LONG_LANES == 1 ? 0 : 3)
-
-/* ================================================================================ adam ==== */
-#if SIMT_CODE <= 2 /* moments are f32 or f64 */
-
-/* live[k] = 1 if the gradient of row k has an element that is not 0. */
-KERNEL(adam_live, LANES)(BUF(const u8, grad), BUF(i32, live), const adam_live_arg a)
-{
-    LOCAL R scratch[LANES];
-    OPEN(const u8, grad);
-    OPEN(i32, live);
-    for (i64 k = GROUP(0); k < a.rows; k += GROUPS(0)) {
-        R any = 0;
-        for (i64 col = (i64)LANE * VEC; col < a.cols; col += LANES * VEC) {
-            R g[VEC];
-            NAME(load_part)
-            (a.grad_type, grad, k * a.cols + col, 1, run_length(a.cols, col, VEC), a.vector, g);
-            UNROLL
-            for (i32 e = 0; e < VEC; e++)
-                any = g[e] != 0 ? (R)1 : any;
-        }
-        any = NAME(tree_max)(scratch, LANE, LANES, any);
-        if (LANE == 0)
-            live[k] = any != 0;
-    }
-}
-
-KERNEL(adam, LANES)
-(BUF(T, param), BUF(const u8, grad), BUF(T, m), BUF(T, v), BUF(const f32, norm_scale),
- BUF(const f32, gate), BUF(u8, copy), BUF(const i32, live), const adam_arg a)
-{
-    OPEN(T, param);
-    OPEN(const u8, grad);
-    OPEN(T, m);
-    OPEN(T, v);
-    OPEN(const f32, norm_scale);
-    OPEN(const f32, gate);
-    OPEN(u8, copy);
-    OPEN(const i32, live);
-    const f32 norm = norm_scale ? norm_scale[0] : 1;
-    if (norm == 0 || norm - norm != 0) /* infinite or NaN */
-        return;
-    const R beta1 = NUM(a.beta1), rest1 = NUM(a.rest1), beta2 = NUM(a.beta2);
-    const R rest2 = NUM(a.rest2), eps = NUM(a.eps), rate = NUM(a.rate), decay = NUM(a.decay);
-    const R grad_scale = NUM(a.grad_scale) * norm, clip = NUM(a.clip_sigma);
-    for (walk w = walk_start(a.rows, a.cols, VEC); w.left > 0; walk_next(&w)) {
-        if ((gate && gate[w.row] == 0) || (live && !live[w.row]))
-            continue;
-        const i64 i = w.row * a.cols + w.run * VEC;
-        const i32 count = run_length(a.cols, w.run * VEC, VEC);
-        R g[VEC], mv[VEC], vv[VEC], pv[VEC];
-        NAME(load_part)(a.grad_type, grad, i, 1, count, a.vector, g);
-        NAME(load_part)(SIMT_CODE, m, i, 1, count, a.vector, mv);
-        NAME(load_part)(SIMT_CODE, v, i, 1, count, a.vector, vv);
-        NAME(load_part)(SIMT_CODE, param, i, 1, count, a.vector, pv);
-        UNROLL
-        for (i32 e = 0; e < VEC; e++) {
-            R x = g[e] * grad_scale;
-            vv[e] = beta2 * vv[e] + rest2 * x * x;
-            const R sigma = MATH(sqrt)(vv[e]);
-            if (clip > 0) {
-                x = x < -clip * sigma ? -clip * sigma : x;
-                x = x > clip * sigma ? clip * sigma : x;
-            }
-            mv[e] = beta1 * mv[e] + rest1 * x;
-            pv[e] -= rate * (mv[e] / (sigma + eps)) + decay * pv[e];
-        }
-        NAME(store_part)(SIMT_CODE, v, i, 1, count, a.vector, vv);
-        NAME(store_part)(SIMT_CODE, m, i, 1, count, a.vector, mv);
-        NAME(store_part)(SIMT_CODE, param, i, 1, count, a.vector, pv);
-        if (copy)
-            NAME(store_part)(a.copy_type, copy, i, 1, count, a.vector, pv);
-    }
-}
-
-#endif

@@ -3,17 +3,12 @@
 #ifndef BSKI_SIMT_PHILOX_H
 #define BSKI_SIMT_PHILOX_H
 
-/* Words a and b of the pair that element i shares with its neighbour i ^ 1, and element i's own
- * word of the four of its counter. */
-typedef struct philox_words {
-    u32 a, b, own;
-} philox_words;
-
-DEVICE philox_words philox(u64 seed, u64 offset, u64 i)
+/* The four words of a counter: those of elements 4 index to 4 index + 3. */
+DEVICE void philox_block(u64 seed, u64 offset, u64 index, u32 *word)
 {
-    const u64 index = i / 4;
     u32 k0 = (u32)seed, k1 = (u32)(seed >> 32), c0 = (u32)index, c1 = (u32)(index >> 32);
     u32 c2 = (u32)offset, c3 = (u32)(offset >> 32);
+    UNROLL
     for (i32 round = 0; round < 10; round++) {
         const u64 p0 = (u64)0xD2511F53u * c0, p1 = (u64)0xCD9E8D57u * c2;
         const u32 n0 = (u32)(p1 >> 32) ^ c1 ^ k0, n2 = (u32)(p0 >> 32) ^ c3 ^ k1;
@@ -24,9 +19,25 @@ DEVICE philox_words philox(u64 seed, u64 offset, u64 i)
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
+    word[0] = c0;
+    word[1] = c1;
+    word[2] = c2;
+    word[3] = c3;
+}
+
+/* Words a and b of the pair that element i shares with its neighbour i ^ 1, and element i's own
+ * word of the four of its counter. */
+typedef struct philox_words {
+    u32 a, b, own;
+} philox_words;
+
+DEVICE philox_words philox(u64 seed, u64 offset, u64 i)
+{
+    u32 c[4];
     philox_words w;
-    w.a = i & 2 ? c2 : c0;
-    w.b = i & 2 ? c3 : c1;
+    philox_block(seed, offset, i / 4, c);
+    w.a = i & 2 ? c[2] : c[0];
+    w.b = i & 2 ? c[3] : c[1];
     w.own = i & 1 ? w.b : w.a;
     return w;
 }

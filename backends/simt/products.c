@@ -1,195 +1,9 @@
 /* The host side of the products: which kernel in which tiles, with which tables and workspace. */
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
+#include <backends/simt/products_host.h>
 
-#include <backends/simt/launch.h>
-#include <common/checked.h>
-#include <common/dtype.h>
-
-typedef int64_t i64;
-typedef int32_t i32;
-#include "products_arg.h"
-
-/* What one group computes, as in the kernels: lanes, and tiles of rows x columns. */
-enum {
-    LANES = 128,
-    WIDE_ROWS = 32,
-    DSD_WIDE_COLS = 64,
-    DSD_WIDE_PANEL = 32,
-    SPREAD_TILE = 32,
-    SUM_COLS = 32,
-    NORM_ROWS = 32,
-    PRODUCT_ROWS = 8,
-    PRODUCT_COLS = 16
-};
-/* What the tiled kernels need, and the largest grid that every device takes. */
-enum { LOCAL_BYTES = 32 << 10, MAX_GROUPS = INT32_MAX };
-/* Sums in parts, for enough groups: groups of each compute unit, parts, terms of a part. */
-enum { UNIT_GROUPS = 32, MAX_SPLITS = 64, MIN_TERMS = 256 };
-
-#define TRY(expression)                                                                            \
-    do {                                                                                           \
-        bsk_status try_status = (expression);                                                      \
-        if (try_status)                                                                            \
-            return try_status;                                                                     \
-    } while (0)
-
-#define ENTRY(op)                                                                                  \
-    bsk_reason simt_##op##_accept(const bsk_problem *problem, const bsk_device_props *props);      \
-    bsk_status simt_##op##_prepare(void *device, bsk_prepared *prepared);                          \
-    bsk_status simt_##op##_launch(const bsk_prepared *prepared, void *queue, const void *args);    \
-    void simt_##op##_release(void *device, bsk_prepared *prepared);
 ENTRY(dsd)
 ENTRY(sdd)
-ENTRY(reduced_wgrad)
-
-/* --- Shared --- */
-
-static size_t real_bytes(bsk_dtype dtype)
-{
-    return dtype == BSK_F64 ? sizeof(double) : sizeof(float);
-}
-
-/* A scalar in the form of NUM. */
-static i64 real_bits(bsk_dtype dtype, double v)
-{
-    i64 bits = 0;
-    float f = (float)v;
-    if (dtype == BSK_F64)
-        memcpy(&bits, &v, sizeof v);
-    else
-        memcpy(&bits, &f, sizeof f);
-    return bits;
-}
-
-static i64 clamp(i64 v, i64 low, i64 high)
-{
-    return v < low ? low : v > high ? high : v;
-}
-
-/* The product of three counts, if every device takes such a grid. */
-static bool grid_size(i64 a, i64 b, i64 c, i64 *groups)
-{
-    i64 n;
-    if (!bski_mul_i64(a, b, &n) || !bski_mul_i64(n, c, &n) || n > MAX_GROUPS)
-        return false;
-    *groups = n;
-    return true;
-}
-
-/* Bytes of `count` members of rows x cols numbers, as a multiple of a cache line. */
-static bool plane_size(i64 count, i64 rows, i64 cols, bsk_dtype dtype, size_t *bytes)
-{
-    i64 n;
-    if (!bski_mul_i64(count, rows, &n) || !bski_mul_i64(n, cols, &n) ||
-        !bski_mul_i64(n, (i64)real_bytes(dtype), &n) || !bski_add_i64(n, 63, &n))
-        return false;
-    *bytes = (size_t)(n / 64 * 64);
-    return true;
-}
-
-static bool device_fits(const bsk_device_props *props)
-{
-    return props->max_group >= LANES && props->local_bytes >= LOCAL_BYTES;
-}
-
-static bool dtype_runs(const bsk_device_props *props, bsk_dtype dtype)
-{
-    return dtype == BSK_NONE || props->dtypes & BSK_DTYPE_BIT(dtype);
-}
-
-static bsk_status limit_fail(const simt_device *d, const char *op)
-{
-    return d->host->fail(d->host->context, BSK_E_UNSUPPORTED,
-                         "%s: the problem needs more groups or workspace than can be counted", op);
-}
-
-/* Zero-filled state of a plan. */
-static bsk_status state_new(const simt_device *d, size_t bytes, bsk_prepared *prepared)
-{
-    const bsk_allocator *allocator = &d->host->allocator;
-    void *state = allocator->resize(allocator->user, NULL, bytes);
-    if (!state)
-        return d->host->fail(d->host->context, BSK_E_NOMEM, "no memory for a plan's state");
-    memset(state, 0, bytes);
-    prepared->state = state;
-    return BSK_OK;
-}
-
-static void state_free(const simt_device *d, bsk_prepared *prepared)
-{
-    const bsk_allocator *allocator = &d->host->allocator;
-    allocator->resize(allocator->user, prepared->state, 0);
-    prepared->state = NULL;
-}
-
-/* A table of the layout in device memory; empty ones are never read. */
-static bsk_status table_put(simt_device *d, const void *data, i64 count, size_t size, bsk_mem *mem)
-{
-    return count > 0 ? d->api->table(d, data, (size_t)count * size, mem) : BSK_OK;
-}
-
-static void table_drop(simt_device *d, bsk_mem *mem)
-{
-    if (mem->kind != BSK_MEM_NULL)
-        d->api->table_free(d, mem);
-}
-
-static i64 tile_lanes(const simt_device *d)
-{
-    return d->wide ? 1 : LANES;
-}
-
-static bsk_status launch(simt_queue *queue, const simt_kernel *kernel, i64 groups, i64 lanes,
-                         const bsk_mem *buffers, i32 count, const void *scalars, size_t bytes)
-{
-    simt_launch l = {.groups = {groups, 1, 1},
-                     .group_size = (i32)lanes,
-                     .buffer_count = count,
-                     .scalars = scalars,
-                     .scalar_bytes = bytes};
-    memcpy(l.buffers, buffers, (size_t)count * sizeof *buffers);
-    return queue->device->api->launch(queue, kernel, &l);
-}
-
-#define LAUNCH(queue, kernel, groups, lanes, buffers, arg)                                         \
-    launch(queue, kernel, groups, lanes, buffers, (i32)(sizeof buffers / sizeof *buffers), &(arg), \
-           sizeof(arg))
-
-/* Kernel `op` in its form for tiles of tm rows, or in the wide form. */
-static bsk_status tile_kernel(simt_device *d, const char *op, i32 tm, bsk_dtype dtype,
-                              const simt_kernel **kernel)
-{
-    char name[32], variant[16] = "-DWIDE=1";
-    if (d->wide) {
-        snprintf(name, sizeof name, "%s_wide", op);
-    } else {
-        snprintf(name, sizeof name, "%s_%d", op, (int)tm);
-        snprintf(variant, sizeof variant, "-DTM=%d", (int)tm);
-    }
-    return d->api->kernel(d, "products", name, dtype, variant, kernel);
-}
-
-static bsk_status small_kernel(simt_device *d, const char *name, bsk_dtype dtype,
-                               const simt_kernel **kernel)
-{
-    return d->api->kernel(d, "products", name, dtype, "", kernel);
-}
-
-/* The smallest tile that holds a block, or the largest tile. */
-static i32 tile_of(i32 block)
-{
-    return block <= 8 ? 8 : block <= 16 ? 16 : block <= 32 ? 32 : 64;
-}
-
-/* How many parts a sum of `terms` is cut into when there are `groups` of them. */
-static i32 split_count(const simt_device *d, i64 groups, i64 terms)
-{
-    const i64 units = d->props.compute_units > 0 ? d->props.compute_units : 1;
-    const i64 wanted = bski_ceil_div(units * (d->wide ? 2 : UNIT_GROUPS), groups > 0 ? groups : 1);
-    return (i32)clamp(wanted, 1, clamp(terms / MIN_TERMS, 1, MAX_SPLITS));
-}
+ENTRY(dense_wgrad)
 
 /* --- Operands of the wide form --- */
 
@@ -463,6 +277,7 @@ typedef struct sdd_state {
     bsk_mem row, col, head;                /* of a block, by slot */
     bsk_mem strips, strip_col, strip_slot; /* of the tiled form; by entry */
     spread a, b;
+    bool dense;              /* of dense_wgrad, which has an end of its own for the parts */
     i64 groups;              /* of the product */
     i64 finish_groups;       /* 0: the product stores s */
     i64 sum_groups;          /* 0: no bsum */
@@ -472,9 +287,11 @@ typedef struct sdd_state {
     finish_arg sum_end;
 } sdd_state;
 
-static i32 sdd_tile(const sdd_arg *a)
+/* Many small tiles rather than a few that are mostly empty, where the one block is a matrix. */
+static i32 sdd_tile(const sdd_state *s)
 {
-    return tile_of(a->block_rows > a->block_cols ? a->block_rows : a->block_cols);
+    const bool tall = s->arg.block_rows > s->arg.block_cols;
+    return tile_of(tall != s->dense ? s->arg.block_rows : s->arg.block_cols);
 }
 
 /* SDD_UNITS of a tile. */
@@ -565,12 +382,13 @@ static bool bsum_shape(const simt_device *d, const bsk_problem *problem, sdd_sta
                             .n = a->n,
                             .cols = a->cols,
                             .batch = batch_count(&p->b),
-                            .splits = d ? split_count(d, tiles, a->n) : MAX_SPLITS};
+                            .splits = d ? split_count(d, tiles, a->n, MAX_SPLITS) : MAX_SPLITS};
     state->sum.along_k = state->sum.b_col != 1;
-    state->sum_end = (finish_arg){
-        .rows = 1, .cols = a->cols, .row_stride = a->cols, .splits = state->sum.splits};
+    state->sum_end = finish_of(problem->dtype, 1, a->cols, a->cols, state->sum.splits);
     state->sum_parts = *bytes;
+    i64 end_groups;
     return grid_size(tiles, state->sum.splits, 1, &state->sum_groups) &&
+           finish_groups(&state->sum_end, &end_groups) &&
            plane_size(state->sum.splits, 1, a->cols, problem->dtype, &own) &&
            bski_add_size(*bytes, own, bytes);
 }
@@ -586,7 +404,7 @@ static bool sdd_shape(const simt_device *d, const bsk_problem *problem, sdd_stat
     const bsk_dtype dtype = problem->dtype;
     sdd_fill(problem, a);
 
-    const i32 tm = wide ? WIDE_ROWS : sdd_tile(a);
+    const i32 tm = wide ? WIDE_ROWS : sdd_tile(state);
     const i64 block = (i64)a->block_rows * a->block_cols;
     i64 groups, all;
     size_t own;
@@ -597,8 +415,9 @@ static bool sdd_shape(const simt_device *d, const bsk_problem *problem, sdd_stat
     if (!grid_size(a->groups, strips, a->tiles_m, &groups) || !bski_mul_i64(a->members, a->n, &all))
         return false;
     a->strips = (i32)strips;
-    a->splits = d ? split_count(d, groups, all) : MAX_SPLITS;
-    a->direct = a->splits == 1 && p->pairs == 1 && p->dgate.dtype == BSK_NONE;
+    const i32 most = state->dense ? DENSE_SPLITS : MAX_SPLITS;
+    a->splits = d ? split_count(d, groups, all, most) : most;
+    a->direct = a->splits == 1 && p->pairs == 1 && p->dgate.dtype == BSK_NONE && !state->dense;
     if (!grid_size(groups, a->splits, 1, &state->groups) || !bsum_shape(d, problem, state, bytes))
         return false;
     if (!a->direct) {
@@ -644,7 +463,7 @@ static bsk_status strip_tables(simt_device *d, const bsk_problem *problem, sdd_s
         allocator->resize(allocator->user, NULL, (size_t)a->strips * sizeof *strips);
     if (!strips)
         return d->host->fail(d->host->context, BSK_E_NOMEM, "sdd: no memory for a table");
-    strips_make(t, a, strip_units(sdd_tile(a), problem->dtype), strips);
+    strips_make(t, a, strip_units(sdd_tile(state), problem->dtype), strips);
     bsk_status status = table_put(d, strips, a->strips, sizeof *strips, &state->strips);
     allocator->resize(allocator->user, strips, 0);
     return status;
@@ -676,13 +495,12 @@ static bsk_status sdd_tables(simt_device *d, const bsk_problem *problem, sdd_sta
 
 static bsk_status sdd_kernels(simt_device *d, const bsk_problem *problem, sdd_state *state)
 {
-    const sdd_arg *a = &state->arg;
     const bsk_dtype dtype = problem->dtype;
-    TRY(tile_kernel(d, "sdd", sdd_tile(a), dtype, &state->product));
+    TRY(tile_kernel(d, "sdd", sdd_tile(state), dtype, &state->product));
     if (d->wide)
         TRY(tile_kernel(d, "spread", 0, dtype, &state->spread));
     if (state->finish_groups)
-        TRY(small_kernel(d, "sdd_finish", dtype, &state->finish));
+        TRY(small_kernel(d, state->dense ? "parts_finish" : "sdd_finish", dtype, &state->finish));
     if (state->sum_groups) {
         TRY(small_kernel(d, "column_sums", dtype, &state->sums));
         TRY(small_kernel(d, "parts_finish", dtype, &state->sums_finish));
@@ -742,11 +560,8 @@ static bsk_status bsum_launch(const sdd_state *state, simt_queue *q, const bsk_s
         sum.accumulate = pair > 0;
         TRY(LAUNCH(q, state->sums, state->sum_groups, LANES, buffers, sum));
     }
-    finish_arg end = state->sum_end;
-    end.alpha = real_bits(dtype, args->alpha);
-    end.beta = real_bits(dtype, args->beta);
-    const bsk_mem buffers[] = {parts, args->bsum};
-    return LAUNCH(q, state->sums_finish, bski_ceil_div(end.cols, LANES), LANES, buffers, end);
+    return finish_launch(q, state->sums_finish, &state->sum_end, dtype, args->alpha, args->beta,
+                         parts, args->bsum);
 }
 
 bsk_status simt_sdd_launch(const bsk_prepared *prepared, void *queue, const void *args)
@@ -786,117 +601,116 @@ void simt_sdd_release(void *device, bsk_prepared *prepared)
     state_free(device, prepared);
 }
 
-/* --- reduced_wgrad --- */
+/* --- dense_wgrad: sdd on a layout of one block --- */
 
-typedef struct reduced_state {
-    const simt_kernel *norms, *products, *finish;
-    norm_arg x, dy;
-    reduced_arg product;
+typedef struct dense_state {
+    sdd_state product; /* the first: it is released as that of sdd */
+    bsk_sdd_params params;
+    bsk_layout_tables layout;
+    bsk_problem problem;
     finish_arg end;
-    i64 x_groups, dy_groups, product_groups, end_groups;
-    size_t x_at, dy_at, parts; /* in the workspace */
-} reduced_state;
+} dense_state;
 
-static norm_arg norm_fill(const bsk_tensor *t, bsk_axis axis, i32 block, bsk_norm norm)
+static bsk_tensor turned(const bsk_tensor *t, bool turn)
 {
-    const int n = axis == BSK_NC ? 0 : 1, feature = 1 - n;
-    return (norm_arg){.x_n = t->strides[n],
-                      .x_feature = t->strides[feature],
-                      .n = t->dims[n],
-                      .features = t->dims[feature],
-                      .block = block,
-                      .norm = (i32)norm,
-                      .along_n = t->strides[feature] != 1};
+    bsk_tensor out = *t;
+    for (int i = 0; turn && i < 2; i++) {
+        out.dims[i] = t->dims[1 - i];
+        out.strides[i] = t->strides[1 - i];
+    }
+    return out;
 }
 
-static bool reduced_shape(const simt_device *d, const bsk_problem *problem, reduced_state *state,
-                          size_t *bytes)
+/* The one block has the rows and columns of dw. Empty ones have no blocks. */
+static bool dense_shape(const simt_device *d, const bsk_problem *problem, dense_state *state,
+                        size_t *bytes)
 {
-    const bsk_reduced_wgrad_params *p = problem->params;
-    const bsk_dtype dtype = problem->dtype;
-    const i64 rows = p->g.dims[0], cols = p->g.dims[1];
-    size_t x, dy, parts;
-    i64 tiles;
-
-    state->x = norm_fill(&p->x, p->axis, p->block_rows, p->norm);
-    state->dy = norm_fill(&p->dy, p->axis, p->block_cols, p->norm);
-    const i64 n = state->x.n, strips = bski_ceil_div(n, NORM_ROWS);
-    if (!grid_size(bski_ceil_div(rows, PRODUCT_ROWS), bski_ceil_div(cols, PRODUCT_COLS), 1, &tiles))
+    static const i64 starts[] = {0, 1}, none[] = {0, 0};
+    static const i32 zero[] = {0};
+    const bsk_dense_wgrad_params *p = problem->params;
+    const i64 rows = p->dw.dims[0], cols = p->dw.dims[1];
+    const bool some = rows > 0 && cols > 0, nc = p->axis == BSK_NC;
+    const i64 *start = some ? starts : none;
+    if (rows > INT32_MAX || cols > INT32_MAX)
         return false;
-    const i32 splits = d ? split_count(d, tiles, n) : MAX_SPLITS;
-    state->product = (reduced_arg){.n = n, .rows = rows, .cols = cols, .splits = splits};
-    state->end =
-        (finish_arg){.rows = rows, .cols = cols, .row_stride = p->g.strides[0], .splits = splits};
-    if (!grid_size(strips, rows, 1, &state->x_groups) ||
-        !grid_size(strips, cols, 1, &state->dy_groups) ||
-        !grid_size(tiles, splits, 1, &state->product_groups) ||
-        !plane_size(1, rows, n, dtype, &x) || !plane_size(1, cols, n, dtype, &dy) ||
-        !plane_size(splits, rows, cols, dtype, &parts) ||
-        !grid_size(bski_ceil_div(rows * cols, LANES), 1, 1, &state->end_groups))
+    state->layout = (bsk_layout_tables){sizeof(bsk_layout_tables),
+                                        rows,
+                                        cols,
+                                        some ? (i32)rows : 1,
+                                        some ? (i32)cols : 1,
+                                        1,
+                                        1,
+                                        1,
+                                        1,
+                                        some,
+                                        start,
+                                        start,
+                                        zero,
+                                        zero,
+                                        start,
+                                        zero,
+                                        zero,
+                                        zero,
+                                        zero};
+    state->params = (bsk_sdd_params){.pairs = 1,
+                                     .a = turned(&p->x, nc),
+                                     .b = turned(&p->dy, !nc),
+                                     .s = bsk_tensor_3d(p->dw.dtype, 1, rows, cols)};
+    state->problem = (bsk_problem){.op = BSK_OP_SDD,
+                                   .dtype = problem->dtype,
+                                   .params = &state->params,
+                                   .layout = &state->layout};
+    state->product.dense = true;
+    if (!sdd_shape(d, &state->problem, &state->product, bytes))
         return false;
-    state->x_at = 0;
-    state->dy_at = x;
-    return bski_add_size(x, dy, &state->parts) && bski_add_size(state->parts, parts, bytes);
+    const i32 splits = some ? state->product.arg.splits : 0;
+    i64 groups;
+    state->end = finish_of(problem->dtype, rows, cols, p->dw.strides[0], splits);
+    state->end.col_stride = p->dw.strides[1];
+    state->end.type = (i32)p->dw.dtype;
+    return finish_groups(&state->end, &groups);
 }
 
-bsk_reason simt_reduced_wgrad_accept(const bsk_problem *problem, const bsk_device_props *props)
+bsk_reason simt_dense_wgrad_accept(const bsk_problem *problem, const bsk_device_props *props)
 {
-    reduced_state state = {0};
+    const bsk_dense_wgrad_params *p = problem->params;
+    dense_state state = {0};
     size_t bytes;
-    if (!dtype_runs(props, problem->dtype))
+    if (!dtype_runs(props, problem->dtype) || !dtype_runs(props, p->dw.dtype))
         return BSK_REFUSE_DTYPE;
-    return device_fits(props) && reduced_shape(NULL, problem, &state, &bytes) ? BSK_ACCEPT
-                                                                              : BSK_REFUSE_LIMIT;
+    return device_fits(props) && dense_shape(NULL, problem, &state, &bytes) ? BSK_ACCEPT
+                                                                            : BSK_REFUSE_LIMIT;
 }
 
-bsk_status simt_reduced_wgrad_prepare(void *device, bsk_prepared *prepared)
+bsk_status simt_dense_wgrad_prepare(void *device, bsk_prepared *prepared)
 {
     simt_device *d = device;
-    const bsk_dtype dtype = prepared->problem->dtype;
-    TRY(state_new(d, sizeof(reduced_state), prepared));
-    reduced_state *state = prepared->state;
+    TRY(state_new(d, sizeof(dense_state), prepared));
+    dense_state *state = prepared->state;
     bsk_status status = BSK_OK;
-    if (!reduced_shape(d, prepared->problem, state, &prepared->workspace_bytes))
-        status = limit_fail(d, "reduced_wgrad");
+    if (!dense_shape(d, prepared->problem, state, &prepared->workspace_bytes))
+        status = limit_fail(d, "dense_wgrad");
     if (!status)
-        status = small_kernel(d, "block_norms", dtype, &state->norms);
+        status = sdd_kernels(d, &state->problem, &state->product);
     if (!status)
-        status = small_kernel(d, "norm_products", dtype, &state->products);
-    if (!status)
-        status = small_kernel(d, "parts_finish", dtype, &state->finish);
+        status = sdd_tables(d, &state->problem, &state->product);
     if (status)
-        simt_reduced_wgrad_release(device, prepared);
+        simt_sdd_release(device, prepared);
     return status;
 }
 
-bsk_status simt_reduced_wgrad_launch(const bsk_prepared *prepared, void *queue, const void *args)
+bsk_status simt_dense_wgrad_launch(const bsk_prepared *prepared, void *queue, const void *args)
 {
-    const bsk_reduced_wgrad_args *a = args;
-    const bsk_reduced_wgrad_params *p = prepared->problem->params;
-    const bsk_dtype dtype = prepared->problem->dtype;
-    const reduced_state *state = prepared->state;
-    simt_queue *q = queue;
-    const bsk_mem x = bsk_mem_at(a->workspace, state->x_at);
-    const bsk_mem dy = bsk_mem_at(a->workspace, state->dy_at);
-    const bsk_mem parts = bsk_mem_at(a->workspace, state->parts);
-    reduced_arg product = state->product;
-    for (i32 pair = 0; pair < p->pairs; pair++) {
-        const bsk_mem x_buffers[] = {a->x[pair], x}, dy_buffers[] = {a->dy[pair], dy};
-        const bsk_mem buffers[] = {x, dy, parts};
-        TRY(LAUNCH(q, state->norms, state->x_groups, LANES, x_buffers, state->x));
-        TRY(LAUNCH(q, state->norms, state->dy_groups, LANES, dy_buffers, state->dy));
-        product.accumulate = pair > 0;
-        TRY(LAUNCH(q, state->products, state->product_groups, LANES, buffers, product));
-    }
-    finish_arg end = state->end;
-    end.alpha = real_bits(dtype, a->alpha);
-    end.beta = real_bits(dtype, a->beta);
-    const bsk_mem buffers[] = {parts, a->g};
-    return LAUNCH(q, state->finish, state->end_groups, LANES, buffers, end);
+    const bsk_dense_wgrad_args *a = args;
+    const dense_state *state = prepared->state;
+    const bsk_mem parts = bsk_mem_at(a->workspace, state->product.parts);
+    const bsk_sdd_args product = {.a = &a->x, .b = &a->dy, .workspace = a->workspace};
+    TRY(sdd_pair(&state->product, queue, &product, &state->product.arg, parts, 0));
+    return finish_launch(queue, state->product.finish, &state->end, prepared->problem->dtype,
+                         a->alpha, a->beta, parts, a->dw);
 }
 
-void simt_reduced_wgrad_release(void *device, bsk_prepared *prepared)
+void simt_dense_wgrad_release(void *device, bsk_prepared *prepared)
 {
-    if (prepared->state)
-        state_free(device, prepared);
+    simt_sdd_release(device, prepared);
 }

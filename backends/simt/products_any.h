@@ -85,21 +85,30 @@ KERNEL(column_sums, LANES)(BUF(const T, b), BUF(R, parts), const bsum_arg a)
 }
 
 /* out[i] = alpha * the sum of its partial results + beta * out[i]. */
-KERNEL(parts_finish, LANES)(BUF(const R, parts), BUF(R, out), const finish_arg a)
+KERNEL(parts_finish, LANES)(BUF(const R, parts), BUF(u8, out), const finish_arg a)
 {
+    LOCAL R scratch[LANES];
     OPEN(const R, parts);
-    OPEN(R, out);
-    const i64 i = GROUP(0) * LANES + LANE;
-    if (i >= a.rows * a.cols)
-        return;
-    const i64 at = i / a.cols * a.row_stride + i % a.cols;
+    OPEN(u8, out);
+    const i32 own = LANES / a.ways; /* elements of the group */
+    const i64 i = GROUP(0) * own + LANE % own, size = a.rows * a.cols;
     R sum = 0;
-    for (i32 p = 0; p < a.splits; p++)
-        sum += parts[p * a.rows * a.cols + i];
+    for (i32 p = LANE / own; i < size && p < a.splits; p += 4 * a.ways) {
+        UNROLL
+        for (i32 u = 0; u < 4; u++)
+            sum += p + u * a.ways < a.splits ? parts[(p + u * a.ways) * size + i] : (R)0;
+    }
+    scratch[LANE] = sum;
+    BARRIER();
+    if (LANE >= own || i >= size)
+        return;
+    for (i32 way = 1; way < a.ways; way++)
+        sum += scratch[way * own + LANE];
+    const i64 at = i / a.cols * a.row_stride + i % a.cols * a.col_stride;
     R v = NUM(a.alpha) * sum;
     if (NUM(a.beta) != 0)
-        v += NUM(a.beta) * out[at];
-    out[at] = v;
+        v += NUM(a.beta) * NAME(load_r)(a.type, out, at);
+    NAME(store_r)(a.type, out, at, v);
 }
 
 /* The norm of each block of features of 32 rows: norms[block][n]. Four lanes share a row; tiles of

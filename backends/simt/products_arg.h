@@ -56,11 +56,12 @@ typedef struct bsum_arg {
     i32 accumulate, pad;
 } bsum_arg;
 
-/* Partial results [splits][rows][cols] to a matrix. */
+/* Partial results [splits][rows][cols] to a matrix of any type; `ways` lanes share those of an
+ * element. */
 typedef struct finish_arg {
     i64 alpha, beta; /* NUM */
-    i64 rows, cols, row_stride;
-    i32 splits, pad;
+    i64 rows, cols, row_stride, col_stride;
+    i32 splits, ways, type, pad;
 } finish_arg;
 
 typedef struct norm_arg {

@@ -1,0 +1,88 @@
+/* Host side of cast. */
+#include <backends/simt/maps.h>
+
+#include <backends/simt/cast.h>
+
+enum { RUNS, TILES };
+
+SIMT_ACCEPT(cast)
+{
+    const bsk_cast_params *p = problem->params;
+    return ACCEPT(&p->x, &p->y);
+}
+
+SIMT_RELEASE(cast)
+
+/* Wide devices walk through the gaps of one tensor: they have caches for that. */
+SIMT_PREPARE(cast)
+{
+    static const simt_need need = {.file = "cast", .kernels = {"cast", "cast_tile"}};
+    static const simt_need need_wide = {.file = "cast", .kernels = {"cast"}};
+    static const simt_need need_whole = {
+        .file = "cast", .kernels = {"cast_whole"}, .type = BSK_F32};
+    const simt_device *d = device;
+    const bsk_cast_params *p = prepared->problem->params;
+    const bool whole = !(BSK_DTYPE_BIT(p->x.dtype) & BSKI_FLOATS);
+    TRY(bski_simt_prepare(device, prepared, whole ? &need_whole : d->wide ? &need_wide : &need));
+    ((simt_state *)prepared->state)->number[0] = (i64)(whole ? BSK_F32 : p->x.dtype);
+    return BSK_OK;
+}
+
+/* Whether x has its neighbours along another dimension than y, both of some length; puts that of x
+ * last and that of y before it. */
+static bool tile_of(simt_dims *s)
+{
+    int x = -1, y = -1;
+    for (int d = 0; d < s->rank; d++) {
+        y = s->stride[0][d] == 1 && s->size[d] > 1 ? d : y;
+        x = s->stride[1][d] == 1 && s->size[d] > 1 ? d : x;
+    }
+    if (x < 0 || y < 0 || x == y || s->size[x] < 8 || s->size[y] < 8)
+        return false;
+    const simt_dims all = *s;
+    int to = 0;
+    for (int pass = 0; pass < 3; pass++)
+        for (int d = 0; d < all.rank; d++) {
+            if (pass != (d == x ? 2 : d == y ? 1 : 0))
+                continue;
+            s->size[to] = all.size[d];
+            s->stride[0][to] = all.stride[0][d];
+            s->stride[1][to++] = all.stride[1][d];
+        }
+    return true;
+}
+
+static bsk_status tiles_launch(const bsk_prepared *prepared, void *queue, const simt_dims *s,
+                               const bsk_cast_args *a)
+{
+    const bsk_cast_params *p = prepared->problem->params;
+    const i64 side = p->x.dtype == BSK_F64 ? TILE_SIDE_F64 : TILE_SIDE;
+    const int missing = SHAPE_RANK - s->rank;
+    cast_tile_arg arg = {.x_type = (i32)p->x.dtype, .y_type = (i32)p->y.dtype};
+    i64 groups = 1;
+    for (int i = 0; i < SHAPE_RANK; i++) {
+        arg.size[i] = i < missing ? 1 : s->size[i - missing];
+        arg.y[i] = i < missing ? 0 : s->stride[0][i - missing];
+        arg.x[i] = i < missing ? 0 : s->stride[1][i - missing];
+        groups *= i < SHAPE_RANK - 2 ? arg.size[i] : bski_ceil_div(arg.size[i], side);
+    }
+    return LAUNCH(TILES, groups, 1, arg, a->x, a->y);
+}
+
+SIMT_LAUNCH(cast)
+{
+    const simt_device *d = queue_device(queue);
+    const bsk_cast_params *p = prepared->problem->params;
+    const bsk_cast_args *a = args;
+    const uint32_t both = BSK_DTYPE_BIT(p->x.dtype) | BSK_DTYPE_BIT(p->y.dtype);
+    const simt_map m = {.y = {&p->y, a->y}, .x = {{&p->x, a->x}}, .inputs = 1};
+    simt_dims s = bski_simt_dims(&p->y);
+    bski_simt_dims_add(&s, &p->y);
+    bski_simt_dims_add(&s, &p->x);
+    bski_simt_dims_join(&s, bski_simt_dims_inner(&s));
+    if (!d->wide && !(both & ~BSKI_FLOATS) && tile_of(&s))
+        return tiles_launch(prepared, queue, &s, a);
+    const map_arg arg = bski_simt_map(prepared, queue, &m);
+    return LAUNCH(RUNS, bski_simt_map_groups(d, simt_map_kernel_type(prepared), &arg.shape), 1, arg,
+                  a->x, a->y);
+}

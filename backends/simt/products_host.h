@@ -1,0 +1,230 @@
+/* What the host sides of the products share. */
+#ifndef BSKI_SIMT_PRODUCTS_HOST_H
+#define BSKI_SIMT_PRODUCTS_HOST_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <backends/simt/launch.h>
+#include <common/checked.h>
+#include <common/dtype.h>
+
+typedef int64_t i64;
+typedef int32_t i32;
+#include <backends/simt/products_arg.h>
+
+/* What one group computes, as in the kernels: lanes, and tiles of rows x columns. */
+enum {
+    LANES = 128,
+    WIDE_ROWS = 32,
+    DSD_WIDE_COLS = 64,
+    DSD_WIDE_PANEL = 32,
+    SPREAD_TILE = 32,
+    SUM_COLS = 32,
+    NORM_ROWS = 32,
+    PRODUCT_ROWS = 8,
+    PRODUCT_COLS = 16
+};
+/* What the tiled kernels need, and the largest grid that every device takes. */
+enum { LOCAL_BYTES = 32 << 10, MAX_GROUPS = INT32_MAX };
+/* Sums in parts, for enough groups: groups of each compute unit, parts, terms of a part. */
+enum { UNIT_GROUPS = 32, MAX_SPLITS = 64, DENSE_SPLITS = 1024, MIN_TERMS = 256 };
+enum { FINISH_WAYS = 16 }; /* lanes that share an element's parts */
+
+#define TRY(expression)                                                                            \
+    do {                                                                                           \
+        bsk_status try_status = (expression);                                                      \
+        if (try_status)                                                                            \
+            return try_status;                                                                     \
+    } while (0)
+
+#define ENTRY(op)                                                                                  \
+    bsk_reason simt_##op##_accept(const bsk_problem *problem, const bsk_device_props *props);      \
+    bsk_status simt_##op##_prepare(void *device, bsk_prepared *prepared);                          \
+    bsk_status simt_##op##_launch(const bsk_prepared *prepared, void *queue, const void *args);    \
+    void simt_##op##_release(void *device, bsk_prepared *prepared);
+
+static inline size_t real_bytes(bsk_dtype dtype)
+{
+    return dtype == BSK_F64 ? sizeof(double) : sizeof(float);
+}
+
+/* A scalar in the form of NUM. */
+static inline i64 real_bits(bsk_dtype dtype, double v)
+{
+    i64 bits = 0;
+    float f = (float)v;
+    if (dtype == BSK_F64)
+        memcpy(&bits, &v, sizeof v);
+    else
+        memcpy(&bits, &f, sizeof f);
+    return bits;
+}
+
+static inline i64 clamp(i64 v, i64 low, i64 high)
+{
+    return v < low ? low : v > high ? high : v;
+}
+
+/* The product of three counts, if every device takes such a grid. */
+static inline bool grid_size(i64 a, i64 b, i64 c, i64 *groups)
+{
+    i64 n;
+    if (!bski_mul_i64(a, b, &n) || !bski_mul_i64(n, c, &n) || n > MAX_GROUPS)
+        return false;
+    *groups = n;
+    return true;
+}
+
+/* Bytes of `count` members of rows x cols numbers, as a multiple of a cache line. */
+static inline bool plane_size(i64 count, i64 rows, i64 cols, bsk_dtype dtype, size_t *bytes)
+{
+    i64 n;
+    if (!bski_mul_i64(count, rows, &n) || !bski_mul_i64(n, cols, &n) ||
+        !bski_mul_i64(n, (i64)real_bytes(dtype), &n) || !bski_add_i64(n, 63, &n))
+        return false;
+    *bytes = (size_t)(n / 64 * 64);
+    return true;
+}
+
+static inline bool device_fits(const bsk_device_props *props)
+{
+    return props->max_group >= LANES && props->local_bytes >= LOCAL_BYTES;
+}
+
+static inline bool dtype_runs(const bsk_device_props *props, bsk_dtype dtype)
+{
+    return dtype == BSK_NONE || props->dtypes & BSK_DTYPE_BIT(dtype);
+}
+
+static inline bsk_status limit_fail(const simt_device *d, const char *op)
+{
+    return d->host->fail(d->host->context, BSK_E_UNSUPPORTED,
+                         "%s: the problem needs more groups or workspace than can be counted", op);
+}
+
+/* Zero-filled state of a plan. */
+static inline bsk_status state_new(const simt_device *d, size_t bytes, bsk_prepared *prepared)
+{
+    const bsk_allocator *allocator = &d->host->allocator;
+    void *state = allocator->resize(allocator->user, NULL, bytes);
+    if (!state)
+        return d->host->fail(d->host->context, BSK_E_NOMEM, "no memory for a plan's state");
+    memset(state, 0, bytes);
+    prepared->state = state;
+    return BSK_OK;
+}
+
+static inline void state_free(const simt_device *d, bsk_prepared *prepared)
+{
+    const bsk_allocator *allocator = &d->host->allocator;
+    allocator->resize(allocator->user, prepared->state, 0);
+    prepared->state = NULL;
+}
+
+/* A table of the layout in device memory; empty ones are never read. */
+static inline bsk_status table_put(simt_device *d, const void *data, i64 count, size_t size,
+                                   bsk_mem *mem)
+{
+    return count > 0 ? d->api->table(d, data, (size_t)count * size, mem) : BSK_OK;
+}
+
+static inline void table_drop(simt_device *d, bsk_mem *mem)
+{
+    if (mem->kind != BSK_MEM_NULL)
+        d->api->table_free(d, mem);
+}
+
+static inline i64 tile_lanes(const simt_device *d)
+{
+    return d->wide ? 1 : LANES;
+}
+
+static inline bsk_status launch(simt_queue *queue, const simt_kernel *kernel, i64 groups, i64 lanes,
+                                const bsk_mem *buffers, i32 count, const void *scalars,
+                                size_t bytes)
+{
+    simt_launch l = {.groups = {groups, 1, 1},
+                     .group_size = (i32)lanes,
+                     .buffer_count = count,
+                     .scalars = scalars,
+                     .scalar_bytes = bytes};
+    memcpy(l.buffers, buffers, (size_t)count * sizeof *buffers);
+    return queue->device->api->launch(queue, kernel, &l);
+}
+
+#define LAUNCH(queue, kernel, groups, lanes, buffers, arg)                                         \
+    launch(queue, kernel, groups, lanes, buffers, (i32)(sizeof buffers / sizeof *buffers), &(arg), \
+           sizeof(arg))
+
+/* Kernel `op` in its form for tiles of tm rows, or in the wide form. */
+static inline bsk_status tile_kernel(simt_device *d, const char *op, i32 tm, bsk_dtype dtype,
+                                     const simt_kernel **kernel)
+{
+    char name[32], variant[16] = "-DWIDE=1";
+    if (d->wide) {
+        snprintf(name, sizeof name, "%s_wide", op);
+    } else {
+        snprintf(name, sizeof name, "%s_%d", op, (int)tm);
+        snprintf(variant, sizeof variant, "-DTM=%d", (int)tm);
+    }
+    return d->api->kernel(d, "products", name, dtype, variant, kernel);
+}
+
+static inline bsk_status small_kernel(simt_device *d, const char *name, bsk_dtype dtype,
+                                      const simt_kernel **kernel)
+{
+    return d->api->kernel(d, "products", name, dtype, "", kernel);
+}
+
+/* The smallest tile that holds a block, or the largest tile. */
+static inline i32 tile_of(i32 block)
+{
+    return block <= 8 ? 8 : block <= 16 ? 16 : block <= 32 ? 32 : 64;
+}
+
+/* How many parts a sum of `terms` is cut into when there are `groups` of them. */
+static inline i32 split_count(const simt_device *d, i64 groups, i64 terms, i64 most)
+{
+    const i64 units = d->props.compute_units > 0 ? d->props.compute_units : 1;
+    const i64 wanted = bski_ceil_div(units * (d->wide ? 2 : UNIT_GROUPS), groups > 0 ? groups : 1);
+    return (i32)clamp(wanted, 1, clamp(terms / MIN_TERMS, 1, most));
+}
+
+/* The end of such sums: of [splits][rows][cols], to a matrix of the type of the arithmetic. */
+static inline finish_arg finish_of(bsk_dtype dtype, i64 rows, i64 cols, i64 row_stride, i32 splits)
+{
+    finish_arg f = {.rows = rows,
+                    .cols = cols,
+                    .row_stride = row_stride,
+                    .col_stride = 1,
+                    .splits = splits,
+                    .ways = 1,
+                    .type = dtype == BSK_F64 ? BSK_F64 : BSK_F32};
+    while (f.ways < splits && f.ways < FINISH_WAYS)
+        f.ways *= 2;
+    return f;
+}
+
+static inline bool finish_groups(const finish_arg *f, i64 *groups)
+{
+    i64 size;
+    return bski_mul_i64(f->rows, f->cols, &size) &&
+           grid_size(bski_ceil_div(size, LANES / f->ways), 1, 1, groups);
+}
+
+static inline bsk_status finish_launch(simt_queue *q, const simt_kernel *kernel,
+                                       const finish_arg *f, bsk_dtype dtype, double alpha,
+                                       double beta, bsk_mem parts, bsk_mem out)
+{
+    const bsk_mem buffers[] = {parts, out};
+    finish_arg arg = *f;
+    i64 groups = 0;
+    arg.alpha = real_bits(dtype, alpha);
+    arg.beta = real_bits(dtype, beta);
+    finish_groups(f, &groups); /* fits, as the plan found */
+    return LAUNCH(q, kernel, groups, LANES, buffers, arg);
+}
+
+#endif

@@ -1,0 +1,118 @@
+/* How kernels that reduce rows share them out: `lanes` lanes (a power of two) take a row, a group
+ * takes LANES / lanes rows at a time, and lane l the runs l, l + lanes, l + 2 lanes ... of its row.
+ * Packed rows, of whole runs that are aligned and of the kernel's type, stay in registers from one
+ * pass to the next where they are short enough.
+ *
+ * Included after lanes.h. */
+#undef ROW_SCRATCH
+#define ROW_SCRATCH (4 * LANES) /* numbers in local memory, for row_sums and row_max */
+
+/* Elements of a row and of the arrays that go with it, with load_part's meaning. */
+typedef struct NAME(row_of) {
+    const GLOBAL u8 *base;
+    i64 at, stride, count;
+    i32 type, vector;
+} NAME(row_of);
+
+DEVICE NAME(row_of)
+    NAME(row_make)(i32 type, const GLOBAL void *base, i64 stride, i64 count, i32 vector)
+{
+    NAME(row_of) row;
+    row.base = (const GLOBAL u8 *)base;
+    row.at = 0;
+    row.stride = stride;
+    row.count = count;
+    row.type = type;
+    row.vector = vector;
+    return row;
+}
+
+DEVICE void NAME(row_load)(const NAME(row_of) * row, i64 run, R *v)
+{
+    NAME(load_part)
+    (row->type, row->base, row->at + run * VEC * row->stride, row->stride,
+     run_length(row->count, run * VEC, VEC), row->vector, v);
+}
+
+DEVICE R NAME(row_total)(const R *v)
+{
+    R sum = 0;
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        sum += v[e];
+    return sum;
+}
+
+/* Up to `held` raw runs of a packed row: lane, lane + lanes ..., of `runs` runs. */
+DEVICE void NAME(row_hold)(const GLOBAL T *row, i32 lane, i32 runs, i32 lanes, i32 held, RAW *q)
+{
+    UNROLL
+    for (i32 u = 0; u < held; u++)
+        if (lane + u * lanes < runs)
+            q[u] = NAME(load_raw)(row + (i64)(lane + u * lanes) * VEC);
+}
+
+/* Joins one or two numbers of each of `lanes` lanes: their sums, or the largest ones, in which NaN
+ * does not count. The whole group calls it; every lane gets the result. Between two calls nothing
+ * else may use scratch. The order is fixed by `lanes`. */
+#undef ROW_WAYS
+#define ROW_WAYS 16
+
+DEVICE R NAME(row_join)(i32 largest, R a, R b)
+{
+    return largest ? MATH(fmax)(a, b) : a + b;
+}
+
+#if LANES > 1
+/* Joins `ways` numbers, a power of two, that lie `step` apart, for each of `count` arrays: four
+ * loads at a time, since more of them would take registers from the rows. */
+DEVICE void NAME(row_join_ways)(const LOCAL_ARG R *p, i32 step, i32 ways, i32 largest, i32 count,
+                                R *v)
+{
+    UNROLL
+    for (i32 c = 0; c < count; c++)
+        v[c] = p[c * LANES];
+    NO_UNROLL
+    for (i32 from = 0; from < ways; from += 4) {
+        UNROLL
+        for (i32 u = 0; u < 4; u++)
+            if (from + u > 0 && from + u < ways) {
+                UNROLL
+                for (i32 c = 0; c < count; c++)
+                    v[c] = NAME(row_join)(largest, v[c], p[c * LANES + (from + u) * step]);
+            }
+    }
+}
+#endif
+
+DEVICE void NAME(row_reduce)(LOCAL_ARG R *scratch, i32 lanes, i32 largest, i32 count, R *v)
+{
+#if LANES > 1
+    const i32 lane = LANE % lanes, left = lanes > ROW_WAYS ? lanes / ROW_WAYS : 1;
+    LOCAL_ARG R *const joined = scratch + 2 * LANES;
+    UNROLL
+    for (i32 c = 0; c < count; c++)
+        scratch[c * LANES + LANE] = v[c];
+    BARRIER();
+    if (lane < left) {
+        NAME(row_join_ways)(scratch + LANE, left, lanes / left, largest, count, v);
+        UNROLL
+        for (i32 c = 0; c < count; c++)
+            joined[c * LANES + LANE] = v[c];
+    }
+    BARRIER();
+    NAME(row_join_ways)(joined + LANE - lane, 1, left, largest, count, v);
+#endif
+}
+
+DEVICE R NAME(row_sum)(LOCAL_ARG R *scratch, i32 lanes, R v)
+{
+    NAME(row_reduce)(scratch, lanes, 0, 1, &v);
+    return v;
+}
+
+DEVICE R NAME(row_max)(LOCAL_ARG R *scratch, i32 lanes, R v)
+{
+    NAME(row_reduce)(scratch, lanes, 1, 1, &v);
+    return v;
+}
