@@ -34,17 +34,12 @@ OMP_INLINE vec_f32 select_f32(vec_i32 mask, vec_f32 a, vec_f32 b)
     return (vec_f32)((mask & (vec_i32)a) | (~mask & (vec_i32)b));
 }
 
-/* Element-wise e^x, within 1.5 units in the last place, denormal results included. x is split into
- * n ln 2 + r; adding 1.5 * 2^23 rounds n to an integer that can be read off the low bits. 2^n is
- * applied in two factors, so that neither leaves the range of normal numbers. */
-OMP_INLINE vec_f32 exp_f32(vec_f32 x)
+/* Splits x into n ln 2 + r; returns e^r - 1 and n. Adding 1.5 * 2^23 rounds n to an integer that
+ * can be read off the low bits. */
+OMP_INLINE vec_f32 exp_split(vec_f32 x, vec_i32 *exponent)
 {
-    const float magic = 12582912.0f, high = 89.0f, low = -104.0f;
-    x = select_f32(x > high, splat_f32(high), x);
-    x = select_f32(x < low, splat_f32(low), x);
-
+    const float magic = 12582912.0f;
     vec_f32 shifted = x * 1.44269504f + magic, n = shifted - magic;
-    vec_i32 e = (vec_i32)shifted - (vec_i32)splat_f32(magic);
     vec_f32 r = x - n * 0.693145752f;
     r = r - n * 1.42860677e-6f;
 
@@ -53,11 +48,119 @@ OMP_INLINE vec_f32 exp_f32(vec_f32 x)
     p = p * r + 4.16666667e-2f;
     p = p * r + 1.66666667e-1f;
     p = p * r + 0.5f;
-    p = p * (r * r) + r + 1.0f;
+    *exponent = (vec_i32)shifted - (vec_i32)splat_f32(magic);
+    return p * (r * r) + r;
+}
 
+/* x within low and high; NaN stays. */
+OMP_INLINE vec_f32 clamp_f32(vec_f32 x, float low, float high)
+{
+#if defined(BSK_ISA_AVX512)
+    return (vec_f32)_mm512_min_ps(_mm512_set1_ps(high),
+                                  _mm512_max_ps(_mm512_set1_ps(low), (__m512)x));
+#elif defined(BSK_ISA_AVX2)
+    return (vec_f32)_mm256_min_ps(_mm256_set1_ps(high),
+                                  _mm256_max_ps(_mm256_set1_ps(low), (__m256)x));
+#else
+    x = select_f32(x > high, splat_f32(high), x);
+    return select_f32(x < low, splat_f32(low), x);
+#endif
+}
+
+/* x 2^e, denormal results included. */
+OMP_INLINE vec_f32 scale_f32(vec_f32 x, vec_i32 e)
+{
+#if defined(BSK_ISA_AVX512)
+    return (vec_f32)_mm512_scalef_ps((__m512)x, _mm512_cvtepi32_ps((__m512i)e));
+#else
+    /* in two factors, so that neither leaves the range of normal numbers */
     vec_i32 half = e >> 1;
-    vec_f32 a = (vec_f32)((half + 127) << 23), b = (vec_f32)((e - half + 127) << 23);
-    return p * a * b;
+    return x * (vec_f32)((half + 127) << 23) * (vec_f32)((e - half + 127) << 23);
+#endif
+}
+
+/* Element-wise e^x, within 1.5 units in the last place, denormal results included. */
+OMP_INLINE vec_f32 exp_f32(vec_f32 x)
+{
+    vec_i32 e;
+    vec_f32 p = exp_split(clamp_f32(x, -104.0f, 89.0f), &e) + 1.0f;
+    return scale_f32(p, e);
+}
+
+/* e^x - 1 without cancellation, for x <= 0. */
+OMP_INLINE vec_f32 expm1_f32(vec_f32 x)
+{
+    vec_i32 e;
+    vec_f32 p = exp_split(clamp_f32(x, -32.0f, 0.0f), &e), power = (vec_f32)((e + 127) << 23);
+    return p * power + (power - 1.0f);
+}
+
+OMP_INLINE vec_f32 abs_f32(vec_f32 x)
+{
+    return (vec_f32)((vec_i32)x & 0x7fffffff);
+}
+
+/* x with the sign of y, for x >= 0. */
+OMP_INLINE vec_f32 sign_f32(vec_f32 x, vec_f32 y)
+{
+    return (vec_f32)((vec_i32)x | ((vec_i32)y & ~0x7fffffff));
+}
+
+OMP_INLINE vec_f32 tanh_f32(vec_f32 x)
+{
+    vec_f32 e = expm1_f32(-2.0f * abs_f32(x));
+    return sign_f32(abs_f32(e / (e + 2.0f)), x);
+}
+
+OMP_INLINE vec_f32 sigmoid_f32(vec_f32 x)
+{
+    return 1.0f / (exp_f32(-x) + 1.0f);
+}
+
+/* Natural logarithm. x = 2^n m with m from sqrt(1/2) to sqrt(2); log m is the series of
+ * 2 atanh(s) with s = (m - 1) / (m + 1). */
+OMP_INLINE vec_f32 log_f32(vec_f32 x)
+{
+    const vec_i32 tiny = x < 1.17549435e-38f;
+    const vec_f32 scaled = abs_f32(select_f32(tiny, x * 8388608.0f, x));
+    const vec_i32 bits = (vec_i32)scaled - 0x3f3504f3, n = (bits >> 23) + (tiny & -23);
+    const vec_f32 m = (vec_f32)((bits & 0x7fffff) + 0x3f3504f3), d = m - 1.0f;
+    const vec_f32 s = d / (m + 1.0f), q = s * s;
+
+    vec_f32 p = q * 0.181818182f + 0.222222222f;
+    p = p * q + 0.285714286f;
+    p = p * q + 0.4f;
+    p = p * q + 0.666666667f;
+    const vec_f32 whole = __builtin_convertvector(n, vec_f32);
+    /* log m = d - s (d - s^2 p); d is exact */
+    vec_f32 y = whole * 0.693145752f + (d - s * (d - q * p) + whole * 1.42860677e-6f);
+
+    y = select_f32(x < INFINITY, y, x); /* NaN and infinity */
+    y = select_f32(x == 0.0f, splat_f32(-INFINITY), y);
+    return select_f32(x < 0.0f, splat_f32(NAN), y);
+}
+
+/* The share of a normal distribution below x, exact in its tails; *density is e^(-x^2 / 2). With
+ * z = |x| / sqrt(2) and t = (z - 2) / (z + 2), e^(z^2) erfc(z) (1 + 2 z) is a polynomial in t: it
+ * interpolates at Chebyshev nodes up to z = 10.5, where the density vanishes. */
+OMP_INLINE vec_f32 normal_below(vec_f32 x, vec_f32 *density)
+{
+    const vec_f32 size = clamp_f32(abs_f32(x), 0.0f, 14.8f);
+    const vec_f32 z = size * (float)SQRT_1_OVER_2, t = (z - 2.0f) / (z + 2.0f);
+
+    vec_f32 p = t * -4.20062308e-4f - 1.25541387e-3f;
+    p = p * t + 1.33004459e-3f;
+    p = p * t + 8.65846967e-3f;
+    p = p * t - 8.06387421e-3f;
+    p = p * t - 5.42132221e-2f;
+    p = p * t + 1.64055616e-1f;
+    p = p * t - 1.66030467e-1f;
+    p = p * t - 9.27639827e-2f;
+    p = p * t + 1.27697837f;
+
+    *density = exp_f32(-0.5f * size * size);
+    const vec_f32 tail = 0.5f * *density * (p / (z * 2.0f + 1.0f));
+    return select_f32(x < 0.0f, tail, 1.0f - tail);
 }
 
 /* v of an activation x * sigmoid(v(x)). */
@@ -87,10 +190,22 @@ OMP_INLINE vec_f32 act_argument_slope(bsk_act act, vec_f32 x)
     }
 }
 
+/* The derivative of x * sigmoid(v(x)). */
+OMP_INLINE vec_f32 gated_slope(vec_f32 x, vec_f32 v, vec_f32 v_slope)
+{
+    vec_f32 e = exp_f32(-v), s = 1.0f / (e + 1.0f);
+    vec_f32 bend = s * (e * s); /* not a number where e is infinite: counts as 0 */
+    return s + select_f32(bend > 0.0f, x * bend * v_slope, splat_f32(0.0f));
+}
+
 OMP_INLINE vec_f32 act_vector(bsk_act act, vec_f32 x)
 {
     if (act == BSK_ACT_RELU) /* keeps NaN */
         return select_f32(x <= 0.0f, splat_f32(0.0f), x);
+    if (act == BSK_ACT_GELU_ERF) {
+        vec_f32 density;
+        return x * normal_below(x, &density);
+    }
     return x / (exp_f32(-act_argument(act, x)) + 1.0f);
 }
 
@@ -100,10 +215,11 @@ OMP_INLINE vec_f32 act_slope_vector(bsk_act act, vec_f32 x)
         vec_f32 negative = select_f32(x <= 0.0f, splat_f32(0.0f), x);
         return select_f32(x > 0.0f, splat_f32(1.0f), negative);
     }
-    vec_f32 e = exp_f32(-act_argument(act, x)), s = 1.0f / (e + 1.0f);
-    vec_f32 bend = s * (e * s); /* not a number where e is infinite: counts as 0 */
-    vec_f32 rest = x * bend * act_argument_slope(act, x);
-    return s + select_f32(bend > 0.0f, rest, splat_f32(0.0f));
+    if (act == BSK_ACT_GELU_ERF) {
+        vec_f32 density, below = normal_below(x, &density);
+        return below + x * (density * (float)(0.5 * SQRT_2_OVER_PI));
+    }
+    return gated_slope(x, act_argument(act, x), act_argument_slope(act, x));
 }
 
 #define ACT_ROW(x, count, vector)                                                                  \
@@ -122,22 +238,14 @@ OMP_INLINE vec_f32 act_slope_vector(bsk_act act, vec_f32 x)
 /* x = act(x) */
 static inline void act_row_f32(bsk_act act, float *x, int64_t count)
 {
-    if (act == BSK_ACT_GELU_ERF)
-        for (int64_t i = 0; i < count; i++)
-            x[i] = 0.5f * x[i] * erfcf(-x[i] * (float)SQRT_1_OVER_2);
-    else if (act != BSK_ACT_NONE)
+    if (act != BSK_ACT_NONE)
         ACT_ROW(x, count, act_vector);
 }
 
 /* x = act'(x) */
 static inline void act_slope_row_f32(bsk_act act, float *x, int64_t count)
 {
-    if (act == BSK_ACT_GELU_ERF)
-        for (int64_t i = 0; i < count; i++)
-            x[i] = 0.5f * erfcf(-x[i] * (float)SQRT_1_OVER_2) +
-                   x[i] * (float)(0.5 * SQRT_2_OVER_PI) * expf(-0.5f * x[i] * x[i]);
-    else
-        ACT_ROW(x, count, act_slope_vector);
+    ACT_ROW(x, count, act_slope_vector);
 }
 
 static inline void act_row_f64(bsk_act act, double *x, int64_t count)

@@ -1,32 +1,5 @@
-/* The dense companions: embedding, bias and activation, cross-entropy, Adam. Rows pass through
- * short f32 buffers, so one loop serves every storage type. Work is shared out in pieces that
- * depend on shapes only, and each piece is summed in one order: results do not depend on the number
- * of threads. */
-#include <stdbool.h>
-
-#include "act.h"
-#include "rows.h"
-
-enum { CHUNK = 1024 };
-
-static int queue_threads(const void *queue)
-{
-    return ((const bski_cpu_queue *)queue)->threads;
-}
-
-/* Entries that need no workspace. */
-#define OMP_PREPARE_NONE(stem)                                                                     \
-    OMP_PREPARE(stem)                                                                              \
-    {                                                                                              \
-        (void)device;                                                                              \
-        (void)prepared;                                                                            \
-        return BSK_OK;                                                                             \
-    }
-
-static bool axis_contiguous(const bsk_tensor *t, int32_t axis)
-{
-    return t->dtype == BSK_NONE || t->dims[axis] <= 1 || t->strides[axis] == 1;
-}
+/* Embedding, bias and activation, cross-entropy, Adam. */
+#include "dense.h"
 
 /* --- embedding ------------------------------------------------------------------------------- */
 
@@ -39,34 +12,6 @@ OMP_ACCEPT(embedding)
     (void)props;
     return axis_contiguous(&p->table, 1) && axis_contiguous(&p->y, 1) ? BSK_ACCEPT
                                                                       : BSK_REFUSE_STRIDE;
-}
-
-/* count elements from one type to another, rounded once; a missing source gives zeros. */
-static void row_convert(bsk_dtype from, const void *src, int64_t src_at, bsk_dtype to, void *dst,
-                        int64_t dst_at, int64_t count)
-{
-    const size_t size = type_size(to);
-    float narrow[CHUNK];
-    double wide[CHUNK];
-
-    if (count == 0) /* then there need be no memory either */
-        return;
-    if (!src)
-        memset((char *)dst + (size_t)dst_at * size, 0, (size_t)count * size);
-    else if (from == to)
-        memcpy((char *)dst + (size_t)dst_at * size, (const char *)src + (size_t)src_at * size,
-               (size_t)count * size);
-    else
-        for (int64_t i = 0; i < count; i += CHUNK) {
-            const int64_t n = min_i64(CHUNK, count - i);
-            if (from == BSK_F64) {
-                row_load_f64(wide, from, src, src_at + i, n);
-                row_store_f64(wide, to, dst, dst_at + i, n);
-            } else {
-                row_load_f32(narrow, from, src, src_at + i, n);
-                row_store_f32(narrow, to, dst, dst_at + i, n);
-            }
-        }
 }
 
 OMP_LAUNCH(embedding)
@@ -179,37 +124,6 @@ OMP_LAUNCH(embedding_grad)
 }
 
 /* --- bias_act --------------------------------------------------------------------------------- */
-
-/* Both ops on activations walk `outer` rows of `inner` contiguous elements. */
-typedef struct act_shape {
-    int32_t axis; /* the contiguous one */
-    int64_t outer, inner;
-    bool features_inner;
-} act_shape;
-
-static act_shape act_shape_of(const bsk_tensor *t, bsk_axis axis, int32_t contiguous)
-{
-    return (act_shape){contiguous, t->dims[1 - contiguous], t->dims[contiguous],
-                       contiguous == (axis == BSK_NC ? 1 : 0)};
-}
-
-/* The axis along which all the tensors are contiguous, or -1. */
-static int32_t common_axis(const bsk_tensor *const *tensors, int count)
-{
-    for (int32_t axis = 1; axis >= 0; axis--) {
-        bool all = true;
-        for (int i = 0; i < count; i++)
-            all = all && axis_contiguous(tensors[i], axis);
-        if (all)
-            return axis;
-    }
-    return -1;
-}
-
-static int64_t row_at(const bsk_tensor *t, const act_shape *s, int64_t outer, int64_t inner)
-{
-    return outer * t->strides[1 - s->axis] + inner;
-}
 
 /* x += bias, which lies along or across the row. */
 static void bias_add(float *restrict x, const act_shape *s, const float *bias, int64_t stride,
@@ -327,21 +241,6 @@ static void slope_row(const bsk_bias_act_grad_params *p, const bsk_bias_act_grad
                       count);
 }
 
-/* The sum of a row, in lanes that do not depend on the instruction set. */
-static float row_sum(const float *row, int64_t count)
-{
-    float lane[16] = {0}, sum = 0;
-    int64_t i = 0;
-    for (; i + 16 <= count; i += 16)
-        for (int64_t k = 0; k < 16; k++)
-            lane[k] += row[i + k];
-    for (; i < count; i++)
-        lane[i & 15] += row[i];
-    for (int64_t k = 0; k < 16; k++)
-        sum += lane[k];
-    return sum;
-}
-
 static void dbias_store(const bsk_bias_act_grad_params *p, const bsk_bias_act_grad_args *a,
                         int64_t feature, float sum)
 {
@@ -394,6 +293,7 @@ OMP_LAUNCH(bias_act_grad)
             for (int64_t at = 0; at < s.inner; at += CHUNK) {
                 const int64_t count = min_i64(CHUNK, s.inner - at);
                 slope_row(p, a, &s, f, at, count, row);
+                row_pad(row, count, 0);
                 sum += row_sum(row, count);
             }
             if (sums)
@@ -416,36 +316,6 @@ OMP_ACCEPT(cross_entropy)
                                                                              : BSK_REFUSE_STRIDE;
 }
 
-/* The largest element; NaN is left to the sum. */
-static float row_max(const float *row, int64_t count, float max)
-{
-    vec_f32 best = splat_f32(max);
-    int64_t i = 0;
-    for (; i + F32_LANES <= count; i += F32_LANES) {
-        const vec_f32 x = load_f32(row + i);
-        best = select_f32(x > best, x, best);
-    }
-    for (int k = 0; k < F32_LANES; k++)
-        max = best[k] > max ? best[k] : max;
-    for (; i < count; i++)
-        max = row[i] > max ? row[i] : max;
-    return max;
-}
-
-/* row = e^(row - max) */
-static void row_exp(float *restrict row, int64_t count, float max)
-{
-    int64_t i = 0;
-    for (; i + F32_LANES <= count; i += F32_LANES)
-        store_f32(row + i, exp_f32(load_f32(row + i) - max));
-    if (i < count) {
-        float tail[F32_LANES] = {0};
-        memcpy(tail, row + i, (size_t)(count - i) * sizeof *row);
-        store_f32(tail, exp_f32(load_f32(tail) - max));
-        memcpy(row + i, tail, (size_t)(count - i) * sizeof *row);
-    }
-}
-
 /* What one row of logits comes to. */
 typedef struct softmax_row {
     float max;
@@ -460,16 +330,17 @@ static softmax_row softmax_scan(bsk_dtype type, const void *logits, int64_t at, 
     float row[CHUNK];
     for (int64_t i = 0; i < cols; i += CHUNK) {
         const int64_t count = min_i64(CHUNK, cols - i);
-        row_load_f32(row, type, logits, at + i, count);
+        row_load_padded(row, type, logits, at + i, count, -INFINITY);
         r.max = row_max(row, count, r.max);
-        if (total)
+        if (total) {
+            row_pad(row, count, 0);
             r.total += (double)row_sum(row, count);
+        }
     }
     for (int64_t i = 0; i < cols; i += CHUNK) {
         const int64_t count = min_i64(CHUNK, cols - i);
-        row_load_f32(row, type, logits, at + i, count);
-        row_exp(row, count, r.max);
-        r.sum += (double)row_sum(row, count);
+        row_load_padded(row, type, logits, at + i, count, -INFINITY);
+        r.sum += (double)row_exp(row, count, r.max);
     }
     return r;
 }
@@ -508,9 +379,10 @@ static void cross_entropy_row(const bsk_cross_entropy_params *p, const bsk_cross
     float row[CHUNK];
     for (int64_t i = 0; i < cols; i += CHUNK) {
         const int64_t count = min_i64(CHUNK, cols - i);
-        memset(row, 0, sizeof row);
-        if (used) {
-            row_load_f32(row, p->logits.dtype, logits, at + i, count);
+        if (!used) {
+            memset(row, 0, sizeof row);
+        } else {
+            row_load_padded(row, p->logits.dtype, logits, at + i, count, -INFINITY);
             row_exp(row, count, r.max);
             for (int64_t k = 0; k < count; k++)
                 row[k] = row[k] * inverse - base;
@@ -591,7 +463,9 @@ static bool row_is_zero(const adam_step *s, int64_t at, int64_t count)
 
 static adam_step adam_step_of(const bsk_adam_params *p, const bsk_adam_args *a, double norm_scale)
 {
-    const double step = (double)a->step;
+    const bool counted = p->steps.dtype != BSK_NONE; /* on the device */
+    const int64_t before = counted ? *(const int64_t *)bsk_mem_address(a->steps) : 0;
+    const double step = (double)a->step + (double)before;
     const double correction = sqrt(1 - pow(p->beta2, step)) / (1 - pow(p->beta1, step));
     return (adam_step){
         .grad_type = p->grad.dtype,

@@ -1,0 +1,447 @@
+/* Attention, forward and backward. Keys, values and for the backward queries and output gradients
+ * are first packed as f32 in the order of the layout's rows and columns; a tile of query rows then
+ * meets its kept blocks one after another. Each output is summed by one thread in one order. */
+#include "attention.h"
+
+/* --- forward ---------------------------------------------------------------------------------- */
+
+/* What a run needs: the two operands of the keys. */
+typedef struct forward {
+    const bsk_attention_params *p;
+    const bsk_attention_args *a;
+    scoring s;
+    packed k, v;
+} forward;
+
+static bool forward_plan(forward *f, const bsk_layout_tables *t, const bsk_attention_params *p,
+                         int64_t *total)
+{
+    f->p = p;
+    return packed_plan(&f->k, &p->k, t, true, true, p->interleave, total) &&
+           packed_plan(&f->v, &p->v, t, true, false, p->interleave, total);
+}
+
+OMP_DECLARE(attention_f32);
+
+OMP_ACCEPT(attention_f32)
+{
+    const bsk_attention_params *p = problem->params;
+    (void)props;
+    return heads_fit(&p->q, &p->v) ? BSK_ACCEPT : BSK_REFUSE_LIMIT;
+}
+
+OMP_PREPARE(attention_f32)
+{
+    forward f;
+    int64_t total = 0;
+    (void)device;
+    const bool good =
+        forward_plan(&f, prepared->problem->layout, prepared->problem->params, &total);
+    return ask_floats(prepared, good, total);
+}
+
+/* The running softmax of a tile of rows. */
+typedef struct running {
+    _Alignas(64) float score[TILE_ROWS * TILE_COLS];
+    _Alignas(64) float o[TILE_ROWS * HEAD_MAX];
+    _Alignas(64) float q[TILE_ROWS * HEAD_MAX];
+    float max[TILE_ROWS], sum[TILE_ROWS];
+    tile x;
+} running;
+
+/* Scores of one tile become powers; what was summed is brought to the new maximum. */
+static void running_power(running *r, int64_t dv)
+{
+    const int64_t width = lanes_up(r->x.cols);
+    for (int64_t i = 0; i < r->x.rows; i++) {
+        float *row = r->score + i * TILE_COLS, *o = r->o + i * dv;
+        const float max = row_largest(row, width, r->max[i]);
+        const float from = max == -INFINITY ? 0 : max;
+        if (max > r->max[i] && r->max[i] != -INFINITY) {
+            const float shrink = expf(r->max[i] - max);
+            r->sum[i] *= shrink;
+            for (int64_t j = 0; j < dv; j += F32_LANES)
+                store_f32(o + j, shrink * load_f32(o + j));
+        }
+        r->max[i] = max;
+        r->sum[i] += row_power(row, width, from);
+    }
+}
+
+static void tile_drop(const scoring *s, const drop *d, const tile *x, float *p)
+{
+    const bsk_layout_tables *t = s->t;
+    for (int64_t i = 0; d->on && i < x->rows; i++)
+        for (int64_t j = 0; j < x->cols; j++)
+            p[i * TILE_COLS + j] *=
+                (float)drop_factor(d, t, s->heads, &x->q[i], x->slot, x->q[i].p % t->block_rows,
+                                   (x->c + j) % t->block_cols);
+}
+
+static void forward_store(const forward *f, const running *r, int64_t ld)
+{
+    const bsk_tensor *o = &f->p->o, *lse = &f->p->lse;
+    float row[HEAD_MAX];
+    for (int64_t i = 0; i < r->x.rows; i++) {
+        const query *q = &r->x.q[i];
+        if (q->time >= f->s.q_time)
+            continue;
+        const bool empty = r->max[i] == -INFINITY && r->sum[i] == 0;
+        const float share = empty ? 0 : 1 / r->sum[i];
+        for (int64_t j = 0; j < o->dims[3]; j++)
+            row[j] = r->o[i * ld + j] * share;
+        row_store_f32(row, o->dtype, bsk_mem_address(f->a->o),
+                      q->b * o->strides[0] + q->h * o->strides[1] + q->time * o->strides[2],
+                      o->dims[3]);
+        if (lse->dtype != BSK_NONE)
+            ((float *)bsk_mem_address(
+                f->a->lse))[(q->b * f->s.heads + q->h) * f->s.q_time + q->time] =
+                empty ? -INFINITY : r->max[i] + logf(r->sum[i]);
+    }
+}
+
+/* Rows [first, first + rows) of one block row. */
+static void forward_tile(const forward *f, int64_t b, int64_t h, int64_t first, int64_t rows)
+{
+    const bsk_layout_tables *t = f->s.t;
+    const int64_t kv_heads = f->p->k.dims[1], member = b * kv_heads + h / (f->s.heads / kv_heads);
+    const int64_t d = f->p->q.dims[3], ld = f->v.width;
+    const drop dropout = DROP_OF(f->p, f->a);
+    running r;
+    tile_rows(&r.x, &f->s, b, h, first, rows);
+    load_rows(&f->p->q, f->a->q, &r.x, r.q, d);
+    memset(r.o, 0, (size_t)(rows * ld) * sizeof *r.o);
+    for (int64_t i = 0; i < rows; i++) {
+        r.max[i] = -INFINITY;
+        r.sum[i] = 0;
+    }
+    for (int64_t e = r.x.q[0].first; e < r.x.q[0].end; e++) {
+        const int64_t block = t->row_col[e], width = block_extent(t->cols, block, t->block_cols);
+        r.x.slot = t->row_slot[e];
+        for (int64_t c = 0; c < width; c += TILE_COLS) {
+            r.x.c = block * t->block_cols + c;
+            r.x.cols = min_i64(TILE_COLS, width - c);
+            const tile_kind kind = tile_kind_of(&f->s, &r.x);
+            if (kind == TILE_HIDDEN)
+                continue;
+            product(r.score, TILE_COLS, r.q, d, 1, packed_turned(&f->k, member, block, c),
+                    f->k.width, rows, lanes_up(r.x.cols), d, false);
+            tile_scores(&f->s, &r.x, kind, r.score);
+            running_power(&r, ld);
+            tile_drop(&f->s, &dropout, &r.x, r.score);
+            product(r.o, ld, r.score, TILE_COLS, 1, packed_rows(&f->v, member, r.x.c), ld, rows, ld,
+                    r.x.cols, true);
+        }
+    }
+    forward_store(f, &r, ld);
+}
+
+OMP_LAUNCH(attention_f32)
+{
+    const bsk_layout_tables *t = prepared->problem->layout;
+    const bsk_attention_params *p = prepared->problem->params;
+    const bsk_attention_args *a = args;
+    const int threads = ((const bski_cpu_queue *)queue)->threads;
+    const int64_t heads = p->q.dims[1], tiles = tiles_of(t), tasks = p->q.dims[0] * heads * tiles;
+    int64_t total = 0;
+    forward f = {.a = a};
+    forward_plan(&f, t, p, &total);
+    f.s = (scoring)SCORING(t, p, a, heads, p->q.dims[2], p->k.dims[2],
+                           scale_of(a->scale, p->q.dims[3]));
+    f.k.data = bsk_mem_address(a->k);
+    f.v.data = bsk_mem_address(a->v);
+    f.k.length = f.v.length = &f.s.k_len;
+    f.k.to = bsk_mem_address(a->workspace);
+    f.v.to = f.k.to + p->k.dims[0] * p->k.dims[1] * packed_member(&f.k);
+    pack_all(&f.k, threads);
+    pack_all(&f.v, threads);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t task = 0; task < tasks; task++) {
+        int64_t rows;
+        const int64_t first = tile_place(t, task % tiles, &rows), member = task / tiles;
+        if (rows > 0)
+            forward_tile(&f, member / heads, member % heads, first, rows);
+    }
+    return BSK_OK;
+}
+
+/* --- backward --------------------------------------------------------------------------------- */
+
+/* Queries, keys and output gradients by rows; keys and values turned. */
+typedef struct backward {
+    const bsk_attention_grad_params *p;
+    const bsk_attention_grad_args *a;
+    scoring s;
+    drop dropout;
+    packed q, dout, k, k_turned, v_turned;
+    float *rest; /* [batch, heads, rows]: the sum of dO * O of each row */
+} backward;
+
+enum { BACKWARD_PACKS = 5 };
+
+static bool backward_plan(backward *w, const bsk_layout_tables *t,
+                          const bsk_attention_grad_params *p, int64_t *total)
+{
+    const int64_t i = p->interleave;
+    int64_t rest;
+    w->p = p;
+    return packed_plan(&w->q, &p->q, t, false, false, i, total) &&
+           packed_plan(&w->dout, &p->dout, t, false, false, i, total) &&
+           packed_plan(&w->k, &p->k, t, true, false, i, total) &&
+           packed_plan(&w->k_turned, &p->k, t, true, true, i, total) &&
+           packed_plan(&w->v_turned, &p->v, t, true, true, i, total) &&
+           bski_mul_i64(p->q.dims[0] * p->q.dims[1], t->rows, &rest) &&
+           bski_add_i64(*total, rest, total);
+}
+
+OMP_DECLARE(attention_grad_f32);
+
+OMP_ACCEPT(attention_grad_f32)
+{
+    const bsk_attention_grad_params *p = problem->params;
+    (void)props;
+    return heads_fit(&p->q, &p->v) ? BSK_ACCEPT : BSK_REFUSE_LIMIT;
+}
+
+OMP_PREPARE(attention_grad_f32)
+{
+    backward w;
+    int64_t total = 0;
+    (void)device;
+    const bool good =
+        backward_plan(&w, prepared->problem->layout, prepared->problem->params, &total);
+    return ask_floats(prepared, good, total);
+}
+
+/* Packs all, and sums dO * O by row. */
+static void backward_pack(backward *w, int threads)
+{
+    const bsk_attention_grad_params *p = w->p;
+    packed *packs[BACKWARD_PACKS] = {&w->q, &w->dout, &w->k, &w->k_turned, &w->v_turned};
+    const bsk_mem from[BACKWARD_PACKS] = {w->a->q, w->a->dout, w->a->k, w->a->k, w->a->v};
+    float *to = bsk_mem_address(w->a->workspace);
+    for (int i = 0; i < BACKWARD_PACKS; i++) {
+        packs[i]->data = bsk_mem_address(from[i]);
+        packs[i]->length = i < 2 ? &w->s.q_len : &w->s.k_len;
+        packs[i]->to = to;
+        to += packs[i]->tensor->dims[0] * packs[i]->tensor->dims[1] * packed_member(packs[i]);
+        pack_all(packs[i], threads);
+    }
+    w->rest = to;
+    const int64_t rows = w->s.t->rows, count = p->q.dims[0] * w->s.heads * rows;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t at = 0; at < count; at++) {
+        const query q = query_of(&w->s, at / rows / w->s.heads, at / rows % w->s.heads, at % rows);
+        float o[HEAD_MAX], sum = 0;
+        if (q.live) {
+            const float *dout = packed_rows(&w->dout, at / rows, q.p);
+            row_load_f32(o, p->o.dtype, bsk_mem_address(w->a->o),
+                         q.b * p->o.strides[0] + q.h * p->o.strides[1] + q.time * p->o.strides[2],
+                         p->o.dims[3]);
+            for (int64_t f = 0; f < p->o.dims[3]; f++)
+                sum += o[f] * dout[f];
+        }
+        w->rest[at] = sum;
+    }
+}
+
+/* A tile's probabilities after dropout, and the gradients of its products. */
+typedef struct grads {
+    _Alignas(64) float p[TILE_ROWS * TILE_COLS];
+    _Alignas(64) float dx[TILE_ROWS * TILE_COLS];
+    tile x;
+} grads;
+
+static void grads_mixed(const backward *w, grads *g, int64_t i, float lse, float rest)
+{
+    const tile *x = &g->x;
+    const query *q = &x->q[i];
+    const bsk_layout_tables *t = w->s.t;
+    float *p = g->p + i * TILE_COLS, *dx = g->dx + i * TILE_COLS;
+    for (int64_t j = 0; j < x->cols; j++) {
+        const int64_t c = x->c + j, key = time_of(t->cols, w->s.interleave, c);
+        if (lse == -INFINITY || !is_visible(&w->s, q, x->slot, c)) {
+            p[j] = dx[j] = 0;
+            continue;
+        }
+        const double product = p[j], share = exp(score_of(&w->s, q, key, product) - (double)lse);
+        const double factor = drop_factor(&w->dropout, t, w->s.heads, q, x->slot,
+                                          q->p % t->block_rows, c % t->block_cols);
+        p[j] = (float)(factor * share);
+        dx[j] = (float)(share * (factor * dx[j] - (double)rest) * score_slope(&w->s, product));
+    }
+}
+
+static void grads_plain(const backward *w, grads *g, int64_t i, float lse, float rest)
+{
+    const float scale = (float)w->s.scale;
+    float *p = g->p + i * TILE_COLS, *dx = g->dx + i * TILE_COLS;
+    for (int64_t j = 0; j < lanes_up(g->x.cols); j += F32_LANES) {
+        const vec_f32 share = exp_f32(scale * load_f32(p + j) - lse);
+        store_f32(p + j, share);
+        store_f32(dx + j, share * (load_f32(dx + j) - rest) * scale);
+    }
+}
+
+/* Fills g for its rows of member (b, h) and columns of `block`; false if nothing is visible. */
+static bool grads_fill(const backward *w, grads *g, int64_t block)
+{
+    const query *q = &g->x.q[0];
+    const int64_t kv_heads = w->p->k.dims[1], member = q->b * w->s.heads + q->h;
+    const int64_t kv_member = q->b * kv_heads + q->h / (w->s.heads / kv_heads);
+    const int64_t offset = g->x.c - block * w->s.t->block_cols, cols = lanes_up(g->x.cols);
+    const tile_kind kind = tile_kind_of(&w->s, &g->x);
+    const float *lse = bsk_mem_address(w->a->lse);
+    if (kind == TILE_HIDDEN)
+        return false;
+    product(g->p, TILE_COLS, packed_rows(&w->q, member, q->p), w->q.width, 1,
+            packed_turned(&w->k_turned, kv_member, block, offset), w->k_turned.width, g->x.rows,
+            cols, w->q.d, false);
+    product(g->dx, TILE_COLS, packed_rows(&w->dout, member, q->p), w->dout.width, 1,
+            packed_turned(&w->v_turned, kv_member, block, offset), w->v_turned.width, g->x.rows,
+            cols, w->dout.d, false);
+    for (int64_t i = 0; i < g->x.rows; i++) {
+        const query *row = &g->x.q[i];
+        const float from = row->live ? lse[member * w->s.q_time + row->time] : -INFINITY;
+        const float rest = w->rest[member * w->s.t->rows + row->p];
+        if (kind == TILE_PLAIN && !w->dropout.on && from != -INFINITY)
+            grads_plain(w, g, i, from, rest);
+        else
+            grads_mixed(w, g, i, from, rest);
+    }
+    return true;
+}
+
+static void gradient_store(const backward *w, const bsk_tensor *t, bsk_mem mem, int64_t index,
+                           float *row)
+{
+    const float alpha = (float)w->a->alpha, beta = (float)w->a->beta;
+    float old[HEAD_MAX];
+    if (beta != 0)
+        row_load_f32(old, t->dtype, bsk_mem_address(mem), index, t->dims[3]);
+    for (int64_t f = 0; f < t->dims[3]; f++)
+        row[f] = alpha * row[f] + (beta != 0 ? beta * old[f] : 0);
+    row_store_f32(row, t->dtype, bsk_mem_address(mem), index, t->dims[3]);
+}
+
+static void backward_queries(const backward *w, int64_t b, int64_t h, int64_t first, int64_t rows)
+{
+    const bsk_layout_tables *t = w->s.t;
+    const bsk_tensor *dq = &w->p->dq;
+    const int64_t kv_heads = w->p->k.dims[1], ld = w->k.width;
+    const int64_t kv_member = b * kv_heads + h / (w->s.heads / kv_heads);
+    _Alignas(64) float sum[TILE_ROWS * HEAD_MAX];
+    const query line = query_of(&w->s, b, h, first);
+    grads g;
+    memset(sum, 0, (size_t)(rows * ld) * sizeof *sum);
+    tile_rows(&g.x, &w->s, b, h, first, rows);
+    for (int64_t e = line.first; e < line.end; e++) {
+        const int64_t block = t->row_col[e], width = block_extent(t->cols, block, t->block_cols);
+        g.x.slot = t->row_slot[e];
+        for (int64_t c = 0; c < width; c += TILE_COLS) {
+            g.x.c = block * t->block_cols + c;
+            g.x.cols = min_i64(TILE_COLS, width - c);
+            if (grads_fill(w, &g, block))
+                product(sum, ld, g.dx, TILE_COLS, 1, packed_rows(&w->k, kv_member, g.x.c), ld, rows,
+                        ld, g.x.cols, true);
+        }
+    }
+    for (int64_t i = 0; i < rows; i++)
+        if (g.x.q[i].time < w->s.q_time)
+            gradient_store(w, dq, w->a->dq,
+                           b * dq->strides[0] + h * dq->strides[1] + g.x.q[i].time * dq->strides[2],
+                           sum + i * ld);
+}
+
+/* The accumulators of a tile of keys. */
+typedef struct key_sums {
+    _Alignas(64) float dk[TILE_COLS * HEAD_MAX];
+    _Alignas(64) float dv[TILE_COLS * HEAD_MAX];
+    grads g;
+} key_sums;
+
+/* Adds what query head h has of columns [c, c + cols) of a block column. */
+static void key_sums_add(const backward *w, key_sums *k, int64_t b, int64_t h, int64_t block)
+{
+    const bsk_layout_tables *t = w->s.t;
+    const int64_t member = b * w->s.heads + h;
+    const int64_t *start =
+        t->col_start + h / (w->s.heads / t->heads) * ((int64_t)t->grid_cols + 1) + block;
+    grads *g = &k->g;
+    for (int64_t e = start[0]; e < start[1]; e++) {
+        const int64_t first = (int64_t)t->col_row[e] * t->block_rows;
+        const int64_t height = block_extent(t->rows, t->col_row[e], t->block_rows);
+        g->x.slot = t->col_slot[e];
+        for (int64_t i = 0; i < height; i += TILE_ROWS) {
+            const int64_t rows = min_i64(TILE_ROWS, height - i);
+            tile_rows(&g->x, &w->s, b, h, first + i, rows);
+            if (!grads_fill(w, g, block))
+                continue;
+            product(k->dk, w->q.width, g->dx, 1, TILE_COLS, packed_rows(&w->q, member, first + i),
+                    w->q.width, g->x.cols, w->q.width, rows, true);
+            product(k->dv, w->dout.width, g->p, 1, TILE_COLS,
+                    packed_rows(&w->dout, member, first + i), w->dout.width, g->x.cols,
+                    w->dout.width, rows, true);
+        }
+    }
+}
+
+static void backward_keys(const backward *w, int64_t b, int64_t kv_head, int64_t block,
+                          int64_t offset)
+{
+    const bsk_layout_tables *t = w->s.t;
+    const bsk_tensor *dk = &w->p->dk, *dv = &w->p->dv;
+    const int64_t group = w->s.heads / w->p->k.dims[1];
+    const int64_t width = block_extent(t->cols, block, t->block_cols);
+    key_sums k;
+    memset(k.dk, 0, sizeof k.dk);
+    memset(k.dv, 0, sizeof k.dv);
+    k.g.x.c = block * t->block_cols + offset;
+    k.g.x.cols = min_i64(TILE_COLS, width - offset);
+    for (int64_t h = kv_head * group; h < (kv_head + 1) * group; h++)
+        key_sums_add(w, &k, b, h, block);
+    for (int64_t j = 0; j < k.g.x.cols; j++) {
+        const int64_t key = time_of(t->cols, w->s.interleave, k.g.x.c + j);
+        if (key >= w->s.k_time)
+            continue;
+        gradient_store(w, dk, w->a->dk,
+                       b * dk->strides[0] + kv_head * dk->strides[1] + key * dk->strides[2],
+                       k.dk + j * w->q.width);
+        gradient_store(w, dv, w->a->dv,
+                       b * dv->strides[0] + kv_head * dv->strides[1] + key * dv->strides[2],
+                       k.dv + j * w->dout.width);
+    }
+}
+
+OMP_LAUNCH(attention_grad_f32)
+{
+    const bsk_layout_tables *t = prepared->problem->layout;
+    const bsk_attention_grad_params *p = prepared->problem->params;
+    const bsk_attention_grad_args *a = args;
+    const int threads = ((const bski_cpu_queue *)queue)->threads;
+    const int64_t heads = p->q.dims[1], kv_heads = p->k.dims[1], tiles = tiles_of(t);
+    const int64_t each = bski_ceil_div(t->block_cols, TILE_COLS), cols = t->grid_cols * each;
+    const int64_t q_tasks = p->dq.dtype != BSK_NONE ? p->q.dims[0] * heads * tiles : 0;
+    const int64_t k_tasks = p->dk.dtype != BSK_NONE ? p->q.dims[0] * kv_heads * cols : 0;
+    int64_t total = 0;
+    backward w = {.a = a, .dropout = DROP_OF(p, a)};
+    backward_plan(&w, t, p, &total);
+    w.s = (scoring)SCORING(t, p, a, heads, p->q.dims[2], p->k.dims[2],
+                           scale_of(a->scale, p->q.dims[3]));
+    backward_pack(&w, threads);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t task = 0; task < q_tasks; task++) {
+        int64_t rows;
+        const int64_t first = tile_place(t, task % tiles, &rows), member = task / tiles;
+        if (rows > 0)
+            backward_queries(&w, member / heads, member % heads, first, rows);
+    }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t task = 0; task < k_tasks; task++) {
+        const int64_t block = task % cols / each, offset = task % each * TILE_COLS;
+        const int64_t member = task / cols;
+        if (offset < block_extent(t->cols, block, t->block_cols))
+            backward_keys(&w, member / kv_heads, member % kv_heads, block, offset);
+    }
+    return BSK_OK;
+}
