@@ -10,6 +10,8 @@
  *     m16n8k8    a[0] = (g, 2t)     a[1] = (g+8, 2t)      b[0] = (2t, g)      d[2] = (g+8, 2t)
  *     the same   a[0] = (g, t)      a[2] = (g, t+4)       b[0] = (t, g)       d[3] = (g+8, 2t+1)
  *     for tf32   a[1] = (g+8, t)    a[3] = (g+8, t+4)     b[1] = (t+4, g)
+ *     m16n8k32   a[0] = (g, 4t)     a[2] = (g, 4t+16)     b[0] = (4t, g)      four neighbours along
+ *     for f8     a[1] = (g+8, 4t)   a[3] = (g+8, 4t+16)   b[1] = (4t+16, g)   k in a register
  *
  * ldmatrix reads 8 x 8 matrices of 16-bit elements by rows of 16 bytes: lane l gives the address of
  * row l % 8 of matrix l / 8, and gets elements (g, 2t) and (g, 2t+1) of each; with trans, elements
@@ -81,6 +83,13 @@ MMA_DEVICE void ldmatrix_x4_trans(uint32_t *r, uint32_t address)
                  : "memory");
 }
 
+MMA_DEVICE uint32_t load_shared(uint32_t address)
+{
+    uint32_t r;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(r) : "r"(address) : "memory");
+    return r;
+}
+
 /* --- Products: d += a b, in f32 --- */
 
 /* By the type of a and b: __nv_bfloat16 (sm80) or __half. With MMA_SM75 defined, what sm75 has is
@@ -136,12 +145,43 @@ MMA_DEVICE void mma_m16n8k8_tf32(float *d, const uint32_t *a, const uint32_t *b)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* To the nearest tf32, ties away from zero. */
+MMA_DEVICE void mma_m16n8k4_tf32(float *d, const uint32_t *a, const uint32_t *b)
+{
+    asm volatile("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5}, "
+                 "{%6}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+}
+
+/* A pair of 8-bit types (sm89), of a and of b. */
+template <bool A_E5M2, bool B_E5M2> struct mma_f8 {
+    uint8_t bits;
+};
+
+template <typename T> MMA_DEVICE void mma_m16n8k32(float *d, const uint32_t *a, const uint32_t *b);
+
+#define MMA_K32(a_e5m2, b_e5m2, names)                                                             \
+    template <>                                                                                    \
+    __device__ __forceinline__ void mma_m16n8k32<mma_f8<a_e5m2, b_e5m2>>(                          \
+        float *d, const uint32_t *a, const uint32_t *b)                                            \
+    {                                                                                              \
+        asm volatile("mma.sync.aligned.m16n8k32.row.col.f32." names                                \
+                     ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"        \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                              \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));          \
+    }
+MMA_K32(false, false, "e4m3.e4m3")
+MMA_K32(false, true, "e4m3.e5m2")
+MMA_K32(true, false, "e5m2.e4m3")
+MMA_K32(true, true, "e5m2.e5m2")
+#undef MMA_K32
+
+/* To the nearest tf32, ties away from zero, in the upper 19 bits: products do not look at the rest.
+ * cvt.rna.tf32 clears it by an instruction more. */
 MMA_DEVICE uint32_t mma_tf32(float v)
 {
-    uint32_t r;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
-    return r;
+    const uint32_t u = __float_as_uint(v), half = 1u << 12;
+    return fabsf(v) < __uint_as_float(0x7f800000u) ? u + half : u;
 }
 
 /* Two numbers rounded to 16 bits each: lo in the lower half. */

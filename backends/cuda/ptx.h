@@ -1,5 +1,5 @@
-/* Hopper's instructions for tuned kernels: asynchronous copies, barriers, clusters and wgmma, one
- * function an instruction. Device code for sm_90a only.
+/* Instructions of Hopper for tuned kernels: asynchronous copies, barriers, clusters and wgmma, one
+ * function an instruction. Device code for sm_90a; all but wgmma and setmaxnreg serves sm_100a too.
  *
  * Addresses in shared memory are 32-bit numbers (shared_address). An address of the executing block
  * also serves where an instruction expects one of the cluster's window. */

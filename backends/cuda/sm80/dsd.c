@@ -120,13 +120,15 @@ static void arg_fill(const bsk_problem *problem, dsd_arg *a)
     a->b_row = p->b.strides[j];
     a->b_col = p->b.strides[n];
     a->b_along_k = a->b_row == 1;
-    a->b_vector = aligned(a->b_batch) && (a->b_along_k ? p->b.dims[n] <= 1 || aligned(a->b_col)
-                                                       : p->b.dims[j] <= 1 || aligned(a->b_row));
+    const int32_t run = run_elements(problem->dtype);
+    const int64_t lines = p->b.dims[a->b_along_k ? n : j];
+    a->b_vector = aligned(a->b_batch, run) &&
+                  (lines <= 1 || aligned(a->b_along_k ? a->b_col : a->b_row, run));
     a->cols = column_count(p);
     a->depth = p->b.dims[j];
     a->block_rows = l.block_rows;
     a->block_cols = l.block_cols;
-    a->granule_shift = log2_of(l.block_cols / DSD_RUN);
+    a->granule_shift = log2_of(l.block_cols / run);
     a->heads = t->heads;
     a->groups = p->s.rank == 4 ? (int32_t)p->s.dims[0] : 1;
     a->s_flip = p->transpose_s != 0;
@@ -145,7 +147,8 @@ bsk_reason bski_dsd80_accept(const bsk_problem *problem)
         return reason;
     if (p->b.strides[j] != 1 && p->b.strides[n] != 1)
         return BSK_REFUSE_STRIDE;
-    if (p->s.rank == 4 && p->s.dims[0] > 1 && !aligned(p->s.strides[0]))
+    const int32_t run = run_elements(problem->dtype);
+    if (p->s.rank == 4 && p->s.dims[0] > 1 && !aligned(p->s.strides[0], run < 8 ? 8 : run))
         return BSK_REFUSE_STRIDE;
     if (member_count(p) > MAX_GRID ||
         bski_ceil_div(column_count(p), mma_rows[4].columns) > MAX_GRID ||
@@ -162,7 +165,8 @@ typedef struct dsd_plan {
     const kernel_row *kernel;
     bsk_mem blocks, segments, segment_start, cuts, cut_start;
     dsd_arg arg;
-    unsigned grid[3], threads, cut_grid[3];
+    unsigned grid[3], cut_grid[3];
+    unsigned threads; /* of dsd_narrow */
     size_t shared_bytes;
 } dsd_plan;
 
@@ -329,6 +333,8 @@ static dsd_arg arg_bind(const dsd_plan *plan, const bsk_dsd_args *args)
     a.s = bsk_mem_address(args->s);
     a.b = bsk_mem_address(args->b);
     a.gate = bsk_mem_address(args->gate);
+    a.scales[0] = bsk_mem_address(args->s_scale);
+    a.scales[1] = bsk_mem_address(args->b_scale);
     a.parts = bsk_mem_address(args->workspace);
     bski_cuda_epilogue_bind(args, &a.end);
     a.bare = a.end.beta == 0 && a.end.act == BSK_ACT_NONE && a.end.residual.type == BSK_NONE &&
@@ -348,13 +354,13 @@ static bool starts_early(const bski_cuda_queue *queue)
 #endif
 }
 
-static bsk_status plan_run(const dsd_plan *plan, const bski_cuda_queue *queue, void **arguments,
-                           bool early)
+static bsk_status plan_run(const dsd_plan *plan, const bski_cuda_queue *queue, unsigned threads,
+                           void **arguments, bool early)
 {
     const bski_cuda_run run = {.function = plan->kernel->function,
                                .name = plan->kernel->name,
                                .grid = {plan->grid[0], plan->grid[1], plan->grid[2]},
-                               .threads = plan->threads,
+                               .threads = threads,
                                .shared_bytes = plan->shared_bytes,
                                .arguments = arguments,
                                .early = early};
@@ -380,9 +386,10 @@ double bski_dsd80_mma_seconds(const bsk_problem *problem, const bsk_device_props
     const kernel_row *k = kernel_find(rows, problem->dtype, l.block_rows, 0);
     const double units = props->compute_units, kept = kept_elements(problem);
     const double tiles = (double)bski_ceil_div(column_count(p), k->columns);
-    const double products = kept * tiles * k->columns / (units * unit_products);
+    const double products = kept * tiles * k->columns / (units * unit_rate(problem->dtype));
     /* each kept block reads its slice of the tile's activations */
-    const double bytes = kept * tiles * 2 * (1 + (double)k->columns / l.block_rows);
+    const double bytes =
+        kept * tiles * 16 / run_elements(problem->dtype) * (1 + (double)k->columns / l.block_rows);
     const double whole = (double)l.rows * tiles * (double)member_count(p) / (2 * units);
     const double waves = whole > 0 && whole < 1 ? 1 / whole : 1;
     return launch_seconds + waves * maximum(products, bytes / (units * unit_cache_bytes));
@@ -398,7 +405,6 @@ bsk_status bski_dsd80_mma_prepare(void *device, bsk_prepared *prepared, const ke
     TRY(plan_new(d, prepared, &plan));
     plan->kernel = kernel_find(rows, problem->dtype, plan->arg.block_rows, 0);
     plan->arg.tiles = 1;
-    plan->threads = MMA_THREADS;
     plan->shared_bytes = (size_t)plan->kernel->stage_bytes * (size_t)plan->kernel->stages;
     if (plan->shared_bytes < MMA_SCRATCH)
         plan->shared_bytes = MMA_SCRATCH;
@@ -412,12 +418,18 @@ bsk_status bski_dsd80_mma_prepare(void *device, bsk_prepared *prepared, const ke
     return status;
 }
 
-bsk_status bski_dsd80_mma_launch(const bsk_prepared *prepared, void *queue, const void *args)
+bsk_status bski_dsd80_mma_launch_with(const bsk_prepared *prepared, void *queue, const void *args,
+                                      unsigned threads, void *second)
 {
     const dsd_plan *plan = prepared->state;
     dsd_arg a = arg_bind(plan, args);
-    void *arguments[] = {&a};
-    return plan_run(plan, queue, arguments, false);
+    void *arguments[] = {&a, second};
+    return plan_run(plan, queue, threads, arguments, false);
+}
+
+bsk_status bski_dsd80_mma_launch(const bsk_prepared *prepared, void *queue, const void *args)
+{
+    return bski_dsd80_mma_launch_with(prepared, queue, args, MMA_THREADS, NULL);
 }
 
 bsk_reason cuda_sm80_dsd_mma_accept(const bsk_problem *problem, const bsk_device_props *props)
@@ -579,7 +591,7 @@ bsk_status cuda_sm80_dsd_narrow_launch(const bsk_prepared *prepared, void *queue
                                   .threads = FINISH_THREADS,
                                   .arguments = arguments,
                                   .early = starts_early(queue)};
-    TRY(plan_run(plan, queue, arguments, starts_early(queue)));
+    TRY(plan_run(plan, queue, plan->threads, arguments, starts_early(queue)));
     return bski_cuda_launch(queue, &finish);
 }
 

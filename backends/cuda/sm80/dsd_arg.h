@@ -24,7 +24,7 @@ typedef struct dsd_segment {
 
 typedef struct dsd_arg {
     const void *s, *b;
-    const float *gate;
+    const float *gate, *scales[2]; /* scales: of s and b, for 8-bit types */
     const dsd_block *blocks;
     const dsd_segment *segments, *cuts;
     const int32_t *segment_start, *cut_start; /* [heads + 1] */
@@ -34,7 +34,7 @@ typedef struct dsd_arg {
     int64_t b_batch, b_row, b_col;
     int64_t cols, depth;            /* columns of C, depth of op(S) */
     int32_t block_rows, block_cols; /* of op(S) */
-    int32_t granule_shift;          /* log2 of a block's runs of 8 along the depth */
+    int32_t granule_shift;          /* log2 of a block's runs of 16 bytes of the depth */
     int32_t tiles;                  /* feature tiles of a block row */
     int32_t tile_rows, tile_features;
     int32_t heads, groups;

@@ -2,9 +2,10 @@
  * minibatch lies along the rows of the tensor core's products, and features, of which a block may
  * have as few as 8, along its columns.
  *
- * The depth is walked in runs of 8, so that kept blocks of every width follow each other without
- * gaps: a stage of shared memory holds the runs of one block, of several or of a part of one. Runs
- * beyond the list, beyond the depth, and of blocks whose gate is 0 are zeros in both operands. */
+ * The depth is walked in runs of 16 bytes, C::RUN elements, so that kept blocks of every width
+ * follow each other without gaps: a stage of shared memory holds the runs of one block, of several
+ * or of a part of one. Runs beyond the list, beyond the depth, and of blocks whose gate is 0 are
+ * zeros in both operands. */
 #ifndef BSKI_CUDA_SM80_DSD_DEVICE_H
 #define BSKI_CUDA_SM80_DSD_DEVICE_H
 
@@ -13,7 +14,7 @@
 
 /* --- The list --- */
 
-/* The runs of 8 along the depth of a segment's blocks. */
+/* The runs along the depth of a segment's blocks. */
 typedef struct walk {
     const dsd_block *blocks;
     int32_t runs, shift;
@@ -25,18 +26,19 @@ MMA_DEVICE dsd_block walk_block(const walk *w, int32_t run)
 }
 
 /* The inner run number of a block. */
-MMA_DEVICE int32_t run_inner(const dsd_arg *a, int32_t run)
+template <int RUN> MMA_DEVICE int32_t run_inner(const dsd_arg *a, int32_t run)
 {
-    return (run & ((1 << a->granule_shift) - 1)) * DSD_RUN;
+    return (run & ((1 << a->granule_shift) - 1)) * RUN;
 }
 
-/* How many of a run's rows along the depth count, 0 to 8; k: its first in B. */
-template <bool PLAIN> MMA_DEVICE int run_depth(const dsd_arg *a, dsd_block block, int32_t k)
+/* How many of a run's rows along the depth count, 0 to RUN; k: its first in B. */
+template <bool PLAIN, int RUN>
+MMA_DEVICE int run_depth(const dsd_arg *a, dsd_block block, int32_t k)
 {
     if (block.column < 0 || (!PLAIN && a->gate && a->gate[block.slot] == 0))
         return 0;
     const int32_t left = (int32_t)a->depth - k;
-    return left < DSD_RUN ? (left > 0 ? left : 0) : DSD_RUN;
+    return left < RUN ? (left > 0 ? left : 0) : RUN;
 }
 
 /* --- Copies --- */
@@ -83,17 +85,17 @@ MMA_DEVICE void copy_stage(const dsd_arg *a, const copies<C> *c, uint32_t stage,
                            int32_t first_run, stage_blocks blocks)
 {
     enum { SIZE = sizeof(typename C::T) };
-    const int32_t inner = run_inner(a, first_run + c->rows.run);
+    const int32_t inner = run_inner<C::RUN>(a, first_run + c->rows.run);
     const int32_t k = blocks.rows.column * a->block_cols + inner;
-    const int depth = run_depth<PLAIN>(a, blocks.rows, k);
+    const int depth = run_depth<PLAIN, C::RUN>(a, blocks.rows, k);
     if (PLAIN || a->b_vector)
         feed_copy<C, C::TN, true>(&c->rows, stage, k * c->rows_depth, depth);
     else
         feed_copy<C, C::TN, false>(&c->rows, stage, k * c->rows_depth, depth);
 
-    const int32_t s_inner = run_inner(a, first_run + c->features.run);
-    const int s_depth =
-        run_depth<PLAIN>(a, blocks.features, blocks.features.column * a->block_cols + s_inner);
+    const int32_t s_inner = run_inner<C::RUN>(a, first_run + c->features.run);
+    const int s_depth = run_depth<PLAIN, C::RUN>(a, blocks.features,
+                                                 blocks.features.column * a->block_cols + s_inner);
     const int64_t at = (int64_t)blocks.features.slot * (a->block_rows * a->block_cols) +
                        s_inner * (a->s_flip ? a->block_rows : 1);
     feed_copy<C, C::TI, true>(&c->features, stage + C::ROWS_BYTES, at * SIZE, s_depth);

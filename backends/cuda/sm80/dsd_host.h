@@ -15,5 +15,8 @@ double bski_dsd80_mma_seconds(const bsk_problem *problem, const bsk_device_props
                               const kernel_row *rows);
 bsk_status bski_dsd80_mma_prepare(void *device, bsk_prepared *prepared, const kernel_row *rows);
 bsk_status bski_dsd80_mma_launch(const bsk_prepared *prepared, void *queue, const void *args);
+/* The same with `threads` a thread block, and a second argument for the kernel. */
+bsk_status bski_dsd80_mma_launch_with(const bsk_prepared *prepared, void *queue, const void *args,
+                                      unsigned threads, void *second);
 
 #endif

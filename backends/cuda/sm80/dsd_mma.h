@@ -6,9 +6,8 @@
 #include <backends/cuda/sm80/dsd_device.h>
 
 /* A thread block's tile: TI features by TN of the minibatch, in warps of WARP_I x WARP_N; KC of the
- * depth a stage, STAGES under way. */
-template <typename T_, int TI_, int TN_, int WARP_I_, int WARP_N_, int KC_, int STAGES_>
-struct tile {
+ * depth, 64 bytes, a stage, STAGES under way. */
+template <typename T_, int TI_, int TN_, int WARP_I_, int WARP_N_, int STAGES_> struct tile {
     typedef T_ T;
     enum {
         THREADS = 256,
@@ -16,11 +15,12 @@ struct tile {
         TN = TN_,
         WARP_I = WARP_I_,
         WARP_N = WARP_N_,
-        KC = KC_,
+        RUN = 16 / sizeof(T),
+        RUNS = 4,
+        KC = RUNS * RUN,
         STAGES = STAGES_,
-        RUNS = KC / DSD_RUN,
-        ROWS_BYTES = TN * KC * 2,
-        STAGE_BYTES = ROWS_BYTES + TI * KC * 2,
+        ROWS_BYTES = TN * KC * sizeof(T),
+        STAGE_BYTES = ROWS_BYTES + TI * KC * sizeof(T),
         ACROSS = THREADS / RUNS,
         MT = WARP_N / 16,
         NT = WARP_I / 8
@@ -43,8 +43,9 @@ MMA_DEVICE void store_tile(const dsd_arg *a, const float *acc, float *scratch, i
             for (int j = 0; j < C::NT; j++)
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    scratch[(16 * m + e / 2 * 8 + lane / 4) * PITCH + 8 * j + lane % 4 * 2 +
-                            e % 2] = acc[4 * ((2 * part + m) * C::NT + j) + e];
+                    scratch[sum_row<typename C::T>(m, e, a->b_along_k) * PITCH +
+                            sum_column<typename C::T>(j, e, !a->s_flip)] =
+                        acc[4 * ((2 * part + m) * C::NT + j) + e];
         __syncwarp();
 #pragma unroll 1
         for (int at = lane; at < 32 * RUNS; at += 32) {
@@ -124,6 +125,7 @@ template <class C> MMA_DEVICE void dsd_tile(const dsd_arg *a)
         add_up<C, true>(a, &c, memory, gates, warp_n, warp_i, acc);
     else
         add_up<C, false>(a, &c, memory, gates, warp_n, warp_i, acc);
+    scale_sums<typename C::T, 4 * C::MT * C::NT>(acc, a->scales);
     store_tile<C>(a, acc, (float *)pool + warp * 32 * (C::WARP_I + 1),
                   (int64_t)segment.row * C::TI + warp_i, n0 + warp_n, member);
 }

@@ -24,8 +24,8 @@ typedef struct kernel_row {
     int32_t stage_bytes, stages;
 } kernel_row;
 
-/* Bytes of a stage of 32 of the depth. */
-#define STAGE_BYTES(features, columns) (((features) + (columns)) * 32 * 2)
+/* Bytes of a stage, which is 64 bytes of the depth. */
+#define STAGE_BYTES(features, columns) (((features) + (columns)) * 64)
 
 /* The first kernel for tiles of so many features and at least so many columns. */
 static inline const kernel_row *kernel_find(const kernel_row *rows, bsk_dtype dtype,
@@ -42,6 +42,12 @@ static inline const kernel_row *kernel_find(const kernel_row *rows, bsk_dtype dt
  * with its look-ups, which nothing hides. */
 static const double unit_products = 1.0e12, unit_cache_bytes = 3.4e10, memory_bytes = 4.0e12,
                     launch_seconds = 2.5e-6, narrow_seconds = 6e-6;
+
+/* Multiply-adds of a compute unit by type: f32 stands for tf32. */
+static inline double unit_rate(bsk_dtype dtype)
+{
+    return dtype == BSK_F32 ? unit_products / 2 : unit_products;
+}
 
 static inline double maximum(double a, double b)
 {
@@ -83,10 +89,16 @@ static inline int32_t log2_of(int32_t v)
     return shift;
 }
 
-/* Whether runs of 8 elements that are a stride apart are aligned alike. */
-static inline bool aligned(int64_t stride)
+/* Elements of 16 bytes. */
+static inline int32_t run_elements(bsk_dtype dtype)
 {
-    return stride % DSD_RUN == 0;
+    return dtype == BSK_F32 ? 4 : dtype == BSK_F8E4M3 || dtype == BSK_F8E5M2 ? 16 : 8;
+}
+
+/* Whether runs of so many elements that are a stride apart are aligned alike. */
+static inline bool aligned(int64_t stride, int32_t run)
+{
+    return stride % run == 0;
 }
 
 #endif

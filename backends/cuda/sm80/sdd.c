@@ -1,13 +1,13 @@
 /* Plans and launches sdd for sm80. */
 #include <string.h>
 
-#include <backends/cuda/sm80/host.h>
-#include <backends/cuda/sm80/sdd_arg.h>
+#include <backends/cuda/sm80/sdd_host.h>
 
 FAMILY(sm80_sdd_mma)
+FAMILY(sm80_sdd_tf32)
 
 enum { SUM_COLUMNS = 64, SUM_THREADS = 256, LEAST_SAMPLES = 256 };
-enum { THREADS = 256, STAGES = 4, DEPTH = 32, MAX_PARTS = 32, FINISH_THREADS = 128 };
+enum { THREADS = 256, STAGES = 4, DEPTH_BYTES = 64, MAX_PARTS = 32, FINISH_THREADS = 128 };
 
 #define SDD_KERNELS(X)                                                                             \
     X(8, 256, f16, BSK_F16)                                                                        \
@@ -19,7 +19,12 @@ enum { THREADS = 256, STAGES = 4, DEPTH = 32, MAX_PARTS = 32, FINISH_THREADS = 1
     X(16, 256, bf16, BSK_BF16)                                                                     \
     X(32, 256, bf16, BSK_BF16)                                                                     \
     X(64, 128, bf16, BSK_BF16)                                                                     \
-    X(128, 128, bf16, BSK_BF16)
+    X(128, 128, bf16, BSK_BF16)                                                                    \
+    X(8, 256, tf32, BSK_F32)                                                                       \
+    X(16, 256, tf32, BSK_F32)                                                                      \
+    X(32, 256, tf32, BSK_F32)                                                                      \
+    X(64, 128, tf32, BSK_F32)                                                                      \
+    X(128, 128, tf32, BSK_F32)
 #define SDD_DECLARE(features, columns, type, dtype)                                                \
     extern const char sm80_sdd_mma_##features##_##type[];
 SDD_KERNELS(SDD_DECLARE)
@@ -55,11 +60,13 @@ static int64_t batch_stride(const bsk_tensor *t, int32_t plain_rank)
     return t->rank > plain_rank && t->dims[0] > 1 ? t->strides[0] : 0;
 }
 
-/* Whether runs of 8 along the contiguous axis are aligned: the other axis's and the batch's strides
+/* Whether runs along the contiguous axis are aligned: the other axis's and the batch's strides
  * decide. */
 static bool runs_aligned(const bsk_tensor *t, int32_t other)
 {
-    return aligned(batch_stride(t, 2)) && (t->dims[other] <= 1 || aligned(t->strides[other]));
+    const int32_t run = run_elements(t->dtype);
+    return aligned(batch_stride(t, 2), run) &&
+           (t->dims[other] <= 1 || aligned(t->strides[other], run));
 }
 
 static void arg_fill(const bsk_problem *problem, sdd_arg *a)
@@ -92,20 +99,26 @@ static void arg_fill(const bsk_problem *problem, sdd_arg *a)
     a->b_along_k = a->b_col != 1;
     a->a_vector = runs_aligned(&p->a, a->a_along_k ? x : y);
     a->b_vector = runs_aligned(&p->b, a->b_along_k ? y : x);
-    a->w_bf16 = p->w.dtype == BSK_BF16;
-    a->b_bf16 = problem->dtype == BSK_BF16;
+    a->type = (int32_t)problem->dtype;
     a->batch = p->b.rank == 3 ? p->b.dims[0] : 1;
     a->s = (dsd_matrix){.type = (int32_t)p->s.dtype, .wide = a->s_group % unit == 0};
+}
+
+/* Samples of a stage. */
+static int32_t stage_depth(const sdd_arg *a)
+{
+    return DEPTH_BYTES / 16 * run_elements((bsk_dtype)a->type);
 }
 
 /* Stages of all samples of a block. */
 static bool stage_count(const sdd_arg *a, int64_t *stages)
 {
-    return bski_mul_i64(bski_ceil_div(a->n, DEPTH), (int64_t)a->members * a->pairs, stages) &&
+    return bski_mul_i64(bski_ceil_div(a->n, stage_depth(a)), (int64_t)a->members * a->pairs,
+                        stages) &&
            *stages < INT32_MAX;
 }
 
-bsk_reason cuda_sm80_sdd_mma_accept(const bsk_problem *problem, const bsk_device_props *props)
+bsk_reason bski_sdd80_accept(const bsk_problem *problem)
 {
     enum { MAX_GROUPS = 65535 };
     const bsk_sdd_params *p = problem->params;
@@ -113,12 +126,11 @@ bsk_reason cuda_sm80_sdd_mma_accept(const bsk_problem *problem, const bsk_device
     const int32_t x = p->a.rank - 2, y = p->a.rank - 1;
     sdd_arg a = {0};
     int64_t stages, blocks;
-    (void)props;
     if (p->s.dtype != BSK_F32 && p->s.dtype != BSK_F16 && p->s.dtype != BSK_BF16)
         return BSK_REFUSE_DTYPE;
     if ((p->a.strides[x] != 1 && p->a.strides[y] != 1) ||
         (p->b.strides[x] != 1 && p->b.strides[y] != 1) ||
-        (p->w.dtype != BSK_NONE && !aligned(batch_stride(&p->w, 3))))
+        (p->w.dtype != BSK_NONE && !aligned(batch_stride(&p->w, 3), DSD_RUN)))
         return BSK_REFUSE_STRIDE;
     if (p->pairs > SDD80_PAIRS || (p->s.rank == 4 && p->s.dims[0] > MAX_GROUPS) ||
         t->rows > INT32_MAX || t->cols > INT32_MAX)
@@ -207,17 +219,18 @@ static bsk_status tables_put(simt_device *d, const bsk_layout_tables *t, int64_t
 
 /* --- Plans --- */
 
-double cuda_sm80_sdd_mma_seconds(const bsk_problem *problem, const bsk_device_props *props)
+double bski_sdd80_seconds(const bsk_problem *problem, const bsk_device_props *props,
+                          const kernel_row *k)
 {
     const bsk_layout_tables *t = problem->layout;
-    const kernel_row *k = kernel_of(problem);
     sdd_arg a = {0};
     int64_t stages = 0;
     arg_fill(problem, &a);
     stage_count(&a, &stages);
     const double tiles = (double)tile_count(t, k->columns / t->block_cols) * a.groups;
     const double units = props->compute_units, all = tiles * (double)stages;
-    const double products = all * DEPTH * k->features * k->columns / (units * unit_products);
+    const double products =
+        all * stage_depth(&a) * k->features * k->columns / (units * unit_rate(problem->dtype));
     return launch_seconds + maximum(products, all * k->stage_bytes / (units * unit_cache_bytes));
 }
 
@@ -270,7 +283,6 @@ static bsk_status plan_fill(bski_cuda_device *device, bsk_prepared *prepared, sd
     const bsk_layout_tables *t = problem->layout;
     sdd_arg *a = &plan->arg;
     int64_t stages = 0;
-    plan->kernel = kernel_of(problem);
     plan->shared_bytes = (size_t)plan->kernel->stage_bytes * STAGES;
     arg_fill(problem, a);
     const int32_t most = plan->kernel->columns / t->block_cols;
@@ -290,16 +302,17 @@ static bsk_status plan_fill(bski_cuda_device *device, bsk_prepared *prepared, sd
     return BSK_OK;
 }
 
-bsk_status cuda_sm80_sdd_mma_prepare(void *device, bsk_prepared *prepared)
+bsk_status bski_sdd80_prepare(void *device, bsk_prepared *prepared, const kernel_row *k)
 {
     simt_device *d = device;
     sdd_plan *plan = prepared->state = host_array(d->host, 1, sizeof *plan);
     if (!plan)
         return d->host->fail(d->host->context, BSK_E_NOMEM, "sdd: no memory for a plan's state");
     memset(plan, 0, sizeof *plan);
+    plan->kernel = k;
     bsk_status status = plan_fill(device, prepared, plan);
     if (status)
-        cuda_sm80_sdd_mma_release(device, prepared);
+        bski_sdd80_release(device, prepared);
     return status;
 }
 
@@ -320,7 +333,7 @@ static bsk_status sums_launch(const sdd_plan *plan, const bski_cuda_queue *queue
     return bski_cuda_launch(queue, &finish);
 }
 
-bsk_status cuda_sm80_sdd_mma_launch(const bsk_prepared *prepared, void *queue, const void *args)
+bsk_status bski_sdd80_launch(const bsk_prepared *prepared, void *queue, const void *args)
 {
     const bsk_sdd_args *from = args;
     const sdd_plan *plan = prepared->state;
@@ -331,6 +344,8 @@ bsk_status cuda_sm80_sdd_mma_launch(const bsk_prepared *prepared, void *queue, c
         a.b[i] = bsk_mem_address(from->b[i]);
     }
     a.gate = bsk_mem_address(from->gate);
+    a.scales[0] = bsk_mem_address(from->a_scale);
+    a.scales[1] = bsk_mem_address(from->b_scale);
     a.w = bsk_mem_address(from->w);
     a.dgate = bsk_mem_address(from->dgate);
     a.s.data = bsk_mem_address(from->s);
@@ -356,7 +371,7 @@ bsk_status cuda_sm80_sdd_mma_launch(const bsk_prepared *prepared, void *queue, c
     return plan->sum_blocks ? sums_launch(plan, queue, arguments) : BSK_OK;
 }
 
-void cuda_sm80_sdd_mma_release(void *device, bsk_prepared *prepared)
+void bski_sdd80_release(void *device, bsk_prepared *prepared)
 {
     simt_device *d = device;
     sdd_plan *plan = prepared->state;
@@ -369,3 +384,39 @@ void cuda_sm80_sdd_mma_release(void *device, bsk_prepared *prepared)
     host_drop(d->host, plan);
     prepared->state = NULL;
 }
+
+/* --- Entries --- */
+
+bsk_reason cuda_sm80_sdd_mma_accept(const bsk_problem *problem, const bsk_device_props *props)
+{
+    (void)props;
+    return bski_sdd80_accept(problem);
+}
+
+/* f32 operands are rounded to tf32 where that is allowed. */
+bsk_reason cuda_sm80_sdd_tf32_accept(const bsk_problem *problem, const bsk_device_props *props)
+{
+    const bsk_sdd_params *p = problem->params;
+    (void)props;
+    return p->precision == BSK_PRECISION_TF32 ? bski_sdd80_accept(problem) : BSK_REFUSE_OPTION;
+}
+
+#define ENTRY(name)                                                                                \
+    double cuda_##name##_seconds(const bsk_problem *problem, const bsk_device_props *props)        \
+    {                                                                                              \
+        return bski_sdd80_seconds(problem, props, kernel_of(problem));                             \
+    }                                                                                              \
+    bsk_status cuda_##name##_prepare(void *device, bsk_prepared *prepared)                         \
+    {                                                                                              \
+        return bski_sdd80_prepare(device, prepared, kernel_of(prepared->problem));                 \
+    }                                                                                              \
+    bsk_status cuda_##name##_launch(const bsk_prepared *prepared, void *queue, const void *args)   \
+    {                                                                                              \
+        return bski_sdd80_launch(prepared, queue, args);                                           \
+    }                                                                                              \
+    void cuda_##name##_release(void *device, bsk_prepared *prepared)                               \
+    {                                                                                              \
+        bski_sdd80_release(device, prepared);                                                      \
+    }
+ENTRY(sm80_sdd_mma)
+ENTRY(sm80_sdd_tf32)

@@ -22,7 +22,7 @@ typedef struct sdd_tile {
 
 typedef struct sdd_arg {
     const void *a[SDD80_PAIRS], *b[SDD80_PAIRS];
-    const float *gate;
+    const float *gate, *scales[2]; /* scales: of a and b, for 8-bit types */
     const sdd_tile *tiles;
     const sdd_block *blocks;
     const int32_t *slot_row, *slot_col;
@@ -41,7 +41,7 @@ typedef struct sdd_arg {
     int32_t gate_mode;
     int32_t a_along_k, b_along_k, a_vector, b_vector;
     int32_t direct; /* stores s, otherwise partial sums */
-    int32_t w_bf16, b_bf16;
+    int32_t type;   /* bsk_dtype of a, b and w */
     int32_t sum_splits;
     int64_t batch; /* members of b */
     float alpha, beta;

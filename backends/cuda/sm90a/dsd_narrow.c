@@ -1,0 +1,376 @@
+/* Plans and launches dsd_sm90a_narrow: small minibatches, blocks as they are. One launch a run, and
+ * its parts all at work at once, as a launch costs as much as reading some megabytes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <backends/cuda/cuda.h>
+#include <backends/cuda/sm90a/dsd_narrow.h>
+#include <common/checked.h>
+#include <common/layout.h>
+
+bsk_reason cuda_sm90a_dsd_narrow_accept(const bsk_problem *problem, const bsk_device_props *props);
+double cuda_sm90a_dsd_narrow_seconds(const bsk_problem *problem, const bsk_device_props *props);
+bsk_status cuda_sm90a_dsd_narrow_prepare(void *device, bsk_prepared *prepared);
+bsk_status cuda_sm90a_dsd_narrow_launch(const bsk_prepared *prepared, void *queue,
+                                        const void *args);
+void cuda_sm90a_dsd_narrow_release(void *device, bsk_prepared *prepared);
+
+enum { MAX_TILE = 32, MIN_COLUMNS = 16, UNIT_BYTES = 16 /* of offsets */ };
+#define MOST_BYTES ((double)UNIT_BYTES * (UINT32_MAX - 1))
+
+/* --- The problem --- */
+
+typedef struct shape {
+    int32_t block_i, block_k; /* of op(S) */
+    int32_t tile, columns;    /* features and samples of a tile */
+    bool flip, along_k;
+} shape;
+
+static shape shape_of(const bsk_problem *problem)
+{
+    const bsk_dsd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    const int64_t n = p->c.dims[p->c.rank - 1];
+    shape s = {.flip = p->transpose_s != 0, .along_k = p->b.strides[p->b.rank - 2] == 1};
+    s.block_i = s.flip ? t->block_cols : t->block_rows;
+    s.block_k = s.flip ? t->block_rows : t->block_cols;
+    s.tile = s.block_i < MAX_TILE ? s.block_i : MAX_TILE;
+    s.columns = MIN_COLUMNS;
+    while (s.columns < n)
+        s.columns *= 2;
+    return s;
+}
+
+bsk_reason cuda_sm90a_dsd_narrow_accept(const bsk_problem *problem, const bsk_device_props *props)
+{
+    const bsk_dsd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    const bsk_tensor *b = &p->b;
+    (void)props;
+    if (p->c.rank != 2 || t->heads != 1 || (p->s.rank == 4 && p->s.dims[0] != 1))
+        return BSK_REFUSE_RANK;
+    if (p->gate.dtype != BSK_NONE)
+        return BSK_REFUSE_OPTION;
+    if (p->c.dims[1] > DSD_NARROW_COLUMNS)
+        return BSK_REFUSE_SHAPE;
+    const shape s = shape_of(problem);
+    /* The axis that runs are loaded along: how many elements at once, and how far apart. */
+    const int64_t unit = s.along_k ? DSD_RUN : s.columns / DSD_RUN;
+    const int64_t length = s.along_k ? b->dims[0] : b->dims[1];
+    const int64_t lines = s.along_k ? b->dims[1] : b->dims[0];
+    if (b->strides[s.along_k ? 0 : 1] != 1 ||
+        (lines > 1 && b->strides[s.along_k ? 1 : 0] % unit != 0))
+        return BSK_REFUSE_STRIDE;
+    if (length % unit != 0 || b->dims[0] % DSD_RUN != 0)
+        return BSK_REFUSE_SHAPE;
+    if ((double)t->nnz * t->block_rows * t->block_cols * 2 >= MOST_BYTES ||
+        (double)b->dims[0] * (double)b->strides[0] * 2 >= MOST_BYTES ||
+        (double)t->nnz * s.block_k / DSD_RUN >= INT32_MAX / 4 || b->strides[0] >= INT32_MAX / 2 ||
+        b->strides[1] >= INT32_MAX / 16)
+        return BSK_REFUSE_LIMIT;
+    return bski_cuda_epilogue_accept(problem);
+}
+
+double cuda_sm90a_dsd_narrow_seconds(const bsk_problem *problem, const bsk_device_props *props)
+{
+    /* A launch and the chain of accesses of a thread block; bytes a second from memory; a
+     * multiprocessor's time for a step, for one whose weights lie across the depth, and for each
+     * sample: measured. */
+    static const double launch = 6e-6, memory = 3.8e12;
+    static const double step = 25e-9, across = 25e-9, sample = 2e-9;
+    const bsk_layout_tables *t = problem->layout;
+    const bsk_dsd_params *p = problem->params;
+    const shape s = shape_of(problem);
+    const double kept = (double)t->nnz * t->block_rows * t->block_cols;
+    const double steps = kept / (s.tile * DSD_NARROW_STEP * DSD_RUN) / props->compute_units;
+    const double work =
+        steps * (step + (s.flip ? across : 0) + sample * (double)p->c.dims[p->c.rank - 1]);
+    return launch + (work > 2 * kept / memory ? work : 2 * kept / memory);
+}
+
+/* --- Kernels --- */
+
+typedef struct kernel_row {
+    const void *function;
+    const char *name;
+    bsk_dtype dtype;
+    bool flip, along_k;
+    int32_t tile, columns;
+    int32_t blocks; /* of a multiprocessor at a time */
+} kernel_row;
+
+#define SIZES(X, type, dtype, order, flip, axis, along_k)                                          \
+    X(type, dtype, order, flip, axis, along_k, 8, 16, 6)                                           \
+    X(type, dtype, order, flip, axis, along_k, 8, 32, 6)                                           \
+    X(type, dtype, order, flip, axis, along_k, 8, 64, 6)                                           \
+    X(type, dtype, order, flip, axis, along_k, 16, 16, 6)                                          \
+    X(type, dtype, order, flip, axis, along_k, 16, 32, 6)                                          \
+    X(type, dtype, order, flip, axis, along_k, 16, 64, 4)                                          \
+    X(type, dtype, order, flip, axis, along_k, 32, 16, 5)                                          \
+    X(type, dtype, order, flip, axis, along_k, 32, 32, 4)                                          \
+    X(type, dtype, order, flip, axis, along_k, 32, 64, 3)
+#define ORDERS(X, type, dtype)                                                                     \
+    SIZES(X, type, dtype, rows, false, nc, true)                                                   \
+    SIZES(X, type, dtype, rows, false, cn, false)                                                  \
+    SIZES(X, type, dtype, cols, true, nc, true)                                                    \
+    SIZES(X, type, dtype, cols, true, cn, false)
+#define KERNELS(X)                                                                                 \
+    ORDERS(X, bf16, BSK_BF16)                                                                      \
+    ORDERS(X, f16, BSK_F16)
+
+/* The address of the symbol that the compiler makes for a kernel stands for it. */
+#define KERNEL(type, order, axis, tile, columns)                                                   \
+    dsd_sm90a_narrow_##tile##_##columns##_##order##_##axis##_##type
+#define DECLARE(type, dtype, order, flip, axis, along_k, tile, columns, blocks)                    \
+    extern const char KERNEL(type, order, axis, tile, columns)[];
+KERNELS(DECLARE)
+#undef DECLARE
+#define ROW(type, dtype, order, flip, axis, along_k, tile, columns, blocks)                        \
+    {KERNEL(type, order, axis, tile, columns),                                                     \
+     "dsd_sm90a_narrow_" #tile "_" #columns "_" #order "_" #axis "_" #type,                        \
+     dtype,                                                                                        \
+     flip,                                                                                         \
+     along_k,                                                                                      \
+     tile,                                                                                         \
+     columns,                                                                                      \
+     blocks},
+static const kernel_row kernels[] = {KERNELS(ROW)};
+#undef ROW
+
+static const kernel_row *kernel_find(bsk_dtype dtype, const shape *s)
+{
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        const kernel_row *k = &kernels[i];
+        if (k->dtype == dtype && k->flip == s->flip && k->along_k == s->along_k &&
+            k->tile == s->tile && k->columns == s->columns)
+            return k;
+    }
+    return NULL;
+}
+
+/* --- Pieces --- */
+
+typedef struct state {
+    const kernel_row *kernel;
+    bsk_mem runs, pieces;
+    dsd_narrow_arg arg;
+    int32_t count; /* thread blocks along x */
+    size_t shared_bytes;
+} state;
+
+/* A block row's list, and into how many parts it is cut. */
+typedef struct row_plan {
+    int32_t row, parts;
+    int32_t first, steps;
+} row_plan;
+
+static bsk_status no_memory(const bsk_host *host)
+{
+    return host->fail(host->context, BSK_E_NOMEM, "dsd: no memory for a plan");
+}
+
+/* Rows of many parts first, then long ones: so clusters have rows of like lengths. */
+static int longer(const void *x, const void *y)
+{
+    const row_plan *a = x, *b = y;
+    if (a->parts != b->parts)
+        return a->parts > b->parts ? -1 : 1;
+    if (a->steps != b->steps)
+        return a->steps > b->steps ? -1 : 1;
+    return a->row - b->row;
+}
+
+/* The runs of all rows, and where each row's are. Runs beyond the depth are left out. */
+static int32_t runs_fill(const bsk_problem *problem, const shape *s, const bski_lines *lines,
+                         dsd_narrow_run *runs, row_plan *plan)
+{
+    const bsk_dsd_params *p = problem->params;
+    const int64_t block = (int64_t)s->block_i * s->block_k, depth = p->b.dims[0];
+    const int64_t pitch = s->flip ? s->block_i : 1; /* of the values, along the depth */
+    int64_t at = 0;
+    for (int32_t i = 0; i < lines->grid; i++) {
+        plan[i] = (row_plan){.row = i, .parts = 1, .first = (int32_t)(at / DSD_NARROW_STEP)};
+        for (int64_t e = lines->start[i]; e < lines->start[i + 1]; e++)
+            for (int32_t inner = 0; inner < s->block_k; inner += DSD_RUN) {
+                const int64_t k = (int64_t)lines->index[e] * s->block_k + inner;
+                const int64_t value = lines->slot[e] * block + inner * pitch;
+                if (k < depth)
+                    runs[at++] = (dsd_narrow_run){(uint32_t)(k * p->b.strides[0] * 2 / UNIT_BYTES),
+                                                  (uint32_t)(value * 2 / UNIT_BYTES)};
+            }
+        while (at % DSD_NARROW_STEP)
+            runs[at++] = (dsd_narrow_run){0, DSD_NARROW_NONE};
+        plan[i].steps = (int32_t)(at / DSD_NARROW_STEP) - plan[i].first;
+    }
+    return (int32_t)(at / DSD_NARROW_STEP);
+}
+
+/* Cuts lists that are much longer than what a thread block should do for all of them to fit on the
+ * device at a time: into powers of two, so that rows fill clusters without gaps. Clusters have a
+ * price, so that lists that are a little too long stay whole. The largest number of parts. */
+static int32_t rows_cut(const shape *s, int32_t steps, int32_t rows, int32_t slots, row_plan *plan)
+{
+    enum { LEAST = 2 /* steps of a warp */, LONG = 3 };
+    const int64_t all = (int64_t)steps * (s->block_i / s->tile);
+    const int64_t each = all / ((int64_t)slots * DSD_NARROW_WARPS) + 1;
+    const int64_t limit = (each > LEAST ? each : LEAST) * DSD_NARROW_WARPS;
+    int32_t most = 1, longest = 0;
+    for (int32_t i = 0; i < rows; i++)
+        longest = plan[i].steps > longest ? plan[i].steps : longest;
+    if (longest < LONG * limit && (int64_t)rows * (s->block_i / s->tile) * 2 > slots)
+        return most;
+    for (int32_t i = 0; i < rows; i++) {
+        while (plan[i].parts < DSD_NARROW_CLUSTER &&
+               2 * (int64_t)plan[i].steps > 3 * limit * plan[i].parts)
+            plan[i].parts *= 2;
+        most = plan[i].parts > most ? plan[i].parts : most;
+    }
+    return most;
+}
+
+static void pieces_fill(const row_plan *plan, int32_t rows, dsd_narrow_piece *to)
+{
+    for (int32_t r = 0; r < rows; r++)
+        for (int32_t i = 0; i < plan[r].parts; i++) {
+            const int32_t from = (int32_t)((int64_t)plan[r].steps * i / plan[r].parts);
+            const int32_t end = (int32_t)((int64_t)plan[r].steps * (i + 1) / plan[r].parts);
+            *to++ = (dsd_narrow_piece){.first = plan[r].first + from,
+                                       .steps = end - from,
+                                       .row = plan[r].row,
+                                       .part = (int16_t)i,
+                                       .parts = (int16_t)plan[r].parts};
+        }
+}
+
+/* The tables of a plan, on their way to the device. */
+typedef struct tables {
+    dsd_narrow_run *runs;
+    dsd_narrow_piece *pieces;
+    row_plan *plan;
+} tables;
+
+static bsk_status tables_make(simt_device *d, const bsk_problem *problem, const shape *s,
+                              const bski_lines *lines, tables *t, state *st)
+{
+    const bsk_allocator *allocator = &d->host->allocator;
+    const int32_t rows = lines->grid;
+    const int64_t most =
+        problem->layout->nnz * (s->block_k / DSD_RUN) + (int64_t)rows * DSD_NARROW_STEP;
+    t->runs = bski_table_alloc(allocator, most, sizeof *t->runs);
+    t->plan = bski_table_alloc(allocator, rows, sizeof *t->plan);
+    if (!t->runs || !t->plan)
+        return no_memory(d->host);
+    const int32_t steps = runs_fill(problem, s, lines, t->runs, t->plan);
+    st->arg.cluster =
+        rows_cut(s, steps, rows, d->props.compute_units * st->kernel->blocks, t->plan);
+    int64_t count = 0;
+    for (int32_t i = 0; i < rows; i++)
+        count += t->plan[i].parts;
+    qsort(t->plan, (size_t)rows, sizeof *t->plan, longer);
+    st->count = (int32_t)(bski_ceil_div(count, st->arg.cluster) * st->arg.cluster);
+    t->pieces = bski_table_alloc(allocator, st->count, sizeof *t->pieces);
+    if (!t->pieces)
+        return no_memory(d->host);
+    pieces_fill(t->plan, rows, t->pieces);
+    for (; count < st->count; count++)
+        t->pieces[count] = (dsd_narrow_piece){.row = -1, .parts = 1};
+    if (steps)
+        TRY(d->api->table(d, t->runs, (size_t)steps * DSD_NARROW_STEP * sizeof *t->runs,
+                          &st->runs));
+    return st->count
+               ? d->api->table(d, t->pieces, (size_t)st->count * sizeof *t->pieces, &st->pieces)
+               : BSK_OK;
+}
+
+static bsk_status tables_put(simt_device *d, const bsk_problem *problem, const shape *s, state *st)
+{
+    const bski_lines lines = bski_layout_lines(problem->layout, s->flip);
+    tables t = {0};
+    const bsk_status status = tables_make(d, problem, s, &lines, &t, st);
+    bski_table_free(&d->host->allocator, t.runs);
+    bski_table_free(&d->host->allocator, t.pieces);
+    bski_table_free(&d->host->allocator, t.plan);
+    return status;
+}
+
+/* --- Plans --- */
+
+static void arg_fill(const bsk_problem *problem, const shape *s, dsd_narrow_arg *a)
+{
+    const bsk_dsd_params *p = problem->params;
+    a->b_n = p->b.strides[1];
+    a->b_pitch = (int32_t)(p->b.strides[0] * 2);
+    a->features = s->block_i;
+    a->block_k = s->block_k;
+    bski_cuda_epilogue_fill(problem, &a->end);
+}
+
+static bsk_status plan_make(bski_cuda_device *d, const bsk_problem *problem, state *st)
+{
+    const bsk_dsd_params *p = problem->params;
+    const shape s = shape_of(problem);
+    st->kernel = kernel_find(problem->dtype, &s);
+    if (!st->kernel)
+        return d->simt.host->fail(d->simt.host->context, BSK_E_INTERNAL,
+                                  "cuda: an unaccepted product");
+    st->shared_bytes =
+        sizeof(float) * DSD_NARROW_WARPS * (size_t)DSD_NARROW_SCRATCH(s.tile, s.columns);
+    arg_fill(problem, &s, &st->arg);
+    if (!p->c.dims[1])
+        return BSK_OK;
+    TRY(bski_cuda_kernel(d, st->kernel->function, st->shared_bytes, st->kernel->name));
+    TRY(tables_put(&d->simt, problem, &s, st));
+    st->arg.runs = bsk_mem_address(st->runs);
+    st->arg.pieces = bsk_mem_address(st->pieces);
+    return BSK_OK;
+}
+
+bsk_status cuda_sm90a_dsd_narrow_prepare(void *device, bsk_prepared *prepared)
+{
+    bski_cuda_device *d = device;
+    state *st = bski_table_alloc(&d->simt.host->allocator, 1, sizeof *st);
+    if (!st)
+        return no_memory(d->simt.host);
+    memset(st, 0, sizeof *st);
+    prepared->state = st;
+    const bsk_status status = plan_make(d, prepared->problem, st);
+    if (status)
+        cuda_sm90a_dsd_narrow_release(device, prepared);
+    return status;
+}
+
+void cuda_sm90a_dsd_narrow_release(void *device, bsk_prepared *prepared)
+{
+    bski_cuda_device *d = device;
+    state *st = prepared->state;
+    if (!st)
+        return;
+    bsk_mem *all[] = {&st->runs, &st->pieces};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]->kind != BSK_MEM_NULL)
+            d->simt.api->table_free(&d->simt, all[i]);
+    bski_table_free(&d->simt.host->allocator, st);
+    prepared->state = NULL;
+}
+
+bsk_status cuda_sm90a_dsd_narrow_launch(const bsk_prepared *prepared, void *queue, const void *args)
+{
+    const bsk_dsd_args *run_args = args;
+    const state *st = prepared->state;
+    dsd_narrow_arg arg = st->arg;
+    arg.s = bsk_mem_address(run_args->s);
+    arg.b = bsk_mem_address(run_args->b);
+    bski_cuda_epilogue_bind(run_args, &arg.end);
+    void *arguments[] = {&arg};
+    const bski_cuda_run run = {
+        .function = st->kernel->function,
+        .name = st->kernel->name,
+        .grid = {(unsigned)st->count, (unsigned)(arg.features / st->kernel->tile), 1},
+        .threads = DSD_NARROW_THREADS,
+        .cluster = (unsigned)arg.cluster,
+        .shared_bytes = st->shared_bytes,
+        .arguments = arguments,
+        .early = true,
+    };
+    return bski_cuda_launch(queue, &run);
+}
