@@ -1,5 +1,6 @@
 /* Scalar types: sizes, names and conversions. The conversions define bsk's rounding: to nearest
- * even, overflow to infinity, denormals kept, NaN stays NaN. */
+ * even, overflow to infinity (of 8-bit types to the largest number), denormals kept, NaN stays
+ * NaN. */
 #ifndef BSKI_DTYPE_H
 #define BSKI_DTYPE_H
 
@@ -63,7 +64,52 @@ static inline uint16_t bski_f32_to_f16(float f)
     return (uint16_t)(sign | (a - 0x38000000u) >> 13);
 }
 
-/* f64 to a 16-bit type in one rounding: odd rounding to f32 first keeps the sticky information. */
+static inline float bski_f8e4m3_to_f32(uint8_t b)
+{
+    uint32_t sign = (uint32_t)(b & 0x80u) << 24, e = b >> 3 & 15u, m = b & 7u;
+    if ((b & 0x7fu) == 0x7fu)
+        return bski_bits_f32(sign | 0x7fc00000u);
+    if (e)
+        return bski_bits_f32(sign | (e + 120) << 23 | m << 20);
+    float v = (float)m * 0.001953125f; /* 2^-9 */
+    return sign ? -v : v;
+}
+
+static inline float bski_f8e5m2_to_f32(uint8_t b)
+{
+    return bski_f16_to_f32((uint16_t)(b << 8));
+}
+
+/* To 8 bits with `m` bits of fraction: the smallest normal number is 2^low, `most` the largest, in
+ * bits of f32 and in its own. */
+static inline uint8_t bski_f32_to_f8(float f, int m, int low, uint32_t most, uint8_t own_most)
+{
+    uint32_t u = bski_f32_bits(f), a = u & 0x7fffffffu;
+    uint8_t sign = (uint8_t)(u >> 24 & 0x80u);
+    if (a > 0x7f800000u)
+        return sign | 0x7f;
+    if (a >= most)
+        return sign | own_most;
+    int shift = 23 - m;
+    if (a < (uint32_t)(low + 127) << 23) { /* an addition aligns the denormal grid and rounds */
+        uint32_t grid = (uint32_t)(low - m + 23 + 127) << 23;
+        return (uint8_t)(sign | (bski_f32_bits(bski_bits_f32(a) + bski_bits_f32(grid)) - grid));
+    }
+    a += (1u << (shift - 1)) - 1 + (a >> shift & 1u);
+    return (uint8_t)(sign | (a - ((uint32_t)(low + 126) << 23)) >> shift);
+}
+
+static inline uint8_t bski_f32_to_f8e4m3(float f)
+{
+    return bski_f32_to_f8(f, 3, -6, 0x43e00000u, 0x7e); /* 448 */
+}
+
+static inline uint8_t bski_f32_to_f8e5m2(float f)
+{
+    return bski_f32_to_f8(f, 2, -14, 0x47600000u, 0x7b); /* 57344 */
+}
+
+/* f64 to a smaller type in one rounding: odd rounding to f32 first keeps the sticky information. */
 static inline float bski_f64_to_f32_odd(double d)
 {
     float f = (float)d;
@@ -90,6 +136,10 @@ static inline double bski_load(bsk_dtype t, const void *p, int64_t i)
         return ((const float *)p)[i];
     case BSK_F16:
         return bski_f16_to_f32(((const uint16_t *)p)[i]);
+    case BSK_F8E4M3:
+        return bski_f8e4m3_to_f32(((const uint8_t *)p)[i]);
+    case BSK_F8E5M2:
+        return bski_f8e5m2_to_f32(((const uint8_t *)p)[i]);
     default: /* BSK_BF16 */
         return bski_bf16_to_f32(((const uint16_t *)p)[i]);
     }
@@ -106,6 +156,12 @@ static inline void bski_store(bsk_dtype t, void *p, int64_t i, double v)
         break;
     case BSK_F16:
         ((uint16_t *)p)[i] = bski_f32_to_f16(bski_f64_to_f32_odd(v));
+        break;
+    case BSK_F8E4M3:
+        ((uint8_t *)p)[i] = bski_f32_to_f8e4m3(bski_f64_to_f32_odd(v));
+        break;
+    case BSK_F8E5M2:
+        ((uint8_t *)p)[i] = bski_f32_to_f8e5m2(bski_f64_to_f32_odd(v));
         break;
     default: /* BSK_BF16 */
         ((uint16_t *)p)[i] = bski_f32_to_bf16(bski_f64_to_f32_odd(v));
@@ -140,12 +196,17 @@ static inline double bski_epsilon(bsk_dtype t)
         return 0x1p-11;
     case BSK_BF16:
         return 0x1p-8;
+    case BSK_F8E4M3:
+        return 0x1p-4;
+    case BSK_F8E5M2:
+        return 0x1p-3;
     default:
         return 0;
     }
 }
 
 #define BSKI_FLOATS  (1u << BSK_F64 | 1u << BSK_F32 | 1u << BSK_F16 | 1u << BSK_BF16)
+#define BSKI_F8      (1u << BSK_F8E4M3 | 1u << BSK_F8E5M2) /* operands of products only */
 #define BSKI_INDICES (1u << BSK_I64 | 1u << BSK_I32 | 1u << BSK_U16 | 1u << BSK_U8)
 
 #endif

@@ -158,6 +158,41 @@ bsk_status bski_layout_watts_strogatz(const bsk_allocator *allocator, const bski
 bsk_status bski_layout_evolve(const bsk_layout *source, const float *norm, double fraction,
                               uint64_t seed, uint8_t *keep, bsk_layout **layout, bski_diag *diag);
 
+/* --- layout_attention.c: attention patterns and masks inside blocks. See bsk/patterns.h --- */
+
+bsk_status bski_layout_causal(const bsk_allocator *allocator, const bski_geometry *geometry,
+                              bsk_order order, int64_t shift, bsk_layout **layout, bski_diag *diag);
+bsk_status bski_layout_local(const bsk_allocator *allocator, const bski_geometry *geometry,
+                             bsk_order order, int64_t sink, int64_t window, int64_t shift,
+                             bsk_layout **layout, bski_diag *diag);
+bsk_status bski_layout_strided(const bsk_allocator *allocator, const bski_geometry *geometry,
+                               bsk_order order, int64_t stride, bsk_layout **layout,
+                               bski_diag *diag);
+bsk_status bski_layout_sliding(const bsk_allocator *allocator, const bski_geometry *geometry,
+                               bsk_order order, int32_t blocks, int32_t causal, bsk_layout **layout,
+                               bski_diag *diag);
+bsk_status bski_layout_fixed(const bsk_allocator *allocator, const bski_geometry *geometry,
+                             bsk_order order, const bsk_fixed_pattern *pattern, bsk_layout **layout,
+                             bski_diag *diag);
+
+typedef enum bski_global_kind { BSKI_BIGBIRD, BSKI_LONGFORMER, BSKI_VARIABLE } bski_global_kind;
+
+bsk_status bski_layout_global(const bsk_allocator *allocator, const bski_geometry *geometry,
+                              bsk_order order, bski_global_kind kind,
+                              const bsk_global_pattern *pattern, bsk_layout **layout,
+                              bski_diag *diag);
+
+/* The elements of conv, or where turned of deconv; the pattern must have passed the check. */
+bsk_status bski_conv_check(const bski_geometry *geometry, const bsk_conv_pattern *pattern,
+                           bool turned, bski_diag *diag);
+bool bski_conv_visible(const bsk_conv_pattern *pattern, bool turned, int64_t row, int64_t col);
+
+bsk_status bski_layout_from_elements(const bsk_allocator *allocator, const bski_geometry *geometry,
+                                     bsk_order order, bsk_element_fn visible, void *user,
+                                     bsk_layout **layout, bski_diag *diag);
+bsk_status bski_layout_element_bits(const bsk_layout *layout, bsk_element_fn visible, void *user,
+                                    int32_t *index, uint8_t *bits, int64_t *masks, bski_diag *diag);
+
 /* --- layout_serialize.c: bytes and other formats --- */
 
 /* Size of the serialized form. */
