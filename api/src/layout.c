@@ -1,5 +1,5 @@
-/* The public functions of bsk/layout.h: they check handles and pointers, and turn the layout core's
- * diagnosis into a status and a message. */
+/* The public functions of bsk/layout.h and bsk/patterns.h: they check handles and pointers, and turn
+ * the layout core's diagnosis into a status and a message. */
 #include <string.h>
 
 #include "api/src/internal.h"
@@ -187,6 +187,211 @@ bsk_status bsk_layout_deserialize(bsk_context *context, const void *data, size_t
     bsk_status status =
         bski_layout_deserialize(bski_context_allocator(context), data, bytes, layout, &diag);
     return layout_report(__func__, status, &diag);
+}
+
+/* --- attention patterns: bsk/patterns.h ---------------------------------------------------------- */
+
+bsk_status bsk_layout_causal(bsk_context *context, const bsk_layout_params *params, int64_t shift,
+                             bsk_layout **layout)
+{
+    REQUIRE_RESULT(layout);
+    setup s;
+    bsk_status status = setup_read(&s, __func__, context, params);
+    if (status == BSK_OK)
+        status = layout_report(
+            __func__, bski_layout_causal(s.allocator, &s.geometry, s.order, shift, layout, &s.diag),
+            &s.diag);
+    return status;
+}
+
+bsk_status bsk_layout_local(bsk_context *context, const bsk_layout_params *params, int64_t window,
+                            int64_t shift, bsk_layout **layout)
+{
+    REQUIRE_RESULT(layout);
+    setup s;
+    bsk_status status = setup_read(&s, __func__, context, params);
+    if (status == BSK_OK)
+        status = layout_report(
+            __func__,
+            bski_layout_local(s.allocator, &s.geometry, s.order, 0, window, shift, layout, &s.diag),
+            &s.diag);
+    return status;
+}
+
+bsk_status bsk_layout_sink_local(bsk_context *context, const bsk_layout_params *params,
+                                 int64_t sink, int64_t window, int64_t shift, bsk_layout **layout)
+{
+    REQUIRE_RESULT(layout);
+    setup s;
+    bsk_status status = setup_read(&s, __func__, context, params);
+    if (status == BSK_OK)
+        status = layout_report(__func__,
+                               bski_layout_local(s.allocator, &s.geometry, s.order, sink, window,
+                                                 shift, layout, &s.diag),
+                               &s.diag);
+    return status;
+}
+
+bsk_status bsk_layout_strided(bsk_context *context, const bsk_layout_params *params, int64_t stride,
+                              bsk_layout **layout)
+{
+    REQUIRE_RESULT(layout);
+    setup s;
+    bsk_status status = setup_read(&s, __func__, context, params);
+    if (status == BSK_OK)
+        status = layout_report(
+            __func__,
+            bski_layout_strided(s.allocator, &s.geometry, s.order, stride, layout, &s.diag),
+            &s.diag);
+    return status;
+}
+
+bsk_status bsk_layout_sliding(bsk_context *context, const bsk_layout_params *params, int32_t blocks,
+                              int32_t causal, bsk_layout **layout)
+{
+    REQUIRE_RESULT(layout);
+    setup s;
+    bsk_status status = setup_read(&s, __func__, context, params);
+    if (status == BSK_OK)
+        status = layout_report(
+            __func__,
+            bski_layout_sliding(s.allocator, &s.geometry, s.order, blocks, causal, layout, &s.diag),
+            &s.diag);
+    return status;
+}
+
+bsk_status bsk_layout_fixed(bsk_context *context, const bsk_layout_params *params,
+                            const bsk_fixed_pattern *pattern, bsk_layout **layout)
+{
+    REQUIRE_RESULT(layout);
+    setup s;
+    bsk_status status = setup_read(&s, __func__, context, params);
+    bsk_fixed_pattern full = {0};
+    if (status == BSK_OK)
+        status = pattern ? bski_struct_read("bsk_fixed_pattern", pattern, sizeof full, &full)
+                         : null_argument(__func__, "pattern");
+    if (status == BSK_OK)
+        status = layout_report(
+            __func__, bski_layout_fixed(s.allocator, &s.geometry, s.order, &full, layout, &s.diag),
+            &s.diag);
+    return status;
+}
+
+/* bigbird, longformer and variable. */
+static bsk_status layout_global(const char *function, const bsk_context *context,
+                                const bsk_layout_params *params, bski_global_kind kind,
+                                const bsk_global_pattern *pattern, bsk_layout **layout)
+{
+    setup s;
+    bsk_global_pattern full;
+    if (!layout)
+        return null_argument(function, "layout");
+    *layout = NULL;
+    bsk_status status = setup_read(&s, function, context, params);
+    if (status == BSK_OK)
+        status = pattern ? bski_struct_read("bsk_global_pattern", pattern, sizeof full, &full)
+                         : null_argument(function, "pattern");
+    if (status == BSK_OK)
+        status = layout_report(
+            function,
+            bski_layout_global(s.allocator, &s.geometry, s.order, kind, &full, layout, &s.diag),
+            &s.diag);
+    return status;
+}
+
+bsk_status bsk_layout_bigbird(bsk_context *context, const bsk_layout_params *params,
+                              const bsk_global_pattern *pattern, bsk_layout **layout)
+{
+    return layout_global(__func__, context, params, BSKI_BIGBIRD, pattern, layout);
+}
+
+bsk_status bsk_layout_longformer(bsk_context *context, const bsk_layout_params *params,
+                                 const bsk_global_pattern *pattern, bsk_layout **layout)
+{
+    return layout_global(__func__, context, params, BSKI_LONGFORMER, pattern, layout);
+}
+
+bsk_status bsk_layout_variable(bsk_context *context, const bsk_layout_params *params,
+                               const bsk_global_pattern *pattern, bsk_layout **layout)
+{
+    return layout_global(__func__, context, params, BSKI_VARIABLE, pattern, layout);
+}
+
+int bsk_conv_visible(void *user, int32_t head, int64_t row, int64_t col)
+{
+    (void)head;
+    return bski_conv_visible(user, false, row, col);
+}
+
+int bsk_deconv_visible(void *user, int32_t head, int64_t row, int64_t col)
+{
+    (void)head;
+    return bski_conv_visible(user, true, row, col);
+}
+
+static bsk_status layout_conv(const char *function, const bsk_context *context,
+                              const bsk_layout_params *params, bool turned,
+                              const bsk_conv_pattern *pattern, bsk_layout **layout)
+{
+    setup s;
+    bsk_conv_pattern full;
+    if (!layout)
+        return null_argument(function, "layout");
+    *layout = NULL;
+    bsk_status status = setup_read(&s, function, context, params);
+    if (status == BSK_OK)
+        status = pattern ? bski_struct_read("bsk_conv_pattern", pattern, sizeof full, &full)
+                         : null_argument(function, "pattern");
+    if (status != BSK_OK)
+        return status;
+    status = bski_conv_check(&s.geometry, &full, turned, &s.diag);
+    if (status == BSK_OK)
+        status = bski_layout_from_elements(s.allocator, &s.geometry, s.order,
+                                           turned ? bsk_deconv_visible : bsk_conv_visible, &full,
+                                           layout, &s.diag);
+    return layout_report(function, status, &s.diag);
+}
+
+bsk_status bsk_layout_conv(bsk_context *context, const bsk_layout_params *params,
+                           const bsk_conv_pattern *pattern, bsk_layout **layout)
+{
+    return layout_conv(__func__, context, params, false, pattern, layout);
+}
+
+bsk_status bsk_layout_deconv(bsk_context *context, const bsk_layout_params *params,
+                             const bsk_conv_pattern *pattern, bsk_layout **layout)
+{
+    return layout_conv(__func__, context, params, true, pattern, layout);
+}
+
+bsk_status bsk_layout_from_elements(bsk_context *context, const bsk_layout_params *params,
+                                    bsk_element_fn visible, void *user, bsk_layout **layout)
+{
+    REQUIRE_RESULT(layout);
+    setup s;
+    bsk_status status = setup_read(&s, __func__, context, params);
+    if (status == BSK_OK && !visible)
+        status = null_argument(__func__, "visible");
+    if (status == BSK_OK)
+        status = layout_report(__func__,
+                               bski_layout_from_elements(s.allocator, &s.geometry, s.order, visible,
+                                                         user, layout, &s.diag),
+                               &s.diag);
+    return status;
+}
+
+bsk_status bsk_layout_element_bits(const bsk_layout *layout, bsk_element_fn visible, void *user,
+                                   int32_t *index, uint8_t *bits, int64_t *masks)
+{
+    bski_diag diag;
+    REQUIRE(layout);
+    REQUIRE(visible);
+    REQUIRE(masks);
+    if (layout->tables.nnz)
+        REQUIRE(index);
+    return layout_report(__func__,
+                         bski_layout_element_bits(layout, visible, user, index, bits, masks, &diag),
+                         &diag);
 }
 
 /* --- algebra ---------------------------------------------------------------------------------- */

@@ -21,7 +21,7 @@ typedef enum bski_stride_rule {
 } bski_stride_rule;
 
 /* Beside BSK_DTYPE_BIT masks: types that follow the op's main argument. */
-#define BSKI_SAME (1u << 30) /* the main argument's type */
+#define BSKI_SAME (1u << 30) /* the main argument's type, or the other f8 type beside an f8 type */
 #define BSKI_SIDE (1u << 31) /* f32, or f64 where the main argument is f64 */
 
 typedef struct bski_arg {
@@ -84,7 +84,7 @@ const bski_op_info *bski_kernel_op(bsk_op op);
 const bski_op_info *bski_op_find(const char *name);
 
 /* BSKI_PACKED: the argument that can be replaced by a packed image, of ops that have one. */
-enum { BSKI_MAX_ARGS = 16, BSKI_MAX_STRUCT = 1536, BSKI_PACKED = 1 };
+enum { BSKI_MAX_ARGS = 20, BSKI_MAX_STRUCT = 2048, BSKI_PACKED = 1 };
 
 static inline const bsk_tensor *bski_arg_tensor(const bski_op_info *op, const void *params, int i)
 {

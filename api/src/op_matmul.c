@@ -5,8 +5,9 @@
 #include "common/checked.h"
 #include "common/dtype.h"
 
-/* Operands and results of any float type; side vectors are f32, or f64 beside f64. */
-#define FLOATS BSKI_FLOATS
+/* Results of any float type, operands of 8 bits too; side vectors are f32, or f64 beside f64. */
+#define FLOATS   BSKI_FLOATS
+#define OPERANDS (BSKI_FLOATS | BSKI_F8)
 
 /* --- counts ----------------------------------------------------------------------------------- */
 
@@ -83,6 +84,16 @@ static bsk_status expect_batch(const bski_op_info *op, const char *name, const b
     return BSK_OK;
 }
 
+/* Scales belong to operands of 8 bits. */
+static bsk_status expect_scale(const bski_op_info *op, const char *name, const bsk_tensor *scale,
+                               const bsk_tensor *operand)
+{
+    if (scale->dtype != BSK_NONE && !(BSK_DTYPE_BIT(operand->dtype) & BSKI_F8))
+        return bski_fail(BSK_E_INVALID, "%s: %s is given with operands of type %s; legal with f8",
+                         op->name, name, bsk_dtype_name(operand->dtype));
+    return bski_expect_one(op, name, scale);
+}
+
 /* The transposed view of a matrix, or of each matrix of a batch. */
 static bsk_tensor transposed(bsk_tensor t)
 {
@@ -123,23 +134,35 @@ static bsk_tensor feature_cols(bsk_tensor t, bsk_axis axis)
         BSKI_ARG(group, col_scale), .optional = 1, .rank_min = 1, .rank_max = 1,                   \
                                     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE                \
     }
+/* The number that multiplies all of an operand. */
+#define SCALE_ARG(group, field)                                                                    \
+    {                                                                                              \
+        BSKI_ARG(group, field), .optional = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,          \
+                                .dtypes = BSK_DTYPE_BIT(BSK_F32)                                   \
+    }
+
 /* The residual is argument 5 in all of them. */
 enum { RESIDUAL = 5 };
 
 static const bski_arg matmul_args[] = {
     {BSKI_ARG(matmul, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
+     .dtypes = OPERANDS},
     {BSKI_ARG(matmul, w), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
      .dtypes = BSKI_SAME},
     {BSKI_ARG(matmul, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
      .alias = 1 << RESIDUAL, .dtypes = FLOATS},
     EPILOGUE_ARGS(matmul, y),
+    SCALE_ARG(matmul, x_scale),
+    SCALE_ARG(matmul, w_scale),
 };
+
+#define PRECISION(group) BSKI_ATTR(group, precision, I32, 0, BSK_PRECISION_TF32)
 
 static const bski_field matmul_attrs[] = {
     BSKI_ATTR(matmul, axis, I32, 0, 1),
     BSKI_ATTR(matmul, transpose_w, I32, 0, 1),
     BSKI_ATTR(matmul, act, I32, 0, BSK_ACT_COUNT - 1),
+    PRECISION(matmul),
 };
 
 #define ALPHA_BETA(group)                                                                          \
@@ -161,6 +184,8 @@ static bsk_status matmul_check(const bski_op_info *op, const void *params,
     BSKI_TRY(bski_expect_vector(op, "gate", &p->gate, l->nnz, "kept blocks of the layout"));
     BSKI_TRY(bski_expect_vector(op, "bias", &p->bias, out, "output features"));
     BSKI_TRY(bski_expect_vector(op, "row_scale", &p->row_scale, n, "N"));
+    BSKI_TRY(expect_scale(op, "x_scale", &p->x_scale, &p->x));
+    BSKI_TRY(expect_scale(op, "w_scale", &p->w_scale, &p->w));
     return bski_expect_vector(op, "col_scale", &p->col_scale, out, "output features");
 }
 
@@ -179,6 +204,9 @@ static void matmul_lower_params(const void *params, void *kernel_params)
     k->residual = feature_rows(p->residual, p->axis);
     k->row_scale = p->col_scale; /* features are the rows of the kernel's result */
     k->col_scale = p->row_scale;
+    k->precision = p->precision;
+    k->s_scale = p->w_scale;
+    k->b_scale = p->x_scale;
 }
 
 static void matmul_lower_args(const void *params, const void *args, void *kernel_args)
@@ -198,6 +226,8 @@ static void matmul_lower_args(const void *params, const void *args, void *kernel
     k->row_scale = a->col_scale;
     k->col_scale = a->row_scale;
     k->packed = a->packed;
+    k->s_scale = a->w_scale;
+    k->b_scale = a->x_scale;
 }
 
 static double matmul_flops(const void *params, const bsk_layout_tables *l)
@@ -231,18 +261,21 @@ BSKI_DEFINE_PREPACK(matmul)
 
 static const bski_arg matmul_dgrad_args[] = {
     {BSKI_ARG(matmul_dgrad, dy), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
+     .dtypes = OPERANDS},
     {BSKI_ARG(matmul_dgrad, w), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
      .dtypes = BSKI_SAME},
     {BSKI_ARG(matmul_dgrad, dx), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
      .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
     {BSKI_ARG(matmul_dgrad, gate), .optional = 1, .rank_min = 1, .rank_max = 1,
      .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    SCALE_ARG(matmul_dgrad, dy_scale),
+    SCALE_ARG(matmul_dgrad, w_scale),
 };
 
 static const bski_field matmul_dgrad_attrs[] = {
     BSKI_ATTR(matmul_dgrad, axis, I32, 0, 1),
     BSKI_ATTR(matmul_dgrad, transpose_w, I32, 0, 1),
+    PRECISION(matmul_dgrad),
 };
 
 static const bski_field matmul_dgrad_scalars[] = {ALPHA_BETA(matmul_dgrad)};
@@ -255,6 +288,8 @@ static bsk_status matmul_dgrad_check(const bski_op_info *op, const void *params,
     BSKI_TRY(expect_activation(op, "dy", &p->dy, p->axis, n, p->transpose_w ? l->rows : l->cols));
     BSKI_TRY(expect_activation(op, "dx", &p->dx, p->axis, n, p->transpose_w ? l->cols : l->rows));
     BSKI_TRY(expect_blocks(op, "w", &p->w, l, 1));
+    BSKI_TRY(expect_scale(op, "dy_scale", &p->dy_scale, &p->dy));
+    BSKI_TRY(expect_scale(op, "w_scale", &p->w_scale, &p->w));
     return bski_expect_vector(op, "gate", &p->gate, l->nnz, "kept blocks of the layout");
 }
 
@@ -268,6 +303,9 @@ static void matmul_dgrad_lower_params(const void *params, void *kernel_params)
     k->b = feature_rows(p->dy, p->axis);
     k->c = feature_rows(p->dx, p->axis);
     k->gate = p->gate;
+    k->precision = p->precision;
+    k->s_scale = p->w_scale;
+    k->b_scale = p->dy_scale;
 }
 
 static void matmul_dgrad_lower_args(const void *params, const void *args, void *kernel_args)
@@ -283,6 +321,8 @@ static void matmul_dgrad_lower_args(const void *params, const void *args, void *
     k->c = a->dx;
     k->gate = a->gate;
     k->packed = a->packed;
+    k->s_scale = a->w_scale;
+    k->b_scale = a->dy_scale;
 }
 
 static double matmul_dgrad_flops(const void *params, const bsk_layout_tables *l)
@@ -328,7 +368,7 @@ enum { MAX_PAIRS = 65536 };
 
 static const bski_arg matmul_wgrad_args[] = {
     {BSKI_ARG(matmul_wgrad, x), .list = 1, .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
+     .dtypes = OPERANDS},
     {BSKI_ARG(matmul_wgrad, dy), .list = 1, .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
      .dtypes = BSKI_SAME},
     {BSKI_ARG(matmul_wgrad, dw), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3,
@@ -336,6 +376,8 @@ static const bski_arg matmul_wgrad_args[] = {
     GRADIENT_ARGS(matmul_wgrad),
     {BSKI_ARG(matmul_wgrad, dbias), .role = BSKI_OUT, .optional = 1, .rank_min = 1, .rank_max = 1,
      .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    SCALE_ARG(matmul_wgrad, x_scale),
+    SCALE_ARG(matmul_wgrad, dy_scale),
 };
 
 static const bski_field matmul_wgrad_attrs[] = {
@@ -348,6 +390,7 @@ static const bski_field matmul_wgrad_attrs[] = {
      .high = MAX_PAIRS,
      .zero_means = 1},
     BSKI_ATTR(matmul_wgrad, gate_mode, I32, 0, BSK_GATE_SCALE),
+    PRECISION(matmul_wgrad),
 };
 
 static const bski_field matmul_wgrad_scalars[] = {ALPHA_BETA(matmul_wgrad)};
@@ -360,6 +403,9 @@ static bsk_status check_gate_gradient(const bski_op_info *op, bsk_gate_mode mode
     if (mode != BSK_GATE_IGNORE && gate->dtype == BSK_NONE)
         return bski_fail(BSK_E_INVALID, "%s: gate is absent; gate_mode %d needs it", op->name,
                          (int)mode);
+    if (dgate->dtype != BSK_NONE && BSK_DTYPE_BIT(w->dtype) & BSKI_F8)
+        return bski_fail(BSK_E_INVALID, "%s: dgate is given with f8 operands; legal with others",
+                         op->name);
     if (dgate->dtype != BSK_NONE && w->dtype == BSK_NONE)
         return bski_fail(BSK_E_INVALID, "%s: w is absent; dgate needs it", op->name);
     return BSK_OK;
@@ -383,6 +429,8 @@ static bsk_status matmul_wgrad_check(const bski_op_info *op, const void *params,
                          "%s: dbias is given with transpose_w = 1; legal with transpose_w = 0 "
                          "(bias_act_grad computes it for both)",
                          op->name);
+    BSKI_TRY(expect_scale(op, "x_scale", &p->x_scale, &p->x));
+    BSKI_TRY(expect_scale(op, "dy_scale", &p->dy_scale, &p->dy));
     return check_gate_gradient(op, p->gate_mode, &p->gate, &p->w, &p->dgate);
 }
 
@@ -400,6 +448,9 @@ static void matmul_wgrad_lower_params(const void *params, void *kernel_params)
     k->w = p->w;
     k->dgate = p->dgate;
     k->bsum = p->dbias;
+    k->precision = p->precision;
+    k->a_scale = p->transpose_w ? p->dy_scale : p->x_scale;
+    k->b_scale = p->transpose_w ? p->x_scale : p->dy_scale;
 }
 
 static void matmul_wgrad_lower_args(const void *params, const void *args, void *kernel_args)
@@ -417,6 +468,8 @@ static void matmul_wgrad_lower_args(const void *params, const void *args, void *
     k->w = a->w;
     k->dgate = a->dgate;
     k->bsum = a->dbias;
+    k->a_scale = p->transpose_w ? a->dy_scale : a->x_scale;
+    k->b_scale = p->transpose_w ? a->x_scale : a->dy_scale;
 }
 
 static double matmul_wgrad_flops(const void *params, const bsk_layout_tables *l)
@@ -447,17 +500,20 @@ BSKI_DEFINE_OP(matmul_wgrad, matmul_wgrad)
 /* --- dsd and dds ------------------------------------------------------------------------------ */
 
 static const bski_arg dsd_args[] = {
-    {BSKI_ARG(dsd, b), .rank_min = 2, .rank_max = 3, .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
+    {BSKI_ARG(dsd, b), .rank_min = 2, .rank_max = 3, .strides = BSKI_UNIT_AXIS, .dtypes = OPERANDS},
     {BSKI_ARG(dsd, s), .rank_min = 3, .rank_max = 4, .strides = BSKI_DENSE_BLOCKS,
      .dtypes = BSKI_SAME},
     {BSKI_ARG(dsd, c), .role = BSKI_OUT, .rank_min = 2, .rank_max = 3, .strides = BSKI_UNIT_AXIS,
      .alias = 1 << RESIDUAL, .dtypes = FLOATS},
     EPILOGUE_ARGS(dsd, c),
+    SCALE_ARG(dsd, s_scale),
+    SCALE_ARG(dsd, b_scale),
 };
 
 static const bski_field dsd_attrs[] = {
     BSKI_ATTR(dsd, transpose_s, I32, 0, 1),
     BSKI_ATTR(dsd, act, I32, 0, BSK_ACT_COUNT - 1),
+    PRECISION(dsd),
 };
 
 static const bski_field dsd_scalars[] = {ALPHA_BETA(dsd)};
@@ -475,6 +531,8 @@ static bsk_status dsd_check(const bski_op_info *op, const void *params, const bs
     BSKI_TRY(bski_expect_vector(op, "gate", &p->gate, l->nnz, "kept blocks of the layout"));
     BSKI_TRY(bski_expect_vector(op, "bias", &p->bias, i, "rows of op(S)"));
     BSKI_TRY(bski_expect_vector(op, "row_scale", &p->row_scale, i, "rows of op(S)"));
+    BSKI_TRY(expect_scale(op, "s_scale", &p->s_scale, &p->s));
+    BSKI_TRY(expect_scale(op, "b_scale", &p->b_scale, &p->b));
     return bski_expect_vector(op, "col_scale", &p->col_scale, n, "columns of b");
 }
 
@@ -505,17 +563,20 @@ BSKI_DEFINE_OP(dsd, dsd)
 BSKI_DEFINE_PREPACK(dsd)
 
 static const bski_arg dds_args[] = {
-    {BSKI_ARG(dds, a), .rank_min = 2, .rank_max = 3, .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
+    {BSKI_ARG(dds, a), .rank_min = 2, .rank_max = 3, .strides = BSKI_UNIT_AXIS, .dtypes = OPERANDS},
     {BSKI_ARG(dds, s), .rank_min = 3, .rank_max = 4, .strides = BSKI_DENSE_BLOCKS,
      .dtypes = BSKI_SAME},
     {BSKI_ARG(dds, c), .role = BSKI_OUT, .rank_min = 2, .rank_max = 3, .strides = BSKI_UNIT_AXIS,
      .alias = 1 << RESIDUAL, .dtypes = FLOATS},
     EPILOGUE_ARGS(dds, c),
+    SCALE_ARG(dds, a_scale),
+    SCALE_ARG(dds, s_scale),
 };
 
 static const bski_field dds_attrs[] = {
     BSKI_ATTR(dds, transpose_s, I32, 0, 1),
     BSKI_ATTR(dds, act, I32, 0, BSK_ACT_COUNT - 1),
+    PRECISION(dds),
 };
 
 static const bski_field dds_scalars[] = {ALPHA_BETA(dds)};
@@ -533,6 +594,8 @@ static bsk_status dds_check(const bski_op_info *op, const void *params, const bs
     BSKI_TRY(bski_expect_vector(op, "gate", &p->gate, l->nnz, "kept blocks of the layout"));
     BSKI_TRY(bski_expect_vector(op, "bias", &p->bias, j, "columns of op(S)"));
     BSKI_TRY(bski_expect_vector(op, "row_scale", &p->row_scale, n, "rows of a"));
+    BSKI_TRY(expect_scale(op, "a_scale", &p->a_scale, &p->a));
+    BSKI_TRY(expect_scale(op, "s_scale", &p->s_scale, &p->s));
     return bski_expect_vector(op, "col_scale", &p->col_scale, j, "columns of op(S)");
 }
 
@@ -552,6 +615,9 @@ static void dds_lower_params(const void *params, void *kernel_params)
     k->residual = transposed(p->residual);
     k->row_scale = p->col_scale;
     k->col_scale = p->row_scale;
+    k->precision = p->precision;
+    k->s_scale = p->s_scale;
+    k->b_scale = p->a_scale;
 }
 
 static void dds_lower_args(const void *params, const void *args, void *kernel_args)
@@ -571,6 +637,8 @@ static void dds_lower_args(const void *params, const void *args, void *kernel_ar
     k->row_scale = a->col_scale;
     k->col_scale = a->row_scale;
     k->packed = a->packed;
+    k->s_scale = a->s_scale;
+    k->b_scale = a->a_scale;
 }
 
 static double dds_flops(const void *params, const bsk_layout_tables *l)
@@ -605,7 +673,7 @@ BSKI_DEFINE_PREPACK(dds)
 
 static const bski_arg sdd_args[] = {
     {BSKI_ARG(sdd, a), .list = 1, .rank_min = 2, .rank_max = 3, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
+     .dtypes = OPERANDS},
     {BSKI_ARG(sdd, b), .list = 1, .rank_min = 2, .rank_max = 3, .strides = BSKI_UNIT_AXIS,
      .dtypes = BSKI_SAME},
     {BSKI_ARG(sdd, s), .role = BSKI_OUT, .rank_min = 3, .rank_max = 4, .strides = BSKI_DENSE_BLOCKS,
@@ -613,6 +681,8 @@ static const bski_arg sdd_args[] = {
     GRADIENT_ARGS(sdd),
     {BSKI_ARG(sdd, bsum), .role = BSKI_OUT, .optional = 1, .rank_min = 1, .rank_max = 1,
      .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    SCALE_ARG(sdd, a_scale),
+    SCALE_ARG(sdd, b_scale),
 };
 
 static const bski_field sdd_attrs[] = {
@@ -623,6 +693,7 @@ static const bski_field sdd_attrs[] = {
      .high = MAX_PAIRS,
      .zero_means = 1},
     BSKI_ATTR(sdd, gate_mode, I32, 0, BSK_GATE_SCALE),
+    PRECISION(sdd),
 };
 
 static const bski_field sdd_scalars[] = {ALPHA_BETA(sdd)};
@@ -642,6 +713,8 @@ static bsk_status sdd_check(const bski_op_info *op, const void *params, const bs
     BSKI_TRY(bski_expect_vector(op, "gate", &p->gate, l->nnz, "kept blocks of the layout"));
     BSKI_TRY(bski_expect_vector(op, "dgate", &p->dgate, l->nnz, "kept blocks of the layout"));
     BSKI_TRY(bski_expect_vector(op, "bsum", &p->bsum, l->cols, "columns of the layout"));
+    BSKI_TRY(expect_scale(op, "a_scale", &p->a_scale, &p->a));
+    BSKI_TRY(expect_scale(op, "b_scale", &p->b_scale, &p->b));
     return check_gate_gradient(op, p->gate_mode, &p->gate, &p->w, &p->dgate);
 }
 

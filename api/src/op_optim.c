@@ -25,62 +25,65 @@ static const bski_arg adam_args[] = {
      .dtypes = BSK_DTYPE_BIT(BSK_F32)},
     {BSKI_ARG(adam, copy), .role = BSKI_OUT, .optional = 1, .rank_min = 1, .rank_max = 5,
      .strides = BSKI_CONTIGUOUS, .dtypes = FLOATS},
+    {BSKI_ARG(adam, steps), .optional = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSK_DTYPE_BIT(BSK_I64)},
 };
+
+/* The fields of params and args that adam and adam_n have in common. */
+#define RATE_ATTR(group, field, hi, otherwise)                                                     \
+    {                                                                                              \
+        .name = #field, .offset = offsetof(bsk_##group##_params, field), .kind = BSKI_F64,         \
+        .low = 0, .high = hi, .zero_means = otherwise, .open = 1                                   \
+    }
+#define STEP_ATTRS(group)                                                                          \
+    RATE_ATTR(group, beta1, 1, 0.9), RATE_ATTR(group, beta2, 1, 0.999),                            \
+        RATE_ATTR(group, eps, INFINITY, 1e-8), BSKI_ATTR(group, stochastic, I32, 0, 1)
+#define STEP_SCALARS(group)                                                                        \
+    BSKI_SCALAR(group, lr, F64, 0, INFINITY),                                                      \
+        BSKI_SCALAR(group, grad_scale, F64, -INFINITY, INFINITY),                                  \
+        BSKI_SCALAR(group, weight_decay, F64, 0, INFINITY),                                        \
+        BSKI_SCALAR(group, clip_sigma, F64, 0, INFINITY),                                          \
+        BSKI_SCALAR(group, step, I64, 1, INFINITY),                                                \
+        BSKI_SCALAR(group, seed, U64, -INFINITY, INFINITY),                                        \
+        BSKI_SCALAR(group, offset, U64, -INFINITY, INFINITY)
 
 static const bski_field adam_attrs[] = {
-    {.name = "beta1",
-     .offset = offsetof(bsk_adam_params, beta1),
-     .kind = BSKI_F64,
-     .low = 0,
-     .high = 1,
-     .zero_means = 0.9,
-     .open = 1},
-    {.name = "beta2",
-     .offset = offsetof(bsk_adam_params, beta2),
-     .kind = BSKI_F64,
-     .low = 0,
-     .high = 1,
-     .zero_means = 0.999,
-     .open = 1},
-    {.name = "eps",
-     .offset = offsetof(bsk_adam_params, eps),
-     .kind = BSKI_F64,
-     .low = 0,
-     .high = INFINITY,
-     .zero_means = 1e-8,
-     .open = 1},
+    STEP_ATTRS(adam),
     BSKI_ATTR(adam, lazy, I32, 0, 1),
-    BSKI_ATTR(adam, stochastic, I32, 0, 1),
 };
 
-static const bski_field adam_scalars[] = {
-    BSKI_SCALAR(adam, lr, F64, 0, INFINITY),
-    BSKI_SCALAR(adam, grad_scale, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(adam, weight_decay, F64, 0, INFINITY),
-    BSKI_SCALAR(adam, clip_sigma, F64, 0, INFINITY),
-    BSKI_SCALAR(adam, step, I64, 1, INFINITY),
-    BSKI_SCALAR(adam, seed, U64, -INFINITY, INFINITY),
-    BSKI_SCALAR(adam, offset, U64, -INFINITY, INFINITY),
-};
+static const bski_field adam_scalars[] = {STEP_SCALARS(adam)};
+
+/* The shapes of what a step takes, and the type of the moments. */
+static bsk_status check_step(const bski_op_info *op, const bsk_tensor *param,
+                             const bsk_tensor *grad, const bsk_tensor *m, const bsk_tensor *v,
+                             const bsk_tensor *copy, const bsk_tensor *norm_scale,
+                             const bsk_tensor *steps, int32_t stochastic)
+{
+    BSKI_TRY(bski_expect_like(op, "grad", grad, param, "as param"));
+    BSKI_TRY(bski_expect_like(op, "m", m, param, "as param"));
+    BSKI_TRY(bski_expect_like(op, "v", v, param, "as param"));
+    BSKI_TRY(bski_expect_like(op, "copy", copy, param, "as param"));
+    BSKI_TRY(bski_expect_one(op, "norm_scale", norm_scale));
+    BSKI_TRY(bski_expect_one(op, "steps", steps));
+    if (stochastic && m->dtype != BSK_BF16)
+        return bski_fail(BSK_E_INVALID, "%s: m.dtype is %s; stochastic = 1 needs bf16", op->name,
+                         bsk_dtype_name(m->dtype));
+    return BSK_OK;
+}
 
 static bsk_status adam_check(const bski_op_info *op, const void *params, const bsk_layout_tables *l)
 {
     (void)l;
     const bsk_adam_params *p = params;
-    BSKI_TRY(bski_expect_like(op, "grad", &p->grad, &p->param, "as param"));
-    BSKI_TRY(bski_expect_like(op, "m", &p->m, &p->param, "as param"));
-    BSKI_TRY(bski_expect_like(op, "v", &p->v, &p->param, "as param"));
-    BSKI_TRY(bski_expect_like(op, "copy", &p->copy, &p->param, "as param"));
-    BSKI_TRY(bski_expect_one(op, "norm_scale", &p->norm_scale));
+    BSKI_TRY(check_step(op, &p->param, &p->grad, &p->m, &p->v, &p->copy, &p->norm_scale, &p->steps,
+                        p->stochastic));
     if (p->gate.dtype != BSK_NONE)
         BSKI_TRY(
             bski_expect_dim(op, "gate", &p->gate, 0, p->param.dims[0], "first dimension of param"));
     if (p->lazy && p->param.rank != 2)
         return bski_fail(BSK_E_INVALID, "%s: param.rank is %d; lazy = 1 needs 2", op->name,
                          (int)p->param.rank);
-    if (p->stochastic && p->m.dtype != BSK_BF16)
-        return bski_fail(BSK_E_INVALID, "%s: m.dtype is %s; stochastic = 1 needs bf16", op->name,
-                         bsk_dtype_name(p->m.dtype));
     return BSK_OK;
 }
 
@@ -100,3 +103,58 @@ const bski_op_info bski_op_adam = {
     .check = adam_check,
 };
 BSKI_DEFINE_OP(adam, adam)
+
+/* --- adam_n ------------------------------------------------------------------------------- */
+
+#define LIST(field)                                                                                \
+    BSKI_ARG(adam_n, field), .list = 1, .rank_min = 1, .rank_max = 5, .strides = BSKI_CONTIGUOUS
+
+static const bski_arg adam_n_args[] = {
+    {LIST(param), .role = BSKI_INOUT, .dtypes = BSKI_SIDE},
+    {LIST(grad), .dtypes = FLOATS},
+    {LIST(m), .role = BSKI_INOUT, .dtypes = STATES},
+    {LIST(v), .role = BSKI_INOUT, .dtypes = BSKI_SAME},
+    {LIST(copy), .role = BSKI_OUT, .optional = 1, .dtypes = FLOATS},
+    {BSKI_ARG(adam_n, norm_scale), .optional = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSK_DTYPE_BIT(BSK_F32)},
+    {BSKI_ARG(adam_n, steps), .optional = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSK_DTYPE_BIT(BSK_I64)},
+};
+
+static const bski_field adam_n_attrs[] = {
+    STEP_ATTRS(adam_n),
+    {.name = "pairs",
+     .offset = offsetof(bsk_adam_n_params, pairs),
+     .kind = BSKI_I32,
+     .low = 0,
+     .high = INT32_MAX,
+     .zero_means = 1},
+};
+
+static const bski_field adam_n_scalars[] = {STEP_SCALARS(adam_n)};
+
+static bsk_status adam_n_check(const bski_op_info *op, const void *params,
+                               const bsk_layout_tables *l)
+{
+    (void)l;
+    const bsk_adam_n_params *p = params;
+    return check_step(op, &p->param, &p->grad, &p->m, &p->v, &p->copy, &p->norm_scale, &p->steps,
+                      p->stochastic);
+}
+
+const bski_op_info bski_op_adam_n = {
+    .name = "adam_n",
+    .kernel_op = BSK_OP_ADAM_N,
+    BSKI_STRUCTS(adam_n),
+    .layout = -1,
+    .pairs = offsetof(bsk_adam_n_params, pairs),
+    .main = 2, /* entries are chosen by the type of the state */
+    .args = adam_n_args,
+    .arg_count = BSKI_COUNT(adam_n_args),
+    .attrs = adam_n_attrs,
+    .attr_count = BSKI_COUNT(adam_n_attrs),
+    .scalars = adam_n_scalars,
+    .scalar_count = BSKI_COUNT(adam_n_scalars),
+    .check = adam_n_check,
+};
+BSKI_DEFINE_OP(adam_n, adam_n)

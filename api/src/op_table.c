@@ -18,7 +18,8 @@
     X(topk_grad)                                                                                   \
     X(rms_norm)                                                                                    \
     X(rms_norm_grad)                                                                               \
-    X(masked_topk_softmax)
+    X(masked_topk_softmax)                                                                         \
+    X(attn_apply_t)
 
 #define DECLARE(name)                        extern const bski_op_info bski_op_##name;
 #define DECLARE_KERNEL(upper, lower, params) DECLARE(lower)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/src/internal.h"
+#include "common/dtype.h"
 #include "common/layout.h"
 
 bsk_status bski_struct_read(const char *name, const void *source, size_t full_size, void *full)
@@ -86,7 +87,7 @@ static uint32_t legal_dtypes(const bski_arg *a, bsk_dtype main)
 {
     uint32_t mask = a->dtypes & ~(BSKI_SAME | BSKI_SIDE);
     if (a->dtypes & BSKI_SAME)
-        mask |= BSK_DTYPE_BIT(main);
+        mask |= BSK_DTYPE_BIT(main) & BSKI_F8 ? BSKI_F8 : BSK_DTYPE_BIT(main);
     if (a->dtypes & BSKI_SIDE)
         mask |= BSK_DTYPE_BIT(main == BSK_F64 ? BSK_F64 : BSK_F32);
     return mask;
@@ -198,8 +199,8 @@ static bsk_status check_arg(const bski_op_info *op, int i, bsk_plan *plan)
                          "itself",
                          op->name, a->name, (long long)t->strides[0], (long long)t->strides[1],
                          (long long)t->strides[2]);
-    plan->bytes +=
-        (double)elements * (double)bsk_dtype_size(t->dtype) * (a->list ? plan->pairs : 1);
+    plan->bytes += (double)elements * (double)bsk_dtype_size(t->dtype) *
+                   (a->list ? plan->pairs : 1) * (a->role == BSKI_INOUT ? 2 : 1);
     return BSK_OK;
 }
 
@@ -521,36 +522,49 @@ static bool same_view(const bsk_tensor *x, const bsk_mem *mx, const bsk_tensor *
 /* What an image is to views_meet. */
 static const bsk_tensor image_bytes = {.dtype = BSK_U8, .rank = 1};
 
+/* How many views argument i has. */
+static int view_count(const bsk_plan *plan, int i)
+{
+    return plan->op->args[i].list ? plan->pairs : 1;
+}
+
+/* Compares view v of output o with all that it has not been compared with. */
+static bsk_status check_output(const bsk_plan *plan, const void *args, const bsk_mem *packed, int o,
+                               int v)
+{
+    const bski_op_info *op = plan->op;
+    const size_t image = packed ? plan->prepared.packed_bytes : 0;
+    const bsk_tensor *out = bski_arg_tensor(op, plan->params, o);
+    const bsk_mem *mo = arg_views(&op->args[o], args) + v;
+    if (packed && views_meet(out, plan->extents[o], mo, &image_bytes, image, packed))
+        return bski_fail(BSK_E_INVALID, "%s: args.%s overlaps args.packed", op->name,
+                         op->args[o].name);
+    for (int i = 0; i < op->arg_count; i++) {
+        if (!plan->extents[i] || (op->args[i].role != BSKI_IN && i < o) ||
+            (packed && i == BSKI_PACKED))
+            continue;
+        const bsk_tensor *in = bski_arg_tensor(op, plan->params, i);
+        const bsk_mem *mi = arg_views(&op->args[i], args);
+        for (int p = i == o ? v + 1 : 0; p < view_count(plan, i); p++) {
+            if (!views_meet(out, plan->extents[o], mo, in, plan->extents[i], &mi[p]))
+                continue;
+            if (op->args[o].alias & 1u << i && same_view(out, mo, in, &mi[p]))
+                continue;
+            return bski_fail(BSK_E_INVALID, "%s: args.%s overlaps args.%s", op->name,
+                             op->args[o].name, op->args[i].name);
+        }
+    }
+    return BSK_OK;
+}
+
 /* Compares each output with every other argument. */
 static bsk_status check_overlap(const bsk_plan *plan, const void *args, const bsk_mem *packed)
 {
     const bski_op_info *op = plan->op;
-    const size_t image = packed ? plan->prepared.packed_bytes : 0;
-    for (int o = 0; o < op->arg_count; o++) {
-        if (op->args[o].role == BSKI_IN || !plan->extents[o])
-            continue;
-        const bsk_tensor *out = bski_arg_tensor(op, plan->params, o);
-        const bsk_mem *mo = arg_views(&op->args[o], args);
-        if (packed && views_meet(out, plan->extents[o], mo, &image_bytes, image, packed))
-            return bski_fail(BSK_E_INVALID, "%s: args.%s overlaps args.packed", op->name,
-                             op->args[o].name);
-        for (int i = 0; i < op->arg_count; i++) {
-            if (i == o || !plan->extents[i] || (op->args[i].role != BSKI_IN && i < o))
-                continue;
-            const bsk_tensor *in = bski_arg_tensor(op, plan->params, i);
-            if (packed && i == BSKI_PACKED)
-                continue;
-            const bsk_mem *mi = arg_views(&op->args[i], args);
-            for (int p = 0; p < (op->args[i].list ? plan->pairs : 1); p++) {
-                if (!views_meet(out, plan->extents[o], mo, in, plan->extents[i], &mi[p]))
-                    continue;
-                if (op->args[o].alias & 1u << i && same_view(out, mo, in, &mi[p]))
-                    continue;
-                return bski_fail(BSK_E_INVALID, "%s: args.%s overlaps args.%s", op->name,
-                                 op->args[o].name, op->args[i].name);
-            }
-        }
-    }
+    for (int o = 0; o < op->arg_count; o++)
+        for (int v = 0; v < view_count(plan, o); v++)
+            if (op->args[o].role != BSKI_IN && plan->extents[o])
+                BSKI_TRY(check_output(plan, args, packed, o, v));
     return BSK_OK;
 }
 

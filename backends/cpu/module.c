@@ -216,7 +216,7 @@ static bsk_status cpu_device_open(const bsk_host *host, int32_t index, void **de
         .memory_bytes = cpu_memory(),
         .host_memory = 1,
         .mem_kinds = 1u << BSK_MEM_HOST,
-        .dtypes = BSKI_FLOATS | BSKI_INDICES,
+        .dtypes = BSKI_FLOATS | BSKI_F8 | BSKI_INDICES,
     };
     cpu_name(props->name, sizeof props->name);
     if (!props->name[0])

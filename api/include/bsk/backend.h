@@ -86,7 +86,14 @@ enum { BSK_BACKEND_ABI = 2 };
     X(EMA, ema, ema)                                                                               \
     X(GLOBAL_NORM, global_norm, global_norm)                                                       \
     X(LOSS_SCALE, loss_scale, loss_scale)                                                          \
-    X(DENSE_WGRAD, dense_wgrad, dense_wgrad)
+    X(DENSE_WGRAD, dense_wgrad, dense_wgrad)                                                       \
+    X(ATTN_SCORES, attn_scores, attn_scores)                                                       \
+    X(ATTN_APPLY, attn_apply, attn_apply)                                                          \
+    X(BLOCK_SOFTMAX, block_softmax, block_softmax)                                                 \
+    X(BLOCK_SOFTMAX_GRAD, block_softmax_grad, block_softmax_grad)                                  \
+    X(ATTENTION, attention, attention)                                                             \
+    X(ATTENTION_GRAD, attention_grad, attention_grad)                                              \
+    X(ADAM_N, adam_n, adam_n)
 
 typedef enum bsk_op {
 #define BSK_OP_ENUM(upper, lower, params) BSK_OP_##upper,

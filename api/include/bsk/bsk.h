@@ -17,6 +17,7 @@
 #include <bsk/context.h>
 #include <bsk/queue.h>
 #include <bsk/layout.h>
+#include <bsk/patterns.h>
 #include <bsk/matmul.h>
 #include <bsk/weights.h>
 #include <bsk/ops.h>
@@ -28,6 +29,7 @@
 #include <bsk/optim.h>
 #include <bsk/training.h>
 #include <bsk/quantize.h>
+#include <bsk/attention.h>
 
 #define BSK_VERSION_MAJOR  0
 #define BSK_VERSION_MINOR  1

@@ -28,6 +28,9 @@ extern "C" {
  *           rounded away from zero; larger magnitudes and NaN are clamped.
  * norm_scale  lives on the device; if it is exactly 0 or not finite nothing is written (a skipped
  *           step). The caller then does not count the step.
+ * steps     i64, one element, optional: the number of steps made before, on the device, to which
+ *           step is added in the formulas. With step = 1, the steps of loss_scale, and loss_scale
+ *           run after this, a skipped step is not counted and the host need not know.
  * lazy      rank 2 only: rows whose gradient is all zero are left untouched, moments included.
  * gate      f32 [dims[0]]: members of the first dimension (blocks) with gate 0 are left untouched.
  *           Two rates by block are two runs with complementary gates.
@@ -41,6 +44,7 @@ typedef struct bsk_adam_params {
     bsk_tensor param, grad, m, v;
     bsk_tensor norm_scale, gate, copy; /* optional */
     int32_t stochastic;                /* for m and v of bf16 */
+    bsk_tensor steps;                  /* optional */
 } bsk_adam_params;
 
 typedef struct bsk_adam_args {
@@ -54,11 +58,48 @@ typedef struct bsk_adam_args {
     bsk_mem param, grad, m, v;
     bsk_mem norm_scale, gate, copy;
     uint64_t seed, offset;
+    bsk_mem steps;
 } bsk_adam_args;
 
 BSK_API bsk_status bsk_adam_plan(const bsk_device *device, const bsk_adam_params *params,
                                  const bsk_plan_options *options, bsk_plan **plan);
 BSK_API bsk_status bsk_adam_run(const bsk_plan *plan, bsk_queue *queue, const bsk_adam_args *args);
+
+/* --- adam_n, in place: adam for a list of tensors of one description -------------------------
+ * For many small tensors, such as the biases of all layers, of which a launch takes several.
+ * Tensors of several shapes are several calls.
+ * Shapes    pairs tensors of one description in each of the lists param, grad, m, v and, optional,
+ *           copy. norm_scale and steps are shared by all.
+ * 16 bits   as in adam; tensor p of the list draws its random numbers from (seed, offset + p).
+ * Memory    args.param, grad, m, v and copy point to arrays of `pairs` views, read during the call
+ *           only. All else as in adam, without lazy and gate. */
+typedef struct bsk_adam_n_params {
+    size_t struct_size;
+    double beta1, beta2, eps; /* 0 means 0.9, 0.999, 1e-8; below 1 */
+    int32_t pairs;            /* tensors in the lists; 0 means 1 */
+    int32_t stochastic;       /* for m and v of bf16 */
+    bsk_tensor param, grad, m, v;
+    bsk_tensor copy, norm_scale, steps; /* optional */
+} bsk_adam_n_params;
+
+typedef struct bsk_adam_n_args {
+    size_t struct_size;
+    double lr;           /* >= 0 */
+    double grad_scale;   /* 0 means 1 */
+    double weight_decay; /* >= 0 */
+    double clip_sigma;   /* >= 0; 0: no clipping */
+    int64_t step;        /* from 1 */
+    bsk_mem workspace;
+    const bsk_mem *param, *grad, *m, *v;
+    const bsk_mem *copy;
+    bsk_mem norm_scale, steps;
+    uint64_t seed, offset;
+} bsk_adam_n_args;
+
+BSK_API bsk_status bsk_adam_n_plan(const bsk_device *device, const bsk_adam_n_params *params,
+                                   const bsk_plan_options *options, bsk_plan **plan);
+BSK_API bsk_status bsk_adam_n_run(const bsk_plan *plan, bsk_queue *queue,
+                                  const bsk_adam_n_args *args);
 
 #ifdef __cplusplus
 }

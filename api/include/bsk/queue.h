@@ -84,7 +84,7 @@ typedef struct bsk_plan_info {
     int32_t synchronous;        /* runs wait for the result: a staged fallback, or the CPU */
     int32_t staged;             /* a fallback: operands are copied to the host and back */
     double flops;               /* useful floating-point operations of one run, 0 if not counted */
-    double bytes;               /* operand bytes, each counted once */
+    double bytes;               /* operand bytes, each counted once, or twice if read and written */
     size_t packed_bytes;        /* of the image that bsk_<op>_prepack makes; 0: there is none */
     size_t packed_alignment;    /* of its address in bytes; a power of two */
 } bsk_plan_info;

@@ -22,7 +22,9 @@ typedef enum bsk_dtype {
     BSK_I32 = 6,
     BSK_U16 = 7,
     BSK_U8 = 8,
-    BSK_DTYPE_COUNT = 9,
+    BSK_F8E4M3 = 9,  /* 8 bits, no infinity: up to 448; stores saturate */
+    BSK_F8E5M2 = 10, /* 8 bits, the upper half of a binary16: up to 57344; stores saturate */
+    BSK_DTYPE_COUNT = 11,
     BSK_DTYPE_FORCE_INT = 0x7fffffff
 } bsk_dtype;
 

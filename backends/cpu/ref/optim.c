@@ -109,30 +109,36 @@ static bool grad_is_zero(const ref_view *grad, int64_t first, int64_t count)
     return true;
 }
 
+/* What the runs of adam and adam_n have in common: both have these params and args. */
+#define SCALARS_OF(p, a)                                                                           \
+    {                                                                                              \
+        .beta1 = (p)->beta1, .beta2 = (p)->beta2, .eps = (p)->eps,                                 \
+        .grad_scale = (a)->grad_scale != 0 ? (a)->grad_scale : 1, .lr = (a)->lr,                   \
+        .weight_decay = (a)->weight_decay, .clip_sigma = (a)->clip_sigma,                          \
+        .stochastic = (p)->stochastic != 0, .seed = (a)->seed, .offset = (a)->offset               \
+    }
+
+/* Takes the numbers on the device into account. Returns whether the step is to be made. */
+static bool adam_begin(adam_scalars *s, int64_t step, const ref_view *norm_scale,
+                       const ref_view *steps)
+{
+    const double norm = view_given(norm_scale) ? view_get1(norm_scale, 0) : 1;
+    const double count = (double)(step + (view_given(steps) ? view_get_int(steps, 0) : 0));
+    s->grad_scale *= norm;
+    s->correction = sqrt(1 - pow(s->beta2, count)) / (1 - pow(s->beta1, count));
+    return norm != 0 && isfinite(norm);
+}
+
 REF_OP(adam, adam)
 {
     const ref_view norm_scale = view_of(&p->norm_scale, a->norm_scale);
-    const ref_view gate = view_of(&p->gate, a->gate);
-    const double norm = view_given(&norm_scale) ? view_get1(&norm_scale, 0) : 1;
-    if (norm == 0 || !isfinite(norm))
-        return;
+    const ref_view steps = view_of(&p->steps, a->steps), gate = view_of(&p->gate, a->gate);
     const adam_views x = {view_flat(&p->param, a->param), view_flat(&p->grad, a->grad),
                           view_flat(&p->m, a->m), view_flat(&p->v, a->v),
                           view_flat(&p->copy, a->copy)};
-    const adam_scalars s = {
-        .beta1 = p->beta1,
-        .beta2 = p->beta2,
-        .eps = p->eps,
-        .grad_scale = (a->grad_scale != 0 ? a->grad_scale : 1) * norm,
-        .correction =
-            sqrt(1 - pow(p->beta2, (double)a->step)) / (1 - pow(p->beta1, (double)a->step)),
-        .lr = a->lr,
-        .weight_decay = a->weight_decay,
-        .clip_sigma = a->clip_sigma,
-        .stochastic = p->stochastic != 0,
-        .seed = a->seed,
-        .offset = a->offset,
-    };
+    adam_scalars s = SCALARS_OF(p, a);
+    if (!adam_begin(&s, a->step, &norm_scale, &steps))
+        return;
     int64_t member = 1; /* elements of one member of the first dimension */
     for (int32_t d = 1; d < p->param.rank; d++)
         member *= p->param.dims[d];
@@ -143,6 +149,25 @@ REF_OP(adam, adam)
         if (p->lazy && grad_is_zero(&x.grad, k * member, member))
             continue;
         for (int64_t i = k * member; i < (k + 1) * member; i++)
+            adam_element(&s, &x, i);
+    }
+}
+
+REF_OP(adam_n, adam_n)
+{
+    const ref_view norm_scale = view_of(&p->norm_scale, a->norm_scale);
+    const ref_view steps = view_of(&p->steps, a->steps);
+    adam_scalars s = SCALARS_OF(p, a);
+    if (!adam_begin(&s, a->step, &norm_scale, &steps))
+        return;
+    const int64_t count = shape_count(&p->param);
+    for (int32_t t = 0; count && t < p->pairs; t++) {
+        const bool copied = p->copy.dtype != BSK_NONE;
+        const adam_views x = {view_flat(&p->param, a->param[t]), view_flat(&p->grad, a->grad[t]),
+                              view_flat(&p->m, a->m[t]), view_flat(&p->v, a->v[t]),
+                              copied ? view_flat(&p->copy, a->copy[t]) : (ref_view){0}};
+        s.offset = a->offset + (uint64_t)t;
+        for (int64_t i = 0; i < count; i++)
             adam_element(&s, &x, i);
     }
 }

@@ -57,6 +57,16 @@ static ref_view block_group(const bsk_tensor *tensor, bsk_mem mem, int64_t m)
     return batch_member(tensor, mem, 3, tensor->rank == 4 && tensor->dims[0] > 1 ? m : 0);
 }
 
+/* What multiplies the stored numbers of two operands. */
+static double operand_scale(const bsk_tensor *x, bsk_mem x_mem, const bsk_tensor *y, bsk_mem y_mem)
+{
+    const ref_view scale[2] = {view_of(x, x_mem), view_of(y, y_mem)};
+    double v = 1;
+    for (int i = 0; i < 2; i++)
+        v *= view_given(&scale[i]) ? view_get1(&scale[i], 0) : 1;
+    return v;
+}
+
 static int64_t batch_count(const bsk_tensor *tensor)
 {
     return tensor->rank == 3 ? tensor->dims[0] : 1;
@@ -69,6 +79,7 @@ REF_LAYOUT_OP(dsd, dsd)
     const ref_view row_scale = view_of(&p->row_scale, a->row_scale);
     const ref_view col_scale = view_of(&p->col_scale, a->col_scale);
     const int64_t rows = p->c.dims[p->c.rank - 2], cols = p->c.dims[p->c.rank - 1];
+    const double scale = operand_scale(&p->s_scale, a->s_scale, &p->b_scale, a->b_scale);
 
     for (int64_t m = 0; m < batch_count(&p->c); m++) {
         const ref_view s = block_group(&p->s, a->s, m / t->heads);
@@ -77,7 +88,8 @@ REF_LAYOUT_OP(dsd, dsd)
         const ref_view residual = batch_member(&p->residual, a->residual, 2, m);
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < cols; j++) {
-                double v = a->alpha * dsd_element(&lists, &s, &b, &gate, m % t->heads, i, j);
+                double v =
+                    a->alpha * scale * dsd_element(&lists, &s, &b, &gate, m % t->heads, i, j);
                 if (view_given(&row_scale))
                     v *= view_get1(&row_scale, i);
                 if (view_given(&col_scale))
@@ -129,7 +141,8 @@ static double sdd_block(const bsk_layout_tables *t, const bsk_sdd_params *p, con
     const bool skip = p->gate_mode == BSK_GATE_SKIP && gate == 0;
     /* a gate of 0 gives 0 even where the product is not finite */
     const bool zero = gate == 0 && p->gate_mode != BSK_GATE_IGNORE;
-    const double scale = p->gate_mode == BSK_GATE_SCALE ? gate : 1;
+    const double scale = (p->gate_mode == BSK_GATE_SCALE ? gate : 1) *
+                         operand_scale(&p->a_scale, a->a_scale, &p->b_scale, a->b_scale);
     const int64_t groups = p->s.rank == 4 ? p->s.dims[0] : 1;
 
     for (int64_t group = 0; group < groups; group++) {
@@ -154,6 +167,8 @@ static double sdd_block(const bsk_layout_tables *t, const bsk_sdd_params *p, con
 static void sdd_column_sums(const bsk_sdd_params *p, const bsk_sdd_args *a, const ref_view *bsum)
 {
     const int64_t n = p->b.dims[p->b.rank - 2], cols = p->b.dims[p->b.rank - 1];
+    const ref_view scale = view_of(&p->b_scale, a->b_scale);
+    const double alpha = a->alpha * (view_given(&scale) ? view_get1(&scale, 0) : 1);
     for (int64_t j = 0; j < cols; j++) {
         double sum = 0;
         for (int32_t pair = 0; pair < p->pairs; pair++)
@@ -162,7 +177,7 @@ static void sdd_column_sums(const bsk_sdd_params *p, const bsk_sdd_args *a, cons
                 for (int64_t k = 0; k < n; k++)
                     sum += view_get2(&b, k, j);
             }
-        view_set1(bsum, j, a->alpha * sum + view_scaled1(bsum, j, a->beta));
+        view_set1(bsum, j, alpha * sum + view_scaled1(bsum, j, a->beta));
     }
 }
 

@@ -92,10 +92,11 @@ REF_OP(global_norm, global_norm)
     const ref_view sum = view_of(&p->sum, a->sum), norm = view_of(&p->norm, a->norm);
     const ref_view norm_scale = view_of(&p->norm_scale, a->norm_scale);
     const double scale = a->grad_scale != 0 ? a->grad_scale : 1;
+    const int64_t count = shape_count(&p->x);
     double square = 0;
-    for (int32_t n = 0; n < p->pairs; n++) {
+    for (int32_t n = 0; count && n < p->pairs; n++) {
         const ref_view x = view_flat(&p->x, a->x[n]);
-        for (int64_t i = 0; i < shape_count(&p->x); i++)
+        for (int64_t i = 0; i < count; i++)
             square += pow(view_get1(&x, i) * scale, 2);
     }
     view_set1(&sum, 0, square + view_scaled1(&sum, 0, a->beta));
