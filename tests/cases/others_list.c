@@ -354,7 +354,9 @@ void cases_optim(test_list *list)
                                        OPT_OFFSET,
                                        OPT_LAZY,
                                        OPT_CLIP | OPT_DECAY | OPT_NORM_SCALE | OPT_COPY,
-                                       OPT_LAZY | OPT_GATE};
+                                       OPT_LAZY | OPT_GATE,
+                                       OPT_SAVED,
+                                       OPT_SAVED | OPT_SKIP};
     for (int i = 0; i < TEST_COUNT(shapes); i++)
         for (int t = 0; t < TEST_COUNT(dtypes); t++)
             for (int o = 0; o < TEST_COUNT(options); o++) {
@@ -373,9 +375,16 @@ void cases_optim(test_list *list)
                     s.index = o % 3 ? BSK_BF16 : BSK_U16;
                     s.kind = o % 3 == 2;
                     test_emit(list, s);
-                    s.index = BSK_NONE;
-                    s.kind = 0;
                 }
+                if (!large && !(options[o] & (OPT_GATE | OPT_LAZY))) {
+                    s.op = "adam_n";
+                    s.pairs = o % 2 ? 2 : 11;
+                    test_emit(list, s);
+                    s.op = "adam";
+                    s.pairs = 0;
+                }
+                s.index = BSK_NONE;
+                s.kind = 0;
                 if (s.options & OPT_CLIP)
                     continue; /* where a clamp leaves NaN is not stated */
                 s.seed = 2;

@@ -5,7 +5,8 @@
  *
  * Error bound of a sum of T products in arithmetic with rounding unit u: every partial result is
  * off by at most (T + 8) u sum |a b|, whatever the order of summation; 8 covers the roundings of
- * the gate, scales and alpha. The f64 of the expectation itself has the same form. */
+ * the gate, scales and alpha. The f64 of the expectation itself has the same form. Operands that
+ * may be rounded to tf32 add two of its rounding units to each product, and the product of both. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,18 @@ static void set_if(test_case *c, uint32_t option, const char *name, bsk_tensor d
 {
     if (c->spec.options & option)
         test_set(c, name, desc)->content = content;
+}
+
+/* The type of the second operand. */
+static bsk_dtype second_type(const test_case *c)
+{
+    return c->spec.other ? c->spec.other : c->spec.dtype;
+}
+
+static void build_scales(test_case *c, const char *first, const char *second)
+{
+    set_if(c, OPT_SCALES, first, bsk_tensor_1d(BSK_F32, 1), CONTENT_SCALE);
+    set_if(c, OPT_SCALES, second, bsk_tensor_1d(BSK_F32, 1), CONTENT_SCALE);
 }
 
 /* gate, bias, scales and residual, which matmul, dsd and dds name alike. */
@@ -53,8 +66,10 @@ static void build_matmul(test_case *c)
     p->axis = s->axis;
     p->transpose_w = s->transpose;
     p->act = s->act;
+    p->precision = s->precision;
     test_set(c, "x", test_act(c, s->dtype, in));
-    test_set_blocks(c, "w", s->dtype);
+    test_set_blocks(c, "w", second_type(c));
+    build_scales(c, "x_scale", "w_scale");
     test_set(c, "y", test_act(c, test_out_type(c), out));
     build_epilogue(c, out, s->n, out, "y");
 }
@@ -65,9 +80,11 @@ static void build_dgrad(test_case *c)
     int64_t in = s->transpose ? s->k : s->m, out = s->transpose ? s->m : s->k;
     bsk_matmul_dgrad_params *p = (void *)c->params;
     p->axis = s->axis;
+    p->precision = s->precision;
     p->transpose_w = s->transpose;
     test_set(c, "dy", test_act(c, s->dtype, in));
-    test_set_blocks(c, "w", s->dtype);
+    test_set_blocks(c, "w", second_type(c));
+    build_scales(c, "dy_scale", "w_scale");
     test_set(c, "dx", test_act(c, test_out_type(c), out));
     set_if(c, OPT_GATE, "gate", bsk_tensor_1d(test_scalar_type(c), c->info.nnz), CONTENT_GATE);
 }
@@ -88,8 +105,10 @@ static void build_wgrad(test_case *c)
     p->axis = s->axis;
     p->transpose_w = s->transpose;
     p->gate_mode = s->gate_mode;
+    p->precision = s->precision;
     test_set(c, "x", test_act(c, s->dtype, in));
-    test_set(c, "dy", test_act(c, s->dtype, out));
+    test_set(c, "dy", test_act(c, second_type(c), out));
+    build_scales(c, "x_scale", "dy_scale");
     test_set_blocks(c, "dw", test_out_type(c));
     if (s->options & OPT_DGATE)
         test_set_blocks(c, "w", s->dtype);
@@ -133,7 +152,9 @@ static void build_dsd(test_case *c)
     bsk_dsd_params *p = (void *)c->params;
     p->transpose_s = s->transpose;
     p->act = s->act;
-    set_grouped(c, "s", s->dtype);
+    p->precision = s->precision;
+    set_grouped(c, "s", second_type(c));
+    build_scales(c, "b_scale", "s_scale");
     test_set(c, "b", batched(c, s->dtype, inner, s->n));
     test_set(c, "c", batched(c, test_out_type(c), rows, s->n));
     build_epilogue(c, rows, rows, s->n, "c");
@@ -146,8 +167,10 @@ static void build_dds(test_case *c)
     bsk_dds_params *p = (void *)c->params;
     p->transpose_s = s->transpose;
     p->act = s->act;
+    p->precision = s->precision;
     test_set(c, "a", batched(c, s->dtype, s->n, inner));
-    set_grouped(c, "s", s->dtype);
+    set_grouped(c, "s", second_type(c));
+    build_scales(c, "a_scale", "s_scale");
     test_set(c, "c", batched(c, test_out_type(c), s->n, cols));
     build_epilogue(c, cols, s->n, cols, "c");
 }
@@ -157,8 +180,10 @@ static void build_sdd(test_case *c)
     const test_spec *s = &c->spec;
     bsk_sdd_params *p = (void *)c->params;
     p->gate_mode = s->gate_mode;
+    p->precision = s->precision;
     test_set(c, "a", batched(c, s->dtype, s->k, s->n));
-    test_set(c, "b", batched(c, s->dtype, s->n, s->m));
+    test_set(c, "b", batched(c, second_type(c), s->n, s->m));
+    build_scales(c, "a_scale", "b_scale");
     set_grouped(c, "s", test_out_type(c));
     if (s->options & OPT_DGATE) {
         test_tensor *w = test_set_blocks(c, "w", s->dtype);
@@ -209,6 +234,13 @@ static bool is_exact(const test_spec *s)
     return s->fill == FILL_INT && s->act <= BSK_ACT_RELU && s->norm == BSK_NORM_MAX;
 }
 
+/* The relative error of a sum's products for the rounding of their operands. */
+static double operand_error(const test_spec *s)
+{
+    const double tf32 = 0x1p-11;
+    return s->precision == BSK_PRECISION_TF32 && s->dtype == BSK_F32 ? 2 * tf32 + tf32 * tf32 : 0;
+}
+
 /* A matrix or a batch of them, as numbers; element (batch, feature, sample). */
 typedef struct grid {
     double *data;
@@ -228,6 +260,21 @@ static const double *values_of(test_case *c, const char *name)
 {
     test_tensor *t = test_arg_at(c, name);
     return t->desc.dtype ? t->value : NULL;
+}
+
+/* What the scales of f8 operands make of a product; NULL: of all operands, else of that scale's. */
+static double operand_scale(test_case *c, const char *only)
+{
+    static const char *const names[] = {"x_scale", "w_scale", "dy_scale",
+                                        "s_scale", "a_scale", "b_scale"};
+    double v = 1;
+    if (!(c->spec.options & OPT_SCALES))
+        return v;
+    for (int32_t i = 0; i < c->about->arg_count; i++)
+        for (int32_t n = 0; n < TEST_COUNT(names); n++)
+            if (!strcmp(c->about->args[i].name, names[n]) && (!only || !strcmp(names[n], only)))
+                v *= c->t[i].value[0];
+    return v;
 }
 
 /* acc = sum w x, mag = sum |w x|, terms = count, of one batch member; blocks whose gate is exactly
@@ -265,10 +312,12 @@ static void product_finish(const product *p, int64_t at, double acc, double mag,
                            double scale, double bias, const double *residual, test_tensor *out)
 {
     const test_spec *s = &p->c->spec;
-    double u = test_arith_eps(p->c), alpha = s->alpha != 0 ? s->alpha : 1;
+    double u = test_arith_eps(p->c);
+    double alpha = (s->alpha != 0 ? s->alpha : 1) * operand_scale(p->c, NULL);
     double old = s->beta != 0 ? s->beta * out->value[at] : 0;
     double pre = alpha * scale * acc + bias + old;
     double error = u * ((terms + 8) * fabs(alpha * scale) * mag + 4 * (fabs(bias) + fabs(old)));
+    error += operand_error(s) * fabs(alpha * scale) * mag;
     double v = test_activation(s->act, pre);
     /* the slopes stay below 1.2; 16 units for exp, tanh and erf in the arithmetic type */
     if (s->act > BSK_ACT_RELU)
@@ -433,11 +482,12 @@ static void outer_blocks(const outer *o)
     const double *gate = values_of(c, "gate"), *w = values_of(c, "w");
     bool has_gate = gate && s->gate_mode != BSK_GATE_IGNORE;
     int64_t groups = o->out->desc.rank == 4 ? s->groups : 1;
-    double u = test_arith_eps(c);
+    double u = test_arith_eps(c), rounding = operand_error(s);
     for (int64_t slot = 0; slot < c->info.nnz; slot++) {
         double dot = 0, dot_mag = 0, cells = 0, terms = 0;
         bool skip = has_gate && s->gate_mode == BSK_GATE_SKIP && gate[slot] == 0;
-        double scale = has_gate && s->gate_mode == BSK_GATE_SCALE ? gate[slot] : 1;
+        double scale =
+            (has_gate && s->gate_mode == BSK_GATE_SCALE ? gate[slot] : 1) * operand_scale(c, NULL);
         /* a gate of 0 gives 0 even where the product is not finite */
         bool zero = has_gate && gate[slot] == 0;
         for (int64_t g = 0; g < groups; g++)
@@ -450,7 +500,7 @@ static void outer_blocks(const outer *o)
                                       (int64_t)c->row[slot] * s->br + i,
                                       (int64_t)c->col[slot] * s->bc + j, &sum, &mag, &terms);
                     accumulate(c, o->out, at, zero ? 0 : sum * scale,
-                               zero ? 0 : (terms + 8) * u * mag * fabs(scale));
+                               zero ? 0 : ((terms + 8) * u + rounding) * mag * fabs(scale));
                     if (w && !skip) {
                         dot += sum * w[at];
                         dot_mag += mag * fabs(w[at]);
@@ -458,7 +508,7 @@ static void outer_blocks(const outer *o)
                     }
                 }
         if (dgate->desc.dtype)
-            accumulate(c, dgate, slot, dot, (terms + cells + 8) * u * dot_mag);
+            accumulate(c, dgate, slot, dot, ((terms + cells + 8) * u + rounding) * dot_mag);
     }
 }
 
@@ -470,6 +520,7 @@ static void outer_bias(const outer *o, const char *name, const test_tensor *t, c
     if (!out->desc.dtype)
         return;
     double u = test_arith_eps(o->c);
+    double scale = operand_scale(o->c, strcmp(name, "dbias") ? "b_scale" : "dy_scale");
     for (int64_t f = 0; f < features; f++) {
         double sum = 0, mag = 0, terms = 0;
         for (int32_t p = 0; p < t->views; p++)
@@ -481,7 +532,7 @@ static void outer_bias(const outer *o, const char *name, const test_tensor *t, c
                     mag += fabs(v);
                     terms++;
                 }
-        accumulate(o->c, out, f, sum, (terms + 8) * u * mag);
+        accumulate(o->c, out, f, scale * sum, (terms + 8) * u * fabs(scale) * mag);
     }
 }
 

@@ -17,8 +17,8 @@
 
 #include "machine.h"
 
-/* GRAIN: bytes that share a cell. Kernels store no single bytes. */
-enum { GRAIN = 2, ALIGNMENT = 256 };
+/* GRAIN: bytes that share a cell. */
+enum { GRAIN = 1, ALIGNMENT = 256 };
 
 /* Intervals 0: never, 1: by the host. */
 enum { NEVER, HOST, FIRST_INTERVAL };

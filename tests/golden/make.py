@@ -8,6 +8,7 @@ are complex steps: the derivative of f at x is the imaginary part of f(x + ih) /
 cancellation, for a tiny h. They share nothing with the formulas of the gradient ops.
 
 Each case is a sequence of words: `op NAME`, then any of `attr FIELD VALUE`, `scalar FIELD VALUE`,
+`layout ROWS COLS BLOCK_ROWS BLOCK_COLS HEADS MASK` (a digit a block, row-major),
 `in ARGUMENT TYPE RANK DIMS VALUES` (inputs, and what outputs hold before), `out ARGUMENT ...`
 (wanted), then `end`.
 """
@@ -43,8 +44,10 @@ def real(v):
     return v.real if isinstance(v, complex) else v
 
 
-def case(op, attrs=(), scalars=(), inputs=(), outputs=()):
+def case(op, attrs=(), scalars=(), inputs=(), outputs=(), layout=()):
     print("op", op)
+    if layout:
+        print("layout", *layout)
     for word, fields in (("attr", dict(attrs)), ("scalar", dict(scalars))):
         for name, value in fields.items():
             print(word, name, repr(value))
@@ -79,7 +82,7 @@ ALPHA_BETA = {"alpha": 1.5, "beta": -0.5}
 
 
 def grads(op, forward, inputs, weights, results, attrs=(), extra=(), scalars=(), upstream="dy",
-          plain=(), saved=()):
+          plain=(), saved=(), layout=()):
     """A case of a gradient op: results maps its outputs to the forward's inputs; those in plain
     have no alpha and beta."""
     tensors, wanted = [(upstream, weights)] + list(saved), []
@@ -92,7 +95,7 @@ def grads(op, forward, inputs, weights, results, attrs=(), extra=(), scalars=(),
         tensors.append((out, old))
         wanted.append((out, scaled(d, dict(scalars)["alpha"], old, dict(scalars)["beta"])))
     tensors += [(n, inputs[n]) for n in extra]
-    case(op, attrs, scalars, tensors, wanted)
+    case(op, attrs, scalars, tensors, wanted, layout)
 
 
 # --- random numbers: Philox 4x32-10 as its authors describe it ---
@@ -650,10 +653,93 @@ def quantize_cases():
          [("x", x)], [("stats", Tensor([5], stats)), ("exponent", Tensor([1], [exponent], "i32"))])
 
 
+# --- attention ---
+
+
+def attention_cases():
+    batch, per_head, heads, kv_heads, queries, keys, d, dv = 2, 2, 4, 2, 5, 7, 2, 3
+    # two patterns on 3 x 3 blocks of 2 x 3 elements; the second leaves out a row of blocks
+    masks = ("110011101", "011000111")
+    layout = (queries, keys, 2, 3, 2, "".join(masks))
+    slots = [[-1] * 9 for _ in masks]
+    count = 0
+    for h, mask in enumerate(masks):
+        for at in range(9):
+            if mask[at] == "1":
+                slots[h][at] = count
+                count += 1
+    names = {"q": (batch, heads, queries, d), "k": (batch, kv_heads, keys, d),
+             "v": (batch, kv_heads, keys, dv)}
+    for full in (False, True):
+        inputs = {name: uniform(*dims) for name, dims in names.items()}
+        bias, slopes = uniform(1, heads, 1, keys), uniform(heads, low=0.1, high=0.5)
+        prefix = Tensor([batch], [2, 5], "i32")
+        bits = integers((3, 2, 1), 0, 8, "u8")
+        index = integers((count,), -1, 3)
+        attrs, scalars, extra = {}, {"scale": -0.6}, []
+        if full:
+            attrs = {"causal": 1, "align": 1, "softcap": 0.9, "window": 6, "dropout": 1}
+            scalars.update({"keep": 0.75, "seed": 12, "offset": 5})
+            extra = [("bias", bias), ("slopes", slopes), ("prefix", prefix), ("bits", bits),
+                     ("bits_index", index)]
+
+        def row(t, b, h, i):
+            """Scores of the visible keys, and what dropout makes of each."""
+            q = t["q"].values[((b * heads + h) * queries + i) * d:][:d]
+            scores, factors = {}, {}
+            for j in range(keys):
+                slot = slots[h // per_head][i // 2 * 3 + j // 3]
+                k = t["k"].values[((b * kv_heads + h // 2) * keys + j) * d:][:d]
+                if slot < 0:
+                    continue
+                score = -0.6 * sum(x * y for x, y in zip(q, k))
+                factors[j] = 1
+                if full:
+                    pos = i + keys - queries
+                    mask = index.values[slot]
+                    if ((j > pos and j >= prefix.values[b]) or abs(pos - j) >= 6
+                            or (mask >= 0 and not bits.values[mask * 2 + i % 2] >> j % 3 & 1)):
+                        continue
+                    score = (0.9 * cmath.tanh(score / 0.9) - slopes.values[h] * abs(pos - j)
+                             + bias.values[h * keys + j])
+                    block = (b * per_head + h % per_head) * count + slot
+                    element = (block * 2 + i % 2) * 3 + j % 3
+                    kept = (random_word(12, 5, element) >> 8) * 2.0**-24 < 0.75
+                    factors[j] = 1 / 0.75 if kept else 0
+                scores[j] = score
+            return scores, factors
+
+        def every_row():
+            return ((b, h, i) for b in range(batch) for h in range(heads) for i in range(queries))
+
+        def forward(t):
+            o = []
+            for b, h, i in every_row():
+                scores, factors = row(t, b, h, i)
+                total = sum(cmath.exp(s) for s in scores.values())
+                for f in range(dv):
+                    o.append(sum(cmath.exp(s) / total * factors[j] *
+                                 t["v"].values[((b * kv_heads + h // 2) * keys + j) * dv + f]
+                                 for j, s in scores.items()))
+            return Tensor((batch, heads, queries, dv), o)
+
+        lse = []
+        for b, h, i in every_row():
+            total = sum(cmath.exp(s) for s in row(inputs, b, h, i)[0].values())
+            lse.append(math.log(real(total)) if total else -math.inf)
+        lse, o = Tensor((batch, heads, queries), lse), forward(inputs)
+        case("attention", attrs, scalars, list(inputs.items()) + extra, [("o", o), ("lse", lse)],
+             layout)
+        saved = [("o", o.like([real(v) for v in o.values])), ("lse", lse)] + extra
+        grads("attention_grad", forward, inputs, uniform(batch, heads, queries, dv),
+              {"dq": "q", "dk": "k", "dv": "v"}, attrs, ["q", "k", "v"], {**ALPHA_BETA, **scalars},
+              "dout", saved=saved, layout=layout)
+
+
 def main():
     for cases in (binary_cases, unary_cases, sum_cases, cast_cases, channel_cases, filter_cases,
                   choice_cases, topk_cases, softmax_cases, layer_norm_cases, batch_norm_cases,
-                  lstm_cases, companion_cases, optimizer_cases, quantize_cases):
+                  lstm_cases, companion_cases, optimizer_cases, quantize_cases, attention_cases):
         cases()
 
 

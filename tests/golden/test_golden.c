@@ -23,6 +23,7 @@ typedef struct golden {
     const bski_op_info *op;
     const bsk_device *device;
     bsk_queue *queue;
+    bsk_layout *layout;
     _Alignas(16) unsigned char params[BSKI_MAX_STRUCT];
     _Alignas(16) unsigned char args[BSKI_MAX_STRUCT];
     values given[BSKI_MAX_ARGS][MAX_VIEWS], wanted[BSKI_MAX_ARGS];
@@ -69,6 +70,22 @@ static void read_field(FILE *f, golden *g, bool attr)
     }
     fprintf(stderr, "%s has no field %s\n", g->op->name, name);
     CHECK(!"a field of the file");
+}
+
+static void read_layout(FILE *f, golden *g)
+{
+    bsk_layout_params p = BSK_INIT(bsk_layout_params);
+    char mask[WORD];
+    p.rows = (int64_t)read_number(f);
+    p.cols = (int64_t)read_number(f);
+    p.block_rows = (int32_t)read_number(f);
+    p.block_cols = (int32_t)read_number(f);
+    p.heads = (int32_t)read_number(f);
+    read_word(f, mask);
+    for (char *m = mask; *m; m++)
+        *m = (char)(*m - '0');
+    CHECK_OK(bsk_layout_from_mask(NULL, &p, (const uint8_t *)mask, &g->layout));
+    memcpy(g->params + g->op->layout, &g->layout, sizeof g->layout);
 }
 
 static values read_values(FILE *f)
@@ -203,6 +220,7 @@ static void release(golden *g)
         free(g->wanted[i].number);
     }
     bsk_mem_free(g->device, &g->workspace);
+    bsk_layout_release(&g->layout);
 }
 
 /* From the name of the op to `end`. */
@@ -222,6 +240,8 @@ static void test_case(FILE *f, const bsk_device *device, bsk_queue *queue, int n
     for (read_word(f, word); strcmp(word, "end"); read_word(f, word)) {
         if (!strcmp(word, "attr") || !strcmp(word, "scalar")) {
             read_field(f, &g, word[0] == 'a');
+        } else if (!strcmp(word, "layout") && g.op->layout >= 0) {
+            read_layout(f, &g);
         } else if (!strcmp(word, "in") || !strcmp(word, "out")) {
             read_tensor(f, &g, word[0] == 'o');
         } else {

@@ -9,6 +9,8 @@
 #include "tests/harness/test.h"
 
 #define GRID     .br = 8, .bc = 8, .k = 24, .m = 32, .pattern_value = 0.5
+#define HEADS    .heads = 2, .count = 2, .groups = 3
+#define RULES    RULE_ALIBI | RULE_RAGGED | RULE_PREFIX | RULE_DOCUMENTS | RULE_BITS_INDEX
 #define EPILOGUE OPT_GATE | OPT_BIAS | OPT_RESIDUAL | OPT_ROW_SCALE | OPT_COL_SCALE
 
 /* One legal problem per op, with every optional argument that can be had at once. */
@@ -57,7 +59,8 @@ static const test_spec legal[] = {
     {.op = "bias_act", .n = 6, .m = 5, .act = BSK_ACT_GELU, .options = OPT_BIAS},
     {.op = "bias_act_grad", .n = 6, .m = 5, .act = BSK_ACT_GELU, .options = OPT_BIAS | OPT_DBIAS},
     {.op = "cross_entropy", .n = 6, .m = 5, .options = OPT_DLOSS | OPT_SMOOTH},
-    {.op = "adam", .k = 6, .m = 5, .options = OPT_NORM_SCALE | OPT_GATE | OPT_COPY},
+    {.op = "adam", .k = 6, .m = 5, .options = OPT_NORM_SCALE | OPT_GATE | OPT_COPY | OPT_SAVED},
+    {.op = "adam_n", .k = 6, .m = 5, .pairs = 3, .options = OPT_NORM_SCALE | OPT_COPY | OPT_SAVED},
     {.op = "binary", .n = 6, .m = 5, .kind = BSK_BINARY_DIV},
     {.op = "binary_grad", .n = 6, .m = 5, .kind = BSK_BINARY_DIV},
     {.op = "unary", .n = 6, .m = 5, .kind = BSK_UNARY_GELU},
@@ -91,6 +94,13 @@ static const test_spec legal[] = {
     {.op = "masked_softmax", .n = 6, .k = 9, .options = OPT_GATE},
     {.op = "masked_topk_softmax", .n = 6, .k = 9, .count = 3, .options = OPT_GATE},
     {.op = "masked_softmax_grad", .n = 6, .k = 9, .options = OPT_GATE},
+    {.op = "attn_scores", .n = 6, GRID, HEADS},
+    {.op = "attn_apply", .n = 6, GRID, HEADS},
+    {.op = "attn_apply_t", .n = 6, GRID, HEADS},
+    {.op = "block_softmax", .n = 6, GRID, HEADS, .options = OPT_SAVED | OPT_BIAS, .rules = RULES},
+    {.op = "block_softmax_grad", .n = 6, GRID, HEADS, .rules = RULE_SOFTCAP},
+    {.op = "attention", .n = 6, GRID, HEADS, .options = OPT_SAVED | OPT_BIAS, .rules = RULES},
+    {.op = "attention_grad", .n = 6, GRID, HEADS, .options = OPT_BIAS, .rules = RULES},
     {.op = "layer_norm", .n = 6, .m = 8, .count = 2, .options = OPT_GAIN | OPT_BIAS | OPT_SAVED},
     {.op = "layer_norm_grad", .n = 6, .m = 8, .options = OPT_GAIN | OPT_BIAS | OPT_DBIAS},
     {.op = "rms_norm", .n = 6, .m = 8, .count = 2, .options = OPT_GAIN | OPT_BIAS | OPT_SAVED},
@@ -128,7 +138,8 @@ static const struct {
     {"take_along_grad", "dx", 1}, {"fancy_gather", "x", 1},        {"fancy_gather_grad", "dx", 1},
     {"reduce_max", "x", 1},       {"reduce_max_grad", "dx", 1},    {"topk", "x", 1},
     {"topk_grad", "dx", 1},       {"global_norm", "x", 0},         {"global_norm", "x", 1},
-    {"tensor_stats", "x", 0},     {"tensor_stats", "x", 1},
+    {"tensor_stats", "x", 0},     {"tensor_stats", "x", 1},        {"block_softmax", "bits", 0},
+    {"attention", "bits", 0},     {"attention_grad", "bits", 0},
 };
 
 typedef struct tester {
@@ -361,13 +372,16 @@ static bsk_mem *view_of(tester *t, int32_t i, bsk_mem *list)
 static void bad_overlap(tester *t, int32_t out)
 {
     const bski_op_info *op = t->c->about;
+    const bsk_mem *first = (const bsk_mem *)(const void *)(t->args + op->args[out].mem);
     bsk_mem list[TEST_VIEWS];
+    if (op->args[out].list)
+        memcpy(&first, t->args + op->args[out].mem, sizeof first);
     for (int32_t i = 0; i < op->arg_count; i++) {
         bool allowed = (op->args[out].alias >> i & 1) || (op->args[i].alias >> out & 1);
         if (i == out || !t->c->t[i].desc.dtype || allowed)
             continue;
         bsk_mem *view = view_of(t, i, list);
-        *view = *(bsk_mem *)(void *)(t->args + op->args[out].mem);
+        *view = *first;
         view->size = 0;
         /* the long view may reach a third argument, so the message names one of them */
         char how[64];

@@ -19,6 +19,7 @@ static const struct {
     {test_select, &test_select_count},
     {test_norms, &test_norms_count},
     {test_training, &test_training_count},
+    {test_attention, &test_attention_count},
 };
 
 const test_op *test_op_at(int32_t index)
@@ -431,7 +432,7 @@ static void fill_distinct(test_case *c, test_tensor *t, void *base)
 
 static bool is_float(bsk_dtype t)
 {
-    return t >= BSK_F64 && t <= BSK_BF16;
+    return (BSK_DTYPE_BIT(t) & (BSKI_FLOATS | BSKI_F8)) != 0;
 }
 
 double test_number(bsk_dtype t, const void *p, int64_t i)
@@ -546,8 +547,8 @@ static bool tensor_make(test_case *c, test_tensor *t, bool light)
     if (light)
         return true;
     t->value = malloc(views * n * sizeof *t->value);
-    t->want = !t->output ? NULL : calloc(n, sizeof *t->want);
-    t->bound = !t->output ? NULL : calloc(n, sizeof *t->bound);
+    t->want = !t->output ? NULL : calloc(views * n, sizeof *t->want);
+    t->bound = !t->output ? NULL : calloc(views * n, sizeof *t->bound);
     if (!t->value || (t->output && (!t->want || !t->bound)))
         return false;
     test_values_refresh(t);

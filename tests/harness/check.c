@@ -264,6 +264,7 @@ static void run_cases(test_session *s, contexts *ctx)
     test_list list = {.tier = s->tier};
     cases_products(&list);
     cases_products_tiles(&list);
+    cases_products_formats(&list);
     cases_weights(&list);
     cases_ops(&list);
     cases_optim(&list);
@@ -271,6 +272,7 @@ static void run_cases(test_session *s, contexts *ctx)
     cases_select(&list);
     cases_norms(&list);
     cases_training(&list);
+    cases_attention(&list);
     for (size_t i = 0; i < list.count; i++) {
         char name[TEST_NAME];
         test_case *c = NULL;

@@ -318,4 +318,6 @@ void suite_gradients(test_session *s, const test_device *d)
         gradient_check(s, d, &gradients[i]);
     for (int i = 0; i < test_gradients_dense_count; i++)
         gradient_check(s, d, &test_gradients_dense[i]);
+    for (int i = 0; i < test_gradients_attention_count; i++)
+        gradient_check(s, d, &test_gradients_attention[i]);
 }

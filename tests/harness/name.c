@@ -13,10 +13,17 @@ static const char *const option_names[] = {
     "gate",    "bias",      "residual", "rowscale", "colscale", "ld",     "trans",
     "inplace", "offset",    "dgate",    "dbias",    "gain",     "saved",  "lazy",
     "copy",    "normscale", "skip",     "clip",     "decay",    "smooth", "ignore",
-    "dloss",   "noloss",    "nograd",   "shared",   "tiny"};
+    "dloss",   "noloss",    "nograd",   "shared",   "tiny",     "ld8",    "scales"};
+
+/* In the order of the RULE_ bits. */
+static const char *const rule_names[] = {"causal",  "end",     "window",     "prefix",  "documents",
+                                         "keymask", "ragged",  "bits",       "indexed", "rowbias",
+                                         "alibi",   "softcap", "dropout",    "packed",  "gqa",
+                                         "mqa",     "dv",      "interleave", "short"};
 
 static const char *const act_names[] = {"", "relu", "gelu", "gelu_erf", "silu", "quick_gelu"};
 static const char *const gate_names[] = {"", "gskip", "gscale"};
+static const char *const precision_names[] = {"", "tf32"};
 static const char *const norm_names[] = {"max", "l2"};
 static const char *const order_names[] = {"", "colmajor", "morton", "given"};
 static const char *const renew_names[] = {"zero", "normal", "uniform"};
@@ -36,6 +43,7 @@ static const struct {
     {"sparse_relu_grad", {"", "constant"}},
     {"rectified_topk", {"", "rebase", "constant", "rebase_constant"}},
     {"masked_softmax_grad", {"", "over_y"}},
+    {"block_softmax_grad", {"", "over_y"}},
     {"batch_norm_grad", {"", "infer"}},
     {"lstm_gates", {"merged", "split"}},
     {"quantize", {"", "stochastic", "flush", "stochastic_flush"}},
@@ -142,6 +150,9 @@ void test_spec_name(const test_spec *s, char name[TEST_NAME])
     add(name, "%s %s", s->op, bsk_dtype_name(s->dtype));
     if (s->out && s->out != s->dtype)
         add(name, "to_%s", bsk_dtype_name(s->out));
+    if (s->other && s->other != s->dtype)
+        add(name, "by_%s", bsk_dtype_name(s->other));
+    add_word(name, precision_names[s->precision]);
     if (s->index)
         add(name, "%s", bsk_dtype_name(s->index));
     add_geometry(name, s);
@@ -163,6 +174,9 @@ void test_spec_name(const test_spec *s, char name[TEST_NAME])
     for (int i = 0; i < TEST_COUNT(option_names); i++)
         if (s->options >> i & 1)
             add_word(name, option_names[i]);
+    for (int i = 0; i < TEST_COUNT(rule_names); i++)
+        if (s->rules >> i & 1)
+            add_word(name, rule_names[i]);
     if (s->alpha != 0 && s->alpha != 1)
         add(name, "alpha%g", s->alpha);
     if (s->beta != 0)

@@ -203,11 +203,17 @@ static bool memory_intact(test_memory *m, const test_case *c, test_result *r)
     return true;
 }
 
-const uint8_t *test_memory_payload(const test_memory *m, const test_case *c, int32_t arg)
+static const uint8_t *view_payload(const test_memory *m, const test_case *c, int32_t arg,
+                                   int32_t view)
 {
     int32_t owner = c->t[arg].alias >= 0 ? c->t[arg].alias : arg;
-    const test_buffer *b = &m->buffer[owner][0];
+    const test_buffer *b = &m->buffer[owner][view];
     return b->image + b->lead;
+}
+
+const uint8_t *test_memory_payload(const test_memory *m, const test_case *c, int32_t arg)
+{
+    return view_payload(m, c, arg, 0);
 }
 
 static double round_to(bsk_dtype t, double v)
@@ -231,29 +237,31 @@ static void index_text(const test_tensor *t, int64_t e, char *text, size_t size)
         used += (size_t)snprintf(text + used, size - used, "%s%" PRId64, i ? "," : "", index[i]);
 }
 
-static bool output_compare(const test_tensor *t, const uint8_t *payload, test_result *r)
+static bool output_compare(const test_tensor *t, int32_t view, const uint8_t *payload,
+                           test_result *r)
 {
+    const double *wants = t->want + view * t->elems, *bounds = t->bound + view * t->elems;
     int64_t wrong = 0, first = -1, zeros = 0, live = 0;
     double worst = r->bound > 0 ? r->error / r->bound : 0;
     for (int64_t e = 0; e < t->elems; e++) {
         if (t->at[e] < 0)
             continue;
         double got = test_number(t->desc.dtype, payload, t->at[e]);
-        double want = round_to(t->desc.dtype, t->want[e]);
+        double want = round_to(t->desc.dtype, wants[e]);
         bool good;
         live++;
         zeros += want == 0;
         if (isnan(want)) {
             good = isnan(got);
-        } else if (isinf(want) || t->bound[e] == 0) {
+        } else if (isinf(want) || bounds[e] == 0) {
             good = got == want;
         } else {
-            double error = fabs(got - t->want[e]);
-            good = error <= t->bound[e];
-            if (error / t->bound[e] > worst) {
-                worst = error / t->bound[e];
+            double error = fabs(got - wants[e]);
+            good = error <= bounds[e];
+            if (error / bounds[e] > worst) {
+                worst = error / bounds[e];
                 r->error = error;
-                r->bound = t->bound[e];
+                r->bound = bounds[e];
             }
         }
         if (!good && !wrong++)
@@ -266,7 +274,7 @@ static bool output_compare(const test_tensor *t, const uint8_t *payload, test_re
                          "%s[%s] is %.9g, expected %.9g within %.3g; %" PRId64 " of %" PRId64
                          " elements are wrong",
                          t->info->name, at, test_number(t->desc.dtype, payload, t->at[first]),
-                         t->want[first], t->bound[first], wrong, live);
+                         wants[first], bounds[first], wrong, live);
     }
     if (live && zeros == live && !t->zero_ok)
         return test_fail(r, "mistrusted: every element of %s should be zero", t->info->name);
@@ -303,9 +311,24 @@ static bool outputs_check(test_case *c, const test_memory *m, test_result *r)
     for (int32_t i = 0; i < c->about->arg_count; i++) {
         test_tensor *t = &c->t[i];
         t->zero_ok |= nothing;
-        if (t->output && t->desc.dtype && !output_compare(t, test_memory_payload(m, c, i), r))
-            return false;
+        for (int32_t v = 0; t->output && t->desc.dtype && v < t->views; v++)
+            if (!output_compare(t, v, view_payload(m, c, i, v), r))
+                return false;
     }
+    return true;
+}
+
+static bool view_same(const test_tensor *t, const uint8_t *x, const uint8_t *y, const char *what,
+                      test_result *r)
+{
+    size_t size = bsk_dtype_size(t->desc.dtype);
+    for (int64_t e = 0; e < t->elems; e++)
+        if (t->at[e] >= 0 &&
+            memcmp(x + (size_t)t->at[e] * size, y + (size_t)t->at[e] * size, size) != 0) {
+            char at[96] = "";
+            index_text(t, e, at, sizeof at);
+            return test_fail(r, "%s[%s] has other bits %s", t->info->name, at, what);
+        }
     return true;
 }
 
@@ -317,15 +340,9 @@ static bool outputs_same(const test_case *c, const test_memory *a, const test_me
         const test_tensor *t = &c->t[i];
         if (!t->output || !t->desc.dtype)
             continue;
-        const uint8_t *x = test_memory_payload(a, c, i), *y = test_memory_payload(b, c, i);
-        size_t size = bsk_dtype_size(t->desc.dtype);
-        for (int64_t e = 0; e < t->elems; e++)
-            if (t->at[e] >= 0 &&
-                memcmp(x + (size_t)t->at[e] * size, y + (size_t)t->at[e] * size, size) != 0) {
-                char at[96] = "";
-                index_text(t, e, at, sizeof at);
-                return test_fail(r, "%s[%s] has other bits %s", t->info->name, at, what);
-            }
+        for (int32_t v = 0; v < t->views; v++)
+            if (!view_same(t, view_payload(a, c, i, v), view_payload(b, c, i, v), what, r))
+                return false;
     }
     return true;
 }

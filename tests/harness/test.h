@@ -70,7 +70,31 @@ enum {
     OPT_NO_GRAD = 1 << 23, /* cross_entropy: loss only; bias_act_grad: dbias only */
     OPT_SHARED = 1 << 24,  /* one group of S for the whole batch */
     OPT_TINY = 1 << 25,    /* norms below eps */
-    OPT_LD8 = 1 << 26      /* leading dimensions padded by 8 elements: rows stay aligned */
+    OPT_LD8 = 1 << 26,     /* leading dimensions padded by 8 elements: rows stay aligned */
+    OPT_SCALES = 1 << 27   /* of f8 operands */
+};
+
+/* What attention sees, how it makes scores, and how heads lie; name.c has the words. */
+enum {
+    RULE_CAUSAL = 1 << 0,
+    RULE_END = 1 << 1, /* aligned at the end */
+    RULE_WINDOW = 1 << 2,
+    RULE_PREFIX = 1 << 3,
+    RULE_DOCUMENTS = 1 << 4,
+    RULE_KEY_MASK = 1 << 5,
+    RULE_RAGGED = 1 << 6, /* lengths by member of the batch */
+    RULE_BITS = 1 << 7,
+    RULE_BITS_INDEX = 1 << 8,
+    RULE_ROW_BIAS = 1 << 9, /* a bias that repeats along heads and queries */
+    RULE_ALIBI = 1 << 10,
+    RULE_SOFTCAP = 1 << 11,
+    RULE_DROPOUT = 1 << 12,
+    RULE_PACKED = 1 << 13, /* heads inside rows */
+    RULE_GQA = 1 << 14,    /* half as many key/value heads */
+    RULE_MQA = 1 << 15,    /* one key/value head */
+    RULE_DV = 1 << 16,     /* values of another size than keys */
+    RULE_INTERLEAVE = 1 << 17,
+    RULE_SHORT = 1 << 18 /* times that the interleave does not divide */
 };
 
 typedef struct test_op test_op;
@@ -79,6 +103,7 @@ typedef struct test_spec {
     const char *op;
     bsk_dtype dtype;
     bsk_dtype out;   /* type of the outputs; BSK_NONE: dtype */
+    bsk_dtype other; /* of a product's second operand; BSK_NONE: dtype */
     bsk_dtype index; /* of labels and indices */
     int32_t br, bc;  /* block; 0: the op has no layout */
     int64_t k, m;    /* matrix size: rows, cols; or the op's own two sizes */
@@ -92,12 +117,14 @@ typedef struct test_spec {
     int32_t transpose;
     bsk_act act;
     bsk_gate_mode gate_mode;
+    bsk_precision precision;
     bsk_norm norm;
     bsk_renew renew;
     int32_t pairs; /* 0: 1 */
     int32_t kind;  /* the op's own choice; name.c has the words */
     int32_t count; /* the op's own small number */
     uint32_t options;
+    uint32_t rules;     /* of attention */
     double alpha, beta; /* alpha 0 means 1 */
     double value;       /* the op's own scalar */
     test_fill fill;
@@ -149,8 +176,9 @@ struct test_op {
 extern const test_op test_products[], test_weights[], test_ops[], test_optim[];
 extern const int32_t test_products_count, test_weights_count, test_ops_count, test_optim_count;
 extern const test_op test_elementwise[], test_select[], test_norms[], test_training[];
+extern const test_op test_attention[];
 extern const int32_t test_elementwise_count, test_select_count, test_norms_count,
-    test_training_count;
+    test_training_count, test_attention_count;
 const test_op *test_op_find(const char *name);
 const test_op *test_op_at(int32_t index); /* NULL past the end */
 
@@ -165,6 +193,7 @@ typedef struct test_list {
 void test_emit(test_list *list, test_spec spec);
 void cases_products(test_list *list);
 void cases_products_tiles(test_list *list);
+void cases_products_formats(test_list *list);
 void cases_weights(test_list *list);
 void cases_ops(test_list *list);
 void cases_optim(test_list *list);
@@ -172,6 +201,7 @@ void cases_elementwise(test_list *list);
 void cases_select(test_list *list);
 void cases_norms(test_list *list);
 void cases_training(test_list *list);
+void cases_attention(test_list *list);
 
 void test_spec_name(const test_spec *spec, char name[TEST_NAME]);
 /* Every word of filter (a glob) equals some word of name. */
@@ -209,8 +239,8 @@ typedef struct test_tensor {
     uint8_t *init; /* [views][bytes] memory before the run; NULL for bulk that is only written */
     double *value; /* [views][elems] the same as numbers in index order; NaN outside the matrix */
     int64_t *at;   /* [elems] element offsets, -1 for padding of edge blocks; NULL for bulk */
-    double *want;  /* [elems] outputs only */
-    double *bound; /* [elems] */
+    double *want;  /* [views][elems] outputs only */
+    double *bound; /* [views][elems] */
 } test_tensor;
 
 struct test_case {
@@ -347,11 +377,11 @@ typedef struct test_gradient {
     uint32_t options;              /* of the backward op */
     const char *input, *output;    /* x and y of the forward op */
     const char *upstream, *result; /* dy and dx of the backward op */
-    const char *shared[6]; /* inputs of both; "a=b" copies output a of the forward to input b */
+    const char *shared[12]; /* inputs of both; "a=b" copies output a of the forward to input b */
 } test_gradient;
 
-extern const test_gradient test_gradients_dense[];
-extern const int32_t test_gradients_dense_count;
+extern const test_gradient test_gradients_dense[], test_gradients_attention[];
+extern const int32_t test_gradients_dense_count, test_gradients_attention_count;
 
 /* The subcommands; argv[0] is the command's name. */
 int bsk_info_main(int argc, char **argv);

@@ -24,7 +24,7 @@ enum {
 };
 
 /* Shapes by letters: N, K, M; Z kept blocks, B block side, R and C grid, S a small number, 1.
- * A type follows where it is not the request's: i i32, u u8, f f32. '!' marks what is optional for
+ * A type follows where it is not the request's: i i32, l i64, u u8, f f32. '!' marks what is optional for
  * the op, but not for such a small request. */
 static const struct {
     const char *op, *shapes;
@@ -62,7 +62,8 @@ static const struct {
     {"bias_act", "x=NM y=NM bias=Mf"},
     {"bias_act_grad", "dy=NM x=!NM bias=Mf dx=!NM dbias=Mf"},
     {"cross_entropy", "logits=NM labels=Ni loss=Nf dlogits=!NM dloss=Nf"},
-    {"adam", "param=KMf grad=KM m=KMf v=KMf norm_scale=1f gate=Kf copy=KM"},
+    {"adam", "param=KMf grad=KM m=KMf v=KMf norm_scale=1f gate=Kf copy=KM steps=1l"},
+    {"adam_n", "param=KMf grad=KM m=KMf v=KMf norm_scale=1f copy=KM steps=1l"},
     {"binary", "x=NM y=NM z=NM"},
     {"binary_grad", "dz=NM x=!NM y=!NM dx=!NM dy=NM"},
     {"unary", "x=NM y=NM"},
@@ -98,6 +99,17 @@ static const struct {
     {"masked_softmax", "x=NM y=NM mask=NM"},
     {"masked_topk_softmax", "x=NM y=NM mask=NM"},
     {"masked_softmax_grad", "dy=NM y=NM dx=NM mask=NM"},
+    {"attn_scores", "q=1SKN k=1SMN s=1SZBB"},
+    {"attn_apply", "s=1SZBB v=1SMN y=1SKN"},
+    {"attn_apply_t", "s=1SZBB v=1SKN y=1SMN"},
+    {"block_softmax", "x=1SZBB y=1SZBB lse=1SKf bias=1SKM slopes=Sf prefix=1i q_segment=1Ki "
+                      "k_segment=1Mi bits=ZB1u bits_index=Zi"},
+    {"block_softmax_grad", "dy=1SZBB y=1SZBB dx=1SZBB"},
+    {"attention", "q=1SKN k=1SMN v=1SMN o=1SKN lse=1SKf bias=1SKM slopes=Sf prefix=1i "
+                  "q_segment=1Ki k_segment=1Mi bits=ZB1u bits_index=Zi"},
+    {"attention_grad", "q=1SKN k=1SMN v=1SMN o=1SKN dout=1SKN lse=1SKf dq=!1SKN dk=!1SMN dv=!1SMN "
+                       "bias=1SKM slopes=Sf prefix=1i q_segment=1Ki k_segment=1Mi bits=ZB1u "
+                       "bits_index=Zi"},
     {"lstm_gates", "c=NS c_next=NS h_next=NS gates=!NM bias=Mf"},
     {"lstm_gates_grad", "dh=NS c=NS dc_next=NS dc=NS gates=!NM bias=Mf dgates=!NM"},
     {"split4", "x=NM y0=NS y1=NS y2=NS y3=NS"},
@@ -120,6 +132,7 @@ static const struct {
     {"block_cols", REQUEST_BLOCK},
     {"act", BSK_ACT_RELU},
     {"gate_mode", BSK_GATE_SCALE},
+    {"precision", BSK_PRECISION_TF32},
     {"norm", BSK_NORM_L2},
     {"renew", BSK_RENEW_NORMAL},
     {"alpha", 1},
@@ -214,6 +227,8 @@ static inline bsk_tensor request_tensor(const char *shape, bsk_dtype dtype,
     for (; *shape && *shape != ' '; shape++) {
         if (*shape == 'i' || *shape == 'u')
             t.dtype = *shape == 'i' ? BSK_I32 : BSK_U8;
+        else if (*shape == 'l')
+            t.dtype = BSK_I64;
         else if (*shape == 'f')
             t.dtype = dtype == BSK_F64 ? BSK_F64 : BSK_F32;
         else

@@ -1,9 +1,11 @@
 /* Contexts, devices, entries, memory, events and plans on the CPU device, through the public
  * interface only. */
+#include <math.h>
 #include <stdint.h>
 
 #include <bsk/bsk.h>
 
+#include "common/dtype.h"
 #include "unit.h"
 
 static bsk_context *context_new(void)
@@ -44,8 +46,10 @@ static void test_dtypes(void)
         size_t size;
         const char *name;
     } rows[] = {
-        {BSK_F64, 8, "f64"}, {BSK_F32, 4, "f32"}, {BSK_F16, 2, "f16"}, {BSK_BF16, 2, "bf16"},
-        {BSK_I64, 8, "i64"}, {BSK_I32, 4, "i32"}, {BSK_U16, 2, "u16"}, {BSK_U8, 1, "u8"},
+        {BSK_F64, 8, "f64"},       {BSK_F32, 4, "f32"}, {BSK_F16, 2, "f16"},
+        {BSK_BF16, 2, "bf16"},     {BSK_I64, 8, "i64"}, {BSK_I32, 4, "i32"},
+        {BSK_U16, 2, "u16"},       {BSK_U8, 1, "u8"},   {BSK_F8E4M3, 1, "f8e4m3"},
+        {BSK_F8E5M2, 1, "f8e5m2"},
     };
     CHECK(UNIT_COUNT(rows) + 1 == BSK_DTYPE_COUNT);
     for (size_t i = 0; i < UNIT_COUNT(rows); i++) {
@@ -59,6 +63,54 @@ static void test_dtypes(void)
     CHECK(!strcmp(bsk_dtype_name((bsk_dtype)1000), "?"));
     CHECK(!strcmp(bsk_dtype_name((bsk_dtype)-1), "?"));
     CHECK(bsk_dtype_parse("f33") == BSK_NONE && bsk_dtype_parse(NULL) == BSK_NONE);
+}
+
+static uint8_t f8_store(bsk_dtype type, double v)
+{
+    double memory[1];
+    bski_store(type, memory, 0, v);
+    return *(const uint8_t *)memory;
+}
+
+static double f8_load(bsk_dtype type, uint8_t bits)
+{
+    double memory[1];
+    memset(memory, bits, sizeof memory);
+    return bski_load(type, memory, 0);
+}
+
+/* 8-bit types: what their numbers are, and rounding between any two of them. */
+static void test_f8(void)
+{
+    static const struct {
+        bsk_dtype type;
+        uint8_t bits;
+        double value;
+    } known[] = {
+        {BSK_F8E4M3, 0x01, 0x1p-9},  {BSK_F8E4M3, 0x08, 0x1p-6}, {BSK_F8E4M3, 0x38, 1},
+        {BSK_F8E4M3, 0xc4, -3},      {BSK_F8E4M3, 0x7e, 448},    {BSK_F8E5M2, 0x01, 0x1p-16},
+        {BSK_F8E5M2, 0x04, 0x1p-14}, {BSK_F8E5M2, 0x3c, 1},      {BSK_F8E5M2, 0xc2, -3},
+        {BSK_F8E5M2, 0x7b, 57344},
+    };
+    static const bsk_dtype types[] = {BSK_F8E4M3, BSK_F8E5M2};
+    for (size_t i = 0; i < UNIT_COUNT(known); i++) {
+        CHECK(f8_load(known[i].type, known[i].bits) == known[i].value);
+        CHECK(f8_store(known[i].type, known[i].value) == known[i].bits);
+    }
+    for (size_t t = 0; t < UNIT_COUNT(types); t++) {
+        const uint8_t most = types[t] == BSK_F8E4M3 ? 0x7e : 0x7b;
+        for (uint8_t b = 0; b < most; b++) {
+            const uint8_t next = (uint8_t)(b + 1), even = b % 2 ? next : b;
+            const double low = f8_load(types[t], b), high = f8_load(types[t], next);
+            const double middle = (low + high) / 2;
+            CHECK(low < high && f8_store(types[t], low) == b);
+            CHECK(f8_store(types[t], middle) == even);
+            CHECK(f8_store(types[t], nextafter(middle, low)) == b);
+            CHECK(f8_store(types[t], -nextafter(middle, high)) == (next | 0x80));
+        }
+        CHECK(f8_store(types[t], 1e30) == most && f8_store(types[t], -INFINITY) == (most | 0x80));
+        CHECK(isnan(f8_load(types[t], f8_store(types[t], NAN))));
+    }
 }
 
 static void test_tensor_bytes(void)
@@ -632,6 +684,7 @@ int main(void)
 {
     test_status();
     test_dtypes();
+    test_f8();
     test_tensor_bytes();
     test_context();
     test_struct_sizes();

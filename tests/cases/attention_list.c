@@ -1,0 +1,208 @@
+/* The cases of block-sparse attention, and its gradients for gradients.c. */
+#include "tests/harness/test.h"
+
+static const bsk_dtype dtypes[] = {BSK_F64, BSK_F32, BSK_F16, BSK_BF16};
+
+/* Blocks and sizes: r, c, rows, columns, size of a head. Rows and columns are free, and multiples
+ * of 3 where the interleave is tried. */
+static const int32_t grids[][5] = {
+    {8, 8, 48, 48, 16},    {16, 16, 57, 57, 8},  {32, 32, 96, 96, 64},     {64, 64, 192, 192, 32},
+    {8, 16, 51, 90, 40},   {32, 8, 75, 33, 7},   {128, 128, 300, 300, 64}, {5, 12, 21, 36, 24},
+    {64, 32, 129, 66, 96}, {16, 16, 33, 3, 128}, {16, 64, 12, 330, 33},
+};
+
+static const struct {
+    test_pattern pattern;
+    double value;
+} patterns[] = {
+    {PATTERN_RANDOM, 0.5}, {PATTERN_FULL, 0},      {PATTERN_UNEVEN, 0}, {PATTERN_BANDED, 0.4},
+    {PATTERN_ONE, 0},      {PATTERN_RANDOM, 0.25}, {PATTERN_EMPTY, 0},  {PATTERN_SKEWED, 0.3},
+};
+
+/* Heads of the layout, query heads of each, batch, and how heads lie. */
+static const struct {
+    int32_t heads, count, batch;
+    uint32_t rules;
+} shapes[] = {
+    {1, 1, 1, 0},
+    {1, 4, 2, RULE_PACKED},
+    {3, 1, 2, 0},
+    {2, 2, 1, RULE_PACKED | RULE_GQA},
+    {1, 4, 2, RULE_GQA},
+    {4, 1, 1, RULE_MQA | RULE_DV},
+    {2, 3, 2, RULE_INTERLEAVE | RULE_DV},
+    {1, 2, 1, RULE_INTERLEAVE | RULE_SHORT | RULE_PACKED},
+};
+
+/* What is visible, and how scores are made. */
+static const uint32_t visible[] = {
+    0,
+    RULE_CAUSAL,
+    RULE_CAUSAL | RULE_END | RULE_ALIBI,
+    RULE_CAUSAL | RULE_PREFIX | RULE_KEY_MASK,
+    RULE_WINDOW | RULE_SOFTCAP,
+    RULE_CAUSAL | RULE_WINDOW | RULE_END | RULE_RAGGED,
+    RULE_BITS,
+    RULE_BITS_INDEX | RULE_CAUSAL,
+    RULE_DOCUMENTS | RULE_CAUSAL,
+    RULE_RAGGED | RULE_ROW_BIAS,
+    RULE_SOFTCAP | RULE_ALIBI | RULE_WINDOW | RULE_PREFIX | RULE_CAUSAL | RULE_BITS_INDEX |
+        RULE_RAGGED | RULE_DOCUMENTS,
+};
+
+/* Share of the cases numbered i that a tier takes: one in so many. */
+static bool left_out(const test_list *list, int i, int quick, int ci)
+{
+    return i % (list->tier == TIER_QUICK ? quick : list->tier == TIER_CI ? ci : 1) != 0;
+}
+
+static test_spec spec_of(const char *op, int grid, int shape, int pattern, int type)
+{
+    test_spec s = {.op = op, .dtype = dtypes[type]};
+    s.br = grids[grid][0];
+    s.bc = grids[grid][1];
+    s.k = grids[grid][2];
+    s.m = grids[grid][3];
+    s.n = grids[grid][4];
+    s.heads = shapes[shape].heads;
+    s.count = shapes[shape].count;
+    s.groups = shapes[shape].batch;
+    s.rules = shapes[shape].rules;
+    if (s.k % 3 || s.m % 3)
+        s.rules &= ~(uint32_t)(RULE_INTERLEAVE | RULE_SHORT);
+    s.pattern = patterns[pattern].pattern;
+    s.pattern_value = patterns[pattern].value;
+    return s;
+}
+
+static void list_products(test_list *list)
+{
+    static const char *const ops[] = {"attn_scores", "attn_apply", "attn_apply_t"};
+    int i = 0;
+    for (int g = 0; g < TEST_COUNT(grids); g++)
+        for (int h = 0; h < TEST_COUNT(shapes); h++)
+            for (int t = 0; t < TEST_COUNT(dtypes); t++)
+                for (int o = 0; o < TEST_COUNT(ops); o++, i++) {
+                    if (left_out(list, i, 13, 3))
+                        continue;
+                    test_spec s = spec_of(ops[o], g, h, (g + h + t) % TEST_COUNT(patterns), t);
+                    s.fill = i % 2 ? FILL_INT : FILL_REAL;
+                    s.out = i % 5 == 1 ? dtypes[(t + 1) % 4] : BSK_NONE;
+                    s.index = o && i % 5 == 2 ? dtypes[(t + 3) % 4] : BSK_NONE;
+                    s.options = i % 3 == 1 ? OPT_LD | OPT_OFFSET : 0;
+                    s.alpha = i % 7 == 3 ? -2 : 0;
+                    s.beta = i % 7 > 4 ? 0.5 : 0;
+                    s.transpose = o == 1 && i % 11 == 4;
+                    s.order = i % 6 == 5 ? BSK_ORDER_MORTON : BSK_ORDER_ROW;
+                    test_emit(list, s);
+                }
+}
+
+static void list_softmax(test_list *list)
+{
+    int i = 0;
+    for (int g = 0; g < TEST_COUNT(grids); g++)
+        for (int v = 0; v < TEST_COUNT(visible); v++)
+            for (int t = 0; t < TEST_COUNT(dtypes); t++, i++) {
+                if (left_out(list, i, 7, 2))
+                    continue;
+                const int h = (g + 3 * v + t) % TEST_COUNT(shapes);
+                test_spec s = spec_of("block_softmax", g, h, (i + g) % TEST_COUNT(patterns), t);
+                s.rules = (s.rules & ~(uint32_t)RULE_SHORT) | visible[v];
+                s.value = i % 4 == 1 ? -0.75 : i % 4 == 2 ? 3 : 0;
+                s.options = (i % 2 ? OPT_SAVED : 0) | (i % 3 == 1 ? OPT_OFFSET : 0) |
+                            (i % 5 == 2 && !(s.rules & RULE_ROW_BIAS) ? OPT_BIAS : 0) |
+                            (i % 4 == 3 ? OPT_INPLACE : 0);
+                s.out = i % 5 == 4 && !(s.options & OPT_INPLACE) ? dtypes[(t + 1) % 4] : BSK_NONE;
+                s.order = i % 6 == 5 ? BSK_ORDER_COL : BSK_ORDER_ROW;
+                test_emit(list, s);
+                s.op = "block_softmax_grad";
+                s.rules &= RULE_SOFTCAP;
+                s.options = (i % 2 ? OPT_TINY : 0) | (i % 4 == 3 ? OPT_INPLACE : 0);
+                s.kind = i % 8 == 7 && !(i % 2);
+                s.alpha = i % 3 == 1 ? 0.5 : 0;
+                s.beta = i % 3 == 2 && !(s.options & OPT_INPLACE) ? -1 : 0;
+                test_emit(list, s);
+            }
+}
+
+static void list_attention(test_list *list)
+{
+    int i = 0;
+    for (int g = 0; g < TEST_COUNT(grids); g++)
+        for (int h = 0; h < TEST_COUNT(shapes); h++)
+            for (int v = 0; v < TEST_COUNT(visible); v++)
+                for (int t = 0; t < TEST_COUNT(dtypes); t++, i++) {
+                    /* f64 and large grids are the slow ones */
+                    const int large = g == 3 || g == 6 || g == 8 ? 3 : 1;
+                    if (left_out(list, i, 17 * large, 5 * large))
+                        continue;
+                    test_spec s = spec_of("attention", g, h, (i + h) % TEST_COUNT(patterns), t);
+                    s.rules |= visible[v] | (i % 4 == 2 ? RULE_DROPOUT : 0);
+                    s.value = i % 4 == 1 ? -0.5 : i % 4 == 3 ? 0.7 : 0;
+                    s.options = (i % 2 ? OPT_SAVED : 0) | (i % 3 == 1 ? OPT_LD | OPT_OFFSET : 0) |
+                                (i % 6 == 2 && !(s.rules & RULE_ROW_BIAS) ? OPT_BIAS : 0);
+                    s.out = i % 7 == 4 ? dtypes[(t + 1) % 4] : BSK_NONE;
+                    s.order = i % 6 == 5 ? BSK_ORDER_MORTON : BSK_ORDER_ROW;
+                    test_emit(list, s);
+                    s.op = "attention_grad";
+                    s.options &= ~(uint32_t)OPT_SAVED;
+                    s.options |= i % 8 == 5 ? OPT_NO_GRAD : i % 8 == 6 ? OPT_SKIP : 0;
+                    s.alpha = i % 5 == 3 ? -0.5 : 0;
+                    s.beta = i % 5 == 4 ? 2 : 0;
+                    test_emit(list, s);
+                }
+}
+
+void cases_attention(test_list *list)
+{
+    list_products(list);
+    list_softmax(list);
+    list_attention(list);
+}
+
+/* --- Gradients ---------------------------------------------------------------------------- */
+
+#define SMALL .br = 4, .bc = 5, .k = 12, .m = 15, .n = 6, .pattern_value = 0.6
+#define HEADS .heads = 2, .count = 2, .groups = 2
+#define GRAD_OF(input, result, upstream_rules, upstream_options, ...)                              \
+    {                                                                                              \
+        {.op = "attention", SMALL, HEADS, .rules = upstream_rules, .options = upstream_options},   \
+            "attention_grad", (upstream_options) & ~OPT_SAVED, input, "o", "dout", result,         \
+        {                                                                                          \
+            "q", "k", "v", "o=o", "lse=lse", __VA_ARGS__                                           \
+        }                                                                                          \
+    }
+#define PLAIN    RULE_GQA | RULE_DV
+#define MODIFIED RULE_CAUSAL | RULE_END | RULE_SOFTCAP | RULE_ALIBI | RULE_DROPOUT | RULE_INTERLEAVE
+#define MASKED   RULE_MQA | RULE_PACKED | RULE_BITS_INDEX | RULE_DOCUMENTS | RULE_RAGGED
+
+const test_gradient test_gradients_attention[] = {
+    GRAD_OF("q", "dq", PLAIN, OPT_SAVED, NULL),
+    GRAD_OF("k", "dk", PLAIN, OPT_SAVED, NULL),
+    GRAD_OF("v", "dv", PLAIN, OPT_SAVED, NULL),
+    GRAD_OF("q", "dq", MODIFIED, OPT_SAVED | OPT_BIAS, "bias", "slopes"),
+    GRAD_OF("k", "dk", MODIFIED, OPT_SAVED | OPT_BIAS, "bias", "slopes"),
+    GRAD_OF("v", "dv", MODIFIED, OPT_SAVED | OPT_BIAS, "bias", "slopes"),
+    GRAD_OF("q", "dq", MASKED, OPT_SAVED, "bits", "bits_index", "q_segment", "k_segment", "q_len",
+            "k_len"),
+    GRAD_OF("k", "dk", MASKED, OPT_SAVED, "bits", "bits_index", "q_segment", "k_segment", "q_len",
+            "k_len"),
+    {{.op = "block_softmax", SMALL, HEADS, .value = -0.7},
+     "block_softmax_grad",
+     0,
+     "x",
+     "y",
+     "dy",
+     "dx",
+     {"y=y"}},
+    {{.op = "block_softmax", SMALL, HEADS, .rules = RULE_SOFTCAP | RULE_ALIBI | RULE_CAUSAL},
+     "block_softmax_grad",
+     0,
+     "x",
+     "y",
+     "dy",
+     "dx",
+     {"x", "y=y"}},
+};
+const int32_t test_gradients_attention_count = TEST_COUNT(test_gradients_attention);

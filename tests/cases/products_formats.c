@@ -1,0 +1,205 @@
+/* Products in other number formats: f32 data that may be rounded to tf32, and operands of 8 bits,
+ * with and without scales. Small integers are exact in all of them. */
+#include "tests/harness/test.h"
+
+static const char *const linear[] = {"matmul", "matmul_dgrad", "matmul_wgrad"};
+static const int32_t squares[] = {8, 16, 32, 64, 128};
+static const int32_t blocks[][2] = {{8, 8},  {16, 16}, {32, 32}, {64, 64},  {128, 128}, {16, 8},
+                                    {8, 32}, {32, 64}, {64, 8},  {64, 128}, {128, 64},  {128, 16}};
+
+/* A number format: the types of both operands and of the result, and how they are multiplied. One
+ * of `share` of its cases is in the shorter tiers. */
+typedef struct format {
+    bsk_dtype dtype, other, out;
+    bsk_precision precision;
+    int32_t share;
+} format;
+
+static const format formats[] = {
+    {BSK_F32, BSK_F32, BSK_F32, BSK_PRECISION_TF32, 1},
+    {BSK_F8E4M3, BSK_F8E4M3, BSK_BF16, 0, 2},
+    {BSK_F8E5M2, BSK_F8E4M3, BSK_F32, 0, 3},
+    {BSK_F8E4M3, BSK_F8E5M2, BSK_F16, 0, 3},
+    {BSK_F8E5M2, BSK_F8E5M2, BSK_F32, 0, 3},
+};
+
+static bool is_f8(const format *f)
+{
+    return f->dtype != BSK_F32;
+}
+
+/* Sizes whose last blocks are cut short by `rest` elements. */
+static test_spec product(const char *op, const format *f, int32_t br, int32_t bc, int64_t size,
+                         int32_t rest)
+{
+    test_spec s = {.op = op,
+                   .dtype = f->dtype,
+                   .other = f->other,
+                   .out = f->out,
+                   .precision = f->precision,
+                   .br = br,
+                   .bc = bc,
+                   .pattern_value = 0.3,
+                   .seed = 31};
+    s.k = (size + br - 1) / br * br - (br > rest ? rest : 0);
+    s.m = (size + size / 4 + bc - 1) / bc * bc - (bc > rest ? rest : 0);
+    return s;
+}
+
+/* Rows that are aligned to runs of 16 bytes, and rows that are not. */
+static void emit_axis(test_list *list, test_spec s, int64_t n, int which)
+{
+    if (s.dtype != BSK_F32 && which / 2 % 2)
+        s.options |= OPT_SCALES;
+    s.axis = which % 2 ? BSK_CN : BSK_NC;
+    s.n = n;
+    test_emit(list, s);
+}
+
+static void list_blocks(test_list *list, const format *f)
+{
+    static const int64_t counts[] = {1, 40, 75, 272};
+    for (int b = 0; b < TEST_COUNT(blocks); b++)
+        for (int o = 0; o < TEST_COUNT(linear); o++)
+            for (int i = 0; i < TEST_COUNT(counts); i++) {
+                if ((list->tier == TIER_QUICK && (b + o * 5 + i * 7) % 12) ||
+                    (list->tier == TIER_CI && (b + o + i) % (2 * f->share)))
+                    continue;
+                test_spec s =
+                    product(linear[o], f, blocks[b][0], blocks[b][1], 200, i == 2 ? 3 : 8);
+                s.fill = i % 2 ? FILL_REAL : FILL_INT;
+                s.transpose = (b + i) % 4 >= 2;
+                emit_axis(list, s, counts[i], 0);
+                emit_axis(list, s, counts[i], 1);
+            }
+}
+
+static const struct {
+    uint32_t options;
+    bsk_act act;
+    bsk_dtype out;
+    double alpha, beta;
+    int32_t transpose;
+} epilogues[] = {
+    {OPT_GATE, 0, 0, 0, 0, 0},
+    {OPT_BIAS, BSK_ACT_RELU, 0, 0, 0, 1},
+    {OPT_RESIDUAL | OPT_ROW_SCALE | OPT_COL_SCALE, 0, BSK_F32, 2, 0.5, 0},
+    {OPT_BIAS | OPT_RESIDUAL | OPT_INPLACE, BSK_ACT_GELU, BSK_F32, 0, 0, 0},
+    {OPT_LD8 | OPT_BIAS | OPT_GATE, BSK_ACT_SILU, BSK_BF16, -0.5, 0, 1},
+    {OPT_TRANS | OPT_LD, 0, BSK_F16, 0, 1, 0},
+    {OPT_OFFSET, 0, BSK_F32, 0, 0, 0},
+};
+
+static void list_epilogues(test_list *list, const format *f)
+{
+    for (int i = 0; i < TEST_COUNT(epilogues); i++)
+        for (int b = 0; b < TEST_COUNT(blocks); b++) {
+            if ((list->tier == TIER_QUICK && (i + b * 5) % 14) ||
+                (list->tier == TIER_CI && (i + b) % (3 * f->share)))
+                continue;
+            test_spec s = product("matmul", f, blocks[b][0], blocks[b][1], 140, 8);
+            s.options = epilogues[i].options;
+            s.act = epilogues[i].act;
+            s.out = epilogues[i].out ? epilogues[i].out : f->out;
+            s.alpha = epilogues[i].alpha;
+            s.beta = epilogues[i].beta;
+            s.transpose = epilogues[i].transpose;
+            s.fill = b % 2 && !s.act ? FILL_INT : FILL_REAL;
+            emit_axis(list, s, 83, i + b);
+            s.op = "matmul_dgrad";
+            s.act = BSK_ACT_NONE;
+            s.options &= OPT_GATE | OPT_LD | OPT_LD8 | OPT_TRANS | OPT_OFFSET;
+            emit_axis(list, s, 83, i + b + 1);
+        }
+}
+
+/* Gates, their gradients, bias gradients and pairs. */
+static void list_wgrad(test_list *list, const format *f)
+{
+    static const struct {
+        uint32_t options;
+        bsk_gate_mode mode;
+        int32_t pairs;
+        bsk_dtype out;
+        double alpha, beta;
+    } kinds[] = {
+        {OPT_DBIAS, 0, 1, BSK_BF16, 0, 0},
+        {OPT_GATE, BSK_GATE_SKIP, 1, 0, 0, 0},
+        {OPT_GATE, BSK_GATE_SCALE, 2, 0, -2, 0.5},
+        {OPT_GATE | OPT_DGATE, BSK_GATE_SCALE, 1, 0, 0, 0},
+        {OPT_LD8, 0, 3, BSK_F32, 0, 1},
+        {OPT_TRANS | OPT_LD, 0, 1, BSK_F16, 0, 0},
+    };
+    for (int i = 0; i < TEST_COUNT(kinds); i++)
+        for (int b = 0; b < TEST_COUNT(blocks); b++) {
+            if ((list->tier == TIER_QUICK && (i + b * 5) % 12) ||
+                (list->tier == TIER_CI && (i + b) % (2 * f->share)) ||
+                (is_f8(f) && kinds[i].options & OPT_DGATE))
+                continue;
+            test_spec s = product("matmul_wgrad", f, blocks[b][0], blocks[b][1], 140, 8);
+            s.options = kinds[i].options;
+            s.gate_mode = kinds[i].mode;
+            s.pairs = kinds[i].pairs;
+            s.out = kinds[i].out ? kinds[i].out : f->out;
+            s.alpha = kinds[i].alpha;
+            s.beta = kinds[i].beta;
+            s.transpose = i % 2 && !(s.options & OPT_DBIAS);
+            s.fill = b % 2 ? FILL_INT : FILL_REAL;
+            emit_axis(list, s, 171, i + b);
+        }
+}
+
+/* dsd, dds and sdd with batches, heads and groups. */
+static void list_batches(test_list *list, const format *f)
+{
+    static const char *const ops[] = {"dsd", "dds", "sdd"};
+    static const struct {
+        int32_t heads, groups;
+        uint32_t options;
+    } batches[] = {{1, 0, OPT_TRANS}, {1, 3, 0}, {1, 3, OPT_SHARED}, {3, 2, OPT_LD8}};
+    for (int o = 0; o < TEST_COUNT(ops); o++)
+        for (int i = 0; i < TEST_COUNT(batches); i++)
+            for (int b = 0; b < TEST_COUNT(squares); b++) {
+                if ((list->tier == TIER_QUICK && (i + b * 5 + o * 11) % 12) ||
+                    (list->tier == TIER_CI && (i + b + o) % (2 * f->share)))
+                    continue;
+                test_spec s = product(ops[o], f, squares[b], squares[b], 130, 8);
+                s.n = 72;
+                s.heads = batches[i].heads;
+                s.groups = batches[i].groups;
+                s.options = batches[i].options;
+                s.transpose = o < 2 && (i + b) % 2;
+                s.fill = i % 2 ? FILL_INT : FILL_REAL;
+                s.options |= is_f8(f) && b % 2 ? OPT_SCALES : 0;
+                test_emit(list, s);
+            }
+}
+
+/* Empty and full lists, NaN and infinity in features without kept blocks. */
+static void list_special(test_list *list, const format *f)
+{
+    static const test_pattern patterns[] = {PATTERN_EMPTY, PATTERN_FULL, PATTERN_SKEWED};
+    for (int b = 0; b < TEST_COUNT(squares); b++)
+        for (int o = 0; o < TEST_COUNT(linear); o++) {
+            if ((list->tier == TIER_QUICK && (b + o * 5) % 7) ||
+                (list->tier == TIER_CI && (b + o) % f->share))
+                continue;
+            test_spec s = product(linear[o], f, squares[b], squares[b], 140, 8);
+            s.fill = FILL_SPECIAL;
+            emit_axis(list, s, 72, b + o);
+            s.fill = FILL_INT;
+            s.pattern = patterns[(b + o) % TEST_COUNT(patterns)];
+            emit_axis(list, s, 72, b + o + 1);
+        }
+}
+
+void cases_products_formats(test_list *list)
+{
+    for (int i = 0; i < TEST_COUNT(formats); i++) {
+        list_blocks(list, &formats[i]);
+        list_epilogues(list, &formats[i]);
+        list_wgrad(list, &formats[i]);
+        list_batches(list, &formats[i]);
+        list_special(list, &formats[i]);
+    }
+}
