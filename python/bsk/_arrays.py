@@ -1,0 +1,412 @@
+"""Arrays of other libraries as the C interface sees them: type, shape, strides, address, place.
+
+``describe[type(x)](x)`` gives ``(signature, address)``. A signature is hashable, and holds all that
+a plan depends on: ``(element type, shape, strides, place)``. The element type and the strides are
+as the array's own library states them; ``tensor`` translates them once, when a plan is made.
+"""
+
+import ctypes
+import sys
+
+from . import _c
+
+DTYPES = {name: int(code) for name, code in _c.enums["bsk_dtype"].__members__.items()}
+NAMES = {code: name for name, code in DTYPES.items()}
+SIZES = {code: int(_c.lib.bsk_dtype_size(code)) for code in NAMES}
+# How others call the same types.
+ALIASES = {"float64": "f64", "double": "f64", "float32": "f32", "float": "f32", "float16": "f16",
+           "half": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
+           "float8_e5m2": "f8e5m2", "int64": "i64", "int32": "i32", "uint16": "u16",
+           "uint8": "u8", "bool": "u8"}
+LONG = {}
+for _long, _short in ALIASES.items():
+    LONG.setdefault(_short, _long)
+BUFFER_FORMATS = {"d": "f64", "f": "f32", "e": "f16", "q": "i64", "l": "i64", "i": "i32",
+                  "H": "u16", "B": "u8", "b": "u8", "?": "u8", "c": "u8"}
+TYPESTRS = {"f8": "f64", "f4": "f32", "f2": "f16", "i8": "i64", "i4": "i32", "u2": "u16",
+            "u1": "u8", "b1": "u8"}
+BUFFER_CODES = {"f64": "d", "f32": "f", "f16": "e", "i64": "q", "i32": "i", "u16": "H", "u8": "B"}
+HOST = "host"
+
+# What an array without elements points to.
+_nowhere = ctypes.create_string_buffer(128)
+NOWHERE = (ctypes.addressof(_nowhere) + 63) & ~63
+
+
+def dtype_code(name):
+    """The number of an element type: a name, "f32" or "float32", or another library's object."""
+    text = name if isinstance(name, str) else (getattr(name, "__name__", None) or str(name))
+    text = text.rsplit(".", 1)[-1]
+    text = ALIASES.get(text, text)
+    if text not in DTYPES or text == "none":
+        raise TypeError(f"{name} is no element type of bsk: {', '.join(list(DTYPES)[1:])}")
+    return DTYPES[text]
+
+
+class Place:
+    """Where memory lies: a device of bsk, the kind of memory, and whose stream counts."""
+
+    mem_kind = 1
+    kind = "numpy"
+
+    def __init__(self, name):
+        self.device = _c.device(name)
+        self.local = self.device.local
+
+    def enter(self, plan):
+        """The queue and the workspace's address for a run on this thread."""
+        local = self.local
+        try:
+            queue = local.queue
+        except AttributeError:
+            queue = local.queue = self.device.queue()
+        return queue, (self.workspace(local, plan) if plan.workspace_bytes else 0)
+
+    @staticmethod
+    def workspace(local, plan):
+        size, address, _ = getattr(local, "workspace", (0, 0, None))
+        if size < plan.workspace_bytes or address % plan.workspace_alignment:
+            size = plan.workspace_bytes
+            memory = ctypes.create_string_buffer(size + plan.workspace_alignment)
+            address = ctypes.addressof(memory)
+            address += -address % plan.workspace_alignment
+            local.workspace = size, address, memory
+        return address
+
+    def destroy(self, plan):
+        """Called for a plan that nobody uses any more."""
+        return True
+
+
+class DevicePlace(Place):
+    """Memory of a GPU; runs go to the stream that ``stream()`` gives."""
+
+    mem_kind = 2
+
+    def __init__(self, name, stream, synchronize, kind):
+        super().__init__(name)
+        self.stream = stream
+        self.wait = synchronize
+        self.kind = kind
+        self.workspaces = {}
+
+    def enter(self, plan):
+        stream = self.stream()
+        queue = self.device.queue(stream)
+        return queue, (self.device_workspace(stream, plan) if plan.workspace_bytes else 0)
+
+    def device_workspace(self, stream, plan):
+        """One for each thread and stream, which grows; what it replaces is freed when idle."""
+        held = self.local.__dict__.setdefault("workspaces", {})
+        mem = held.get(stream)
+        if mem is None or mem.size < plan.workspace_bytes:
+            if mem is not None:
+                self.wait()
+                _c.lib.bsk_mem_free(self.device.handle, ctypes.addressof(mem))
+            mem = held[stream] = _c.Mem()
+            _c.check(_c.lib.bsk_mem_alloc(self.device.handle, plan.workspace_bytes,
+                                          ctypes.addressof(mem)))
+            mem.size = plan.workspace_bytes
+        return mem.handle + mem.offset
+
+    def destroy(self, plan):
+        self.wait()
+        return True
+
+
+_places = {}
+
+
+def place(at):
+    """The Place of a signature's last member."""
+    found = _places.get(at)
+    if found is None:
+        found = _places[at] = make_place(at)
+    return found
+
+
+def make_place(at):
+    if at == HOST:
+        return Place("cpu:0")
+    if isinstance(at, tuple):  # ("cupy", 0), ("cuda", 0, stream)
+        if at[0] == "cupy":
+            import cupy
+            return DevicePlace(f"cuda:{at[1]}", lambda: cupy.cuda.get_current_stream().ptr,
+                               cupy.cuda.runtime.deviceSynchronize, "cupy")
+        found = DevicePlace(f"{at[0]}:{at[1]}", lambda: at[2], lambda: found.device.synchronize(),
+                            None)
+        return found
+    if at.type == "cpu":
+        host = Place("cpu:0")
+        host.kind = "torch"
+        return host
+    return _torch_place(at)
+
+
+# --- NumPy, as soon as someone has imported it ----------------------------------------------------
+
+def _numpy_address(np):
+    """A function for the address of an array's data. The C interface of NumPy has it as the first
+    field behind the object's head; where that is not so, the slower official way is taken."""
+    head = object.__basicsize__
+    sample = np.zeros(3)
+    pointer = ctypes.c_void_p.from_address
+    if pointer(id(sample) + head).value == sample.ctypes.data:
+        return lambda x: pointer(id(x) + head).value
+    return lambda x: x.ctypes.data
+
+
+def _register_numpy(np):
+    address = _numpy_address(np)
+
+    def numpy_array(x):
+        if not x.size:
+            return (x.dtype, x.shape, x.strides, HOST), NOWHERE
+        return (x.dtype, x.shape, x.strides, HOST), address(x)
+
+    def numpy_out(x):
+        if not x.flags.writeable:
+            raise _c.InvalidError("an output is an array that is read-only")
+        return numpy_array(x)
+
+    describe[np.ndarray] = numpy_array
+    describe_out[np.ndarray] = numpy_out
+
+
+# --- torch ----------------------------------------------------------------------------------------
+
+def _register_torch(torch):
+    def torch_tensor(x):
+        return (x.dtype, x.shape, x.stride(), x.device), x.data_ptr() or NOWHERE
+
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        describe[kind] = describe_out[kind] = torch_tensor
+
+
+def _torch_place(device):
+    import torch
+
+    if device.type != "cuda":
+        raise TypeError(f"tensors on {device} are not served")
+    index = device.index or 0
+    current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    stream = ((lambda: current(index)) if current
+              else (lambda: torch.cuda.current_stream(index).cuda_stream))
+    capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing",
+                        torch.cuda.is_current_stream_capturing)
+
+    class TorchPlace(DevicePlace):
+        def enter(self, plan):
+            now = stream()
+            held = self.local.__dict__
+            queue = held.get(now)
+            if queue is None:
+                queue = held[now] = self.device.queue(now)
+            if capturing():
+                plan.captured = True  # the graph refers to its tables from now on
+                return queue, self.new_workspace(plan)
+            return queue, (self.torch_workspace(held, now, plan) if plan.workspace_bytes else 0)
+
+        def new_workspace(self, plan):
+            """Of a capture's own memory, which other ops of the graph may have before and after."""
+            memory = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)
+            self.local.captured = memory
+            return memory.data_ptr()
+
+        @staticmethod
+        def torch_workspace(held, now, plan):
+            """One for each thread and stream, which grows."""
+            memory = held.get((now,))
+            if memory is None or memory.numel() < plan.workspace_bytes:
+                memory = held[(now,)] = torch.empty(plan.workspace_bytes, dtype=torch.uint8,
+                                                    device=device)
+            return memory.data_ptr()
+
+        def destroy(self, plan):
+            if plan.captured or capturing():
+                return False
+            torch.cuda.synchronize(index)
+            return True
+
+    backend = "hip" if getattr(torch.version, "hip", None) else "cuda"
+    return TorchPlace(f"{backend}:{index}", stream, lambda: torch.cuda.synchronize(index), "torch")
+
+
+# --- everything else ------------------------------------------------------------------------------
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32),
+                ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8),
+                ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+
+
+_DL_TYPES = {(2, 64): "f64", (2, 32): "f32", (2, 16): "f16", (4, 16): "bf16", (0, 64): "i64",
+             (0, 32): "i32", (1, 16): "u16", (1, 8): "u8", (6, 8): "u8"}
+_DL_DEVICES = {2: "cuda", 10: "hip"}
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+def _bytes_of(strides, size):
+    return None if strides is None else tuple(s * size for s in strides)
+
+
+def _from_dlpack(x):
+    kind, index = x.__dlpack_device__()
+    kind = int(kind)
+    if kind not in (1, 3) and kind not in _DL_DEVICES:
+        raise TypeError(f"memory of DLPack's device type {kind} is not served")
+    # GPU memory is made ready for the default stream, on which the run then goes.
+    capsule = x.__dlpack__() if kind in (1, 3) else x.__dlpack__(stream=1)
+    t = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+    name = _DL_TYPES.get((t.code, t.bits))
+    if name is None or t.lanes != 1:
+        raise TypeError(f"elements of {type(x).__name__} are of no type of bsk")
+    shape = tuple(t.shape[i] for i in range(t.ndim))
+    strides = tuple(t.strides[i] for i in range(t.ndim)) if t.strides else None
+    at = HOST if kind in (1, 3) else (_DL_DEVICES[kind], index, 0)
+    return ((name, shape, _bytes_of(strides, SIZES[DTYPES[name]]), at),
+            (t.data or 0) + t.byte_offset or NOWHERE)
+
+
+def _from_cuda_interface(x):
+    interface = x.__cuda_array_interface__
+    name = TYPESTRS.get(interface["typestr"][1:])
+    if name is None:
+        raise TypeError(f"{interface['typestr']} is no element type of bsk")
+    index = getattr(getattr(x, "device", None), "id", 0)
+    if type(x).__module__.split(".")[0] == "cupy":
+        at = ("cupy", index)
+    else:
+        at = ("cuda", index, interface.get("stream") or 0)
+    return ((name, tuple(interface["shape"]), interface.get("strides"), at),
+            interface["data"][0] or NOWHERE)
+
+
+def _from_buffer(x, writable=False):
+    view = memoryview(x)
+    if writable and view.readonly:
+        raise _c.InvalidError(f"an output is a {type(x).__name__}, which is read-only")
+    name = BUFFER_FORMATS.get(view.format.lstrip("@=<"))
+    if name is None or (name == "i64" and view.itemsize != 8):
+        raise TypeError(f"elements of format {view.format} are of no type of bsk")
+    return (name, view.shape, view.strides, HOST), (_buffer_address(view) or NOWHERE)
+
+
+class _PyBuffer(ctypes.Structure):
+    _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("len", ctypes.c_ssize_t),
+                ("rest", ctypes.c_void_p * 10)]
+
+
+def _buffer_address(view):
+    buffer = _PyBuffer()
+    if ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), ctypes.byref(buffer), 0x18):
+        raise TypeError("the buffer has no strides")
+    address = buffer.buf
+    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
+    return address
+
+
+class _Describe(dict):
+    """Functions by type, found when a type is first seen."""
+
+    def __init__(self, output):
+        super().__init__()
+        self.output = output
+
+    def __missing__(self, kind):
+        for module, register in (("numpy", _register_numpy), ("torch", _register_torch)):
+            loaded = sys.modules.get(module)
+            base = getattr(loaded, "ndarray" if module == "numpy" else "Tensor", None)
+            if base and issubclass(kind, base):
+                if base not in self:
+                    register(loaded)
+                if kind is not base and kind not in self:
+                    self[kind] = self[base]
+                return self[kind]
+        if hasattr(kind, "__cuda_array_interface__"):
+            function = _from_cuda_interface
+        elif hasattr(kind, "__dlpack__"):
+            function = _from_dlpack
+            if self.output and kind.__module__.split(".")[0].startswith("jax"):
+                raise TypeError("arrays of JAX cannot be written to: leave the output out")
+        elif issubclass(kind, (int, float, complex, str, list, tuple, dict)) or kind is type(None):
+            raise TypeError(f"a {kind.__name__} is no array")
+        else:
+            function = (lambda x: _from_buffer(x, True)) if self.output else _from_buffer
+        self[kind] = function
+        return function
+
+
+describe = _Describe(False)
+describe_out = _Describe(True)
+
+
+def code_of(signature):
+    return dtype_code(signature[0])
+
+
+def tensor(signature, what="the tensor"):
+    """The bsk_tensor of a signature."""
+    kind, shape, strides, at = signature
+    code = dtype_code(kind)
+    if len(shape) > 5:
+        raise _c.InvalidError(f"{what} has {len(shape)} dimensions; up to 5 are legal")
+    made = _c.Tensor()
+    made.dtype = code
+    made.rank = len(shape)
+    for i, size in enumerate(shape):
+        made.dims[i] = size
+    if strides is None:
+        return made
+    if not hasattr(at, "type"):  # all but torch count bytes
+        if any(s % SIZES[code] for s in strides):
+            raise _c.InvalidError(f"{what} has strides that are no multiples of its elements")
+        strides = [s // SIZES[code] for s in strides]
+    if not any(strides) and all(shape) and any(size > 1 for size in shape):
+        raise _c.InvalidError(f"{what} repeats one element in all dimensions: copy it first")
+    for i, stride in enumerate(strides):
+        made.strides[i] = stride
+    return made
+
+
+def allocator(like, at, shape, code, zeros):
+    """A function that makes an array of the kind of `like` where that lies."""
+    made = "zeros" if zeros else "empty"
+    where = place(at)
+    name = NAMES[code]
+    if where.kind == "torch":
+        import torch
+        dtype = getattr(torch, LONG[name])
+        make = getattr(torch, made)
+        return lambda: make(shape, dtype=dtype, device=at)
+    if where.kind == "cupy":
+        import cupy
+        make = getattr(cupy, made)
+        return lambda: make(shape, dtype=BUFFER_CODES[name])
+    if where.kind is None:
+        raise TypeError(f"results cannot be made as {type(like).__name__}: give the output")
+    if "numpy" in sys.modules:
+        np = sys.modules["numpy"]
+        if name not in BUFFER_CODES:
+            import ml_dtypes  # has the types that NumPy lacks
+            dtype = np.dtype(getattr(ml_dtypes, LONG[name]))
+        else:
+            dtype = np.dtype(BUFFER_CODES[name])
+        make = getattr(np, made)
+        return lambda: make(shape, dtype)
+    size = SIZES[code]
+    for s in shape:
+        size *= s
+    return lambda: memoryview(bytearray(size)).cast(BUFFER_CODES[name], shape)
+
+
+def finish(result, like):
+    """A result in the kind of an array whose library makes its own from DLPack."""
+    namespace = getattr(like, "__array_namespace__", None)
+    if namespace and type(like).__module__.split(".")[0] not in ("numpy", "torch", "cupy"):
+        return namespace().from_dlpack(result)
+    return result

@@ -1,0 +1,297 @@
+"""The shared library: where it is found, its structs and functions, and its errors."""
+
+import ctypes
+import enum
+import os
+import pathlib
+import struct
+import threading
+import warnings
+
+from . import _abi
+
+SCALARS = {
+    "int": ctypes.c_int, "size_t": ctypes.c_size_t, "int32_t": ctypes.c_int32,
+    "int64_t": ctypes.c_int64, "uint8_t": ctypes.c_uint8, "uint32_t": ctypes.c_uint32,
+    "uint64_t": ctypes.c_uint64,
+    "float": ctypes.c_float, "double": ctypes.c_double, "void": None, "function": ctypes.c_void_p,
+    "bsk_log_fn": ctypes.c_void_p, "char *": ctypes.c_char_p,
+}
+
+
+class BskError(RuntimeError):
+    """A call of the library failed. The message is the library's own; `status` its code."""
+
+    status = 0
+
+
+class InvalidError(BskError, ValueError):
+    """An argument breaks the contract; the message names it, its value and the legal range."""
+
+
+class UnsupportedError(BskError, NotImplementedError):
+    """No entry of the device accepts the problem."""
+
+
+class OutOfMemoryError(BskError, MemoryError):
+    """Host memory or device memory."""
+
+
+class DeviceError(BskError):
+    """The device or its driver refused, failed or is gone."""
+
+
+class PluginError(BskError, ImportError):
+    """A backend module is missing, broken or of another version."""
+
+
+class FormatError(BskError, ValueError):
+    """Serialized bytes are newer than the library, or fail their checks."""
+
+
+class EnvironmentVariableError(BskError, ValueError):
+    """An environment variable has a value that is not legal."""
+
+
+class StagedWarning(UserWarning):
+    """An op has no entry on the device and runs on the CPU with copies."""
+
+
+ERRORS = {
+    "BSK_E_INVALID": InvalidError, "BSK_E_UNSUPPORTED": UnsupportedError,
+    "BSK_E_NOMEM": OutOfMemoryError, "BSK_E_DEVICE_NOMEM": OutOfMemoryError,
+    "BSK_E_DEVICE": DeviceError, "BSK_E_DEVICE_LOST": DeviceError,
+    "BSK_E_PLUGIN": PluginError, "BSK_E_VERSION": FormatError, "BSK_E_CORRUPT": FormatError,
+    "BSK_E_ENVIRONMENT": EnvironmentVariableError,
+}
+
+
+def check(status):
+    """Raises the exception of a status unless it is 0."""
+    if status:
+        name = next((n for n, v in _abi.ENUMS["bsk_status"].items() if v == status), str(status))
+        error = ERRORS.get(name, BskError)(lib.bsk_last_error().decode() or name)
+        error.status = status
+        raise error
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+def make_type(name):
+    """The ctypes type of a C type by its name."""
+    if name in SCALARS:
+        return SCALARS[name]
+    if name in _abi.ENUMS:
+        return ctypes.c_int
+    if name in _abi.STRUCTS:
+        if name not in structs:
+            structs[name] = type(name, (ctypes.Structure,), {
+                "_fields_": [(f, make_type(kind) * n if n > 1 else make_type(kind))
+                             for f, kind, n in _abi.STRUCTS[name]]})
+        return structs[name]
+    return ctypes.c_void_p  # pointers, and handles among them
+
+
+structs = {}
+for _name in _abi.STRUCTS:
+    make_type(_name)
+
+Tensor = structs["bsk_tensor"]
+Mem = structs["bsk_mem"]
+PlanInfo = structs["bsk_plan_info"]
+PlanOptions = structs["bsk_plan_options"]
+
+
+def new(name, **fields):
+    """A params or args struct with its size set."""
+    made = structs[name](**fields)
+    made.struct_size = ctypes.sizeof(made)
+    return made
+
+
+CODES = {ctypes.c_size_t: "N", ctypes.c_int: "i", ctypes.c_int32: "i", ctypes.c_int64: "q",
+         ctypes.c_uint64: "Q", ctypes.c_double: "d", ctypes.c_void_p: "P"}
+
+
+def packer(cls):
+    """A struct.Struct that makes the bytes of an args struct: numbers as they come, a bsk_mem from
+    its kind and its address, that of the workspace also from its size. Other sizes of views are 0,
+    which means unknown."""
+    text, position = "@", 0
+    for name, kind in cls._fields_:
+        offset = getattr(cls, name).offset
+        code = CODES[kind] if kind is not Mem else "QP8xQ" if name == "workspace" else "QP"
+        text += "x" * (offset - position) + code
+        position = offset + struct.calcsize("@" + code)
+    made = struct.Struct(text + "x" * (ctypes.sizeof(cls) - position))
+    assert made.size == ctypes.sizeof(cls), cls
+    return made
+
+
+def _enum_name(name):
+    return "".join(part.capitalize() for part in name.replace("bsk_", "", 1).split("_"))
+
+
+def _make_enum(name, values):
+    """An IntEnum whose members are the C names without what they share, in lower case."""
+    prefix = os.path.commonprefix(list(values)) if len(values) > 1 else "BSK_"
+    prefix = prefix[:prefix.rindex("_") + 1]
+    members = {n[len(prefix):].lower(): v for n, v in values.items() if not n.endswith("_COUNT")}
+    return enum.IntEnum(_enum_name(name), members, module="bsk")
+
+
+enums = {name: _make_enum(name, values) for name, values in _abi.ENUMS.items()}
+
+
+# --- the library ----------------------------------------------------------------------------------
+
+def _candidates():
+    if os.environ.get("BSK_LIBRARY"):
+        return [os.environ["BSK_LIBRARY"]]
+    inside = pathlib.Path(__file__).parent / "lib" / "libbsk.so.0"
+    return ([str(inside)] if inside.exists() else []) + ["libbsk.so.0", "libbsk.so"]
+
+
+def _load():
+    failures = []
+    for name in _candidates():
+        try:
+            found = ctypes.CDLL(name)
+        except OSError as error:
+            failures.append(str(error))
+            continue
+        for function, (result, parameters) in _abi.FUNCTIONS.items():
+            try:
+                pointer = getattr(found, function)
+            except AttributeError:
+                raise ImportError(f"{name} has no {function}: the package needs version "
+                                  f"{_abi.VERSION} of the library") from None
+            pointer.restype = make_type(result)
+            pointer.argtypes = [make_type(p) for p in parameters]
+        return found
+    raise ImportError("libbsk is not found; BSK_LIBRARY can name it (" + "; ".join(failures) + ")")
+
+
+lib = _load()
+
+
+def version():
+    """The version of the library that is loaded."""
+    return lib.bsk_version().decode()
+
+
+# --- contexts, devices, queues --------------------------------------------------------------------
+
+class Context:
+    """The library's settings, backends and devices. There is one, made at the first use.
+
+    Parameters
+    ----------
+    **settings
+        Fields of ``bsk_context_params``: ``backends="cuda,cpu"``, ``num_threads=4``,
+        ``fallback="forbid"``, ``kernels="+name,-glob"``, ``cache_dir="off"``, ... Each wins over
+        its environment variable.
+    """
+
+    def __init__(self, **settings):
+        # Modules that came with the package are found beside it.
+        inside = pathlib.Path(__file__).parent / "lib"
+        if "plugin_path" not in settings and inside.exists():
+            more = os.environ.get("BSK_PLUGIN_PATH", "")
+            settings["plugin_path"] = str(inside) + (":" + more if more else "")
+        params = new("bsk_context_params")
+        for name, value in settings.items():
+            kind = dict((f, k) for f, k, _ in _abi.STRUCTS["bsk_context_params"]).get(name)
+            if kind is None or kind in ("bsk_allocator", "bsk_log_fn", "void *"):
+                raise TypeError(f"{name} is no setting of a context")
+            if kind in enums and isinstance(value, str):
+                value = enums[kind][value]
+            setattr(params, name, value.encode() if isinstance(value, str) else value)
+        handle = ctypes.c_void_p()
+        check(lib.bsk_context_create(ctypes.addressof(params), ctypes.addressof(handle)))
+        self.handle = handle.value
+        self.devices = {}
+        for i in range(lib.bsk_context_device_count(self.handle)):
+            device = Device(lib.bsk_context_device(self.handle, i))
+            self.devices[device.id] = device
+
+
+class Device:
+    """A device of the context: ``id``, ``backend``, ``name``, ``arch``, ``driver``,
+    ``memory_bytes``, ``compute_units``, ``host_memory``."""
+
+    def __init__(self, handle):
+        self.handle = handle
+        info = new("bsk_device_info")
+        check(lib.bsk_device_query(handle, ctypes.addressof(info)))
+        for name, _ in info._fields_[1:]:
+            value = getattr(info, name)
+            setattr(self, name, value.decode() if isinstance(value, bytes) else value)
+        self.local = threading.local()  # queues and workspaces, by thread
+
+    def __repr__(self):
+        return f"<bsk.Device {self.id}: {self.name}, {self.arch}>"
+
+    def queue(self, stream=None):
+        """The calling thread's queue on a native stream, or one of its own without."""
+        queues = self.local.__dict__.setdefault("queues", {})
+        if stream in queues:
+            return queues[stream]
+        handle = ctypes.c_void_p()
+        if stream is None:
+            check(lib.bsk_queue_create(self.handle, ctypes.addressof(handle)))
+        else:
+            check(lib.bsk_queue_wrap(self.handle, stream, ctypes.addressof(handle)))
+        queues[stream] = handle.value
+        return handle.value
+
+    def synchronize(self):
+        """Waits for the calling thread's queues and reports the first error of their work."""
+        for queue in self.local.__dict__.get("queues", {}).values():
+            check(lib.bsk_queue_sync(queue))
+
+
+_context = None
+_context_lock = threading.Lock()
+
+
+def context():
+    """The context, made now if it was not yet."""
+    global _context
+    with _context_lock:
+        if _context is None:
+            _context = Context()
+    return _context
+
+
+def init(**settings):
+    """Makes the context with settings of its own; before the first use of the library.
+
+    Raises
+    ------
+    RuntimeError
+        If the library is in use already.
+    """
+    global _context
+    with _context_lock:
+        if _context is not None:
+            raise RuntimeError("bsk is in use already: call bsk.init before everything else")
+        _context = Context(**settings)
+
+
+def devices():
+    """The devices, the default one first, as a list."""
+    return list(context().devices.values())
+
+
+def device(name=None):
+    """A device by its id, such as ``"cpu:0"``; without one the default device."""
+    handle = ctypes.c_void_p()
+    check(lib.bsk_context_find_device(context().handle, name.encode() if name else None,
+                                      ctypes.addressof(handle)))
+    return next(d for d in devices() if d.handle == handle.value)
+
+
+def warn_staged(info):
+    warnings.warn(f"{info.op.decode()} has no entry for these arguments on their device: it runs "
+                  f"on the CPU with copies", StagedWarning, stacklevel=5)

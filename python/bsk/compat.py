@@ -1,0 +1,462 @@
+"""The names of older libraries, as thin aliases on torch tensors.
+
+- openai/blocksparse: `BlocksparseMatMul`, `BlocksparseTransformer`, `SparseProj`
+- openai/sparse_attention: `blocksparse_attention_impl`, `attention_impl`, `get_attn_mask`,
+  `split_heads`, `merge_heads`, `split_states`, `merge_states`, `strided_transpose`
+- huggingface/pytorch_block_sparse: `BlockSparseLinear`, `BlockSparseModelPatcher`,
+  `PseudoBlockSparseLinear`, `SparseOptimizer`, `BlockSparseMatrix`
+"""
+
+import torch
+
+from . import ops
+from .layout import Layout
+from .torch import (BlockSparseLinear, BlockSparseModelPatcher, PatternOptimizer,
+                    PseudoBlockSparseLinear, attention, blocks_from_dense, blocks_to_dense, matmul,
+                    matmul_sampled)
+
+SparseOptimizer = PatternOptimizer
+
+__all__ = ["BlocksparseMatMul", "BlocksparseTransformer", "SparseProj", "attention_impl",
+           "blocksparse_attention_impl", "get_attn_mask", "merge_heads", "merge_states",
+           "split_heads", "split_states", "strided_transpose", "BlockSparseLinear",
+           "BlockSparseMatrix", "BlockSparseModelPatcher", "PseudoBlockSparseLinear",
+           "SparseOptimizer"]
+
+
+# --- openai/blocksparse ---------------------------------------------------------------------------
+
+class BlocksparseMatMul:
+    """Products with a block-sparse matrix whose values the caller keeps.
+
+    Parameters
+    ----------
+    layout : array [C blocks, K blocks] of 0 and 1
+    block_size : int
+    feature_axis : {0, 1}
+        1: activations [N, features]; 0: [features, N].
+    z_order : bool
+        Number the blocks in Morton order, else by rows.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bsk.compat import BlocksparseMatMul
+    >>> bsmm = BlocksparseMatMul([[1, 0], [1, 1]], block_size=32, feature_axis=1)
+    >>> w = torch.ones(bsmm.w_shape)
+    >>> bsmm(torch.ones(bsmm.i_shape(4)), w).shape
+    torch.Size([4, 64])
+    """
+
+    def __init__(self, layout, block_size=32, feature_axis=0, z_order=True, name=None):
+        if feature_axis not in (0, 1):
+            raise ValueError(f"feature_axis is {feature_axis}; must be 0 or 1")
+        order = "morton" if z_order else "row"
+        self.layout = Layout.from_mask(layout, block_size, order=order)
+        self.axis, self.bsize, self.name = feature_axis, block_size, name
+        self.C, self.K = self.layout.shape
+        self.blocks = self.layout.nnz
+        self.w_shape = (self.blocks, block_size, block_size)
+        self.g_shape = (self.blocks,)
+        self.sparsity = round(self.layout.density, 3)
+        self.flops = self.blocks * block_size * block_size * 2
+        _, *self._coordinates = self.layout.to_coo()
+
+    def i_shape(self, n):
+        return (n, self.C) if self.axis else (self.C, n)
+
+    def o_shape(self, n):
+        return (n, self.K) if self.axis else (self.K, n)
+
+    def block_coord(self, block):
+        """(input block, output block) of a block by its number."""
+        return tuple(c[block] for c in self._coordinates)
+
+    def __call__(self, x, w, gate=None, gate_grad=False, dw_gated=False, name=None, bench=0):
+        """y = x W. gate_grad: the gate gets a gradient; otherwise it is a constant."""
+        if gate is not None and not gate_grad:
+            gate = gate.detach()
+        if self.axis:
+            return matmul(x, w, self.layout, gate=gate)
+        flat = x.reshape(x.shape[0], -1)
+        return matmul(flat.t(), w, self.layout, gate=gate).t().reshape(self.K, *x.shape[1:])
+
+    matmul = __call__
+
+    def _made(self, op, dtype, device, **options):
+        w = torch.empty(self.w_shape, dtype=dtype, device=device)
+        return op(self.layout, w=w, **options)
+
+    def identity_init(self, scale=1.0, dtype=torch.float32, device="cpu"):
+        """An initial weight: identities, tiled where the matrix is not square."""
+        return self._made(ops.weight_identity, dtype, device, alpha=scale)
+
+    def ortho_init(self, dtype=torch.float32, device="cpu", seed=0):
+        """An initial weight: orthonormal columns."""
+        return self._made(ops.weight_orthogonal, dtype, device, seed=seed)
+
+    def checker_init(self, device="cpu"):
+        """A gate like a chessboard."""
+        return ops.weight_checker(self.layout, w=torch.empty(self.g_shape, device=device))
+
+    def l2_normalize(self, w, gain=None, epsilon=1e-12, dtype=None):
+        """Columns of the matrix at length 1 (times gain); not differentiable here."""
+        code = None if dtype is None else str(dtype)
+        return ops.l2_normalize(self.layout, w.detach(), y=code, gain=gain, eps=epsilon)
+
+    def prune(self, param, gate):
+        """Drops the blocks of gate 0: (new object, its weight, its gate)."""
+        layout, slots = self.layout.compact(gate)
+        made = object.__new__(BlocksparseMatMul)
+        made.__init__(layout.to_mask(), self.bsize, self.axis, name=self.name)
+        where = [layout.find(*made.block_coord(i)) for i in range(made.blocks)]
+        kept = torch.tensor(slots.tolist(), device=param.device)[where]
+        return made, param[kept], torch.ones(made.blocks, device=param.device)
+
+
+class SparseProj:
+    """Moves single features: rows of a large side to rows of a small one.
+
+    Parameters
+    ----------
+    nhidden : int
+        The large side.
+    nproj, proj_stride, gather_lut
+        Which rows: that many at random, every so many-th, or a list.
+    """
+
+    def __init__(self, nhidden, nproj=None, proj_stride=None, block_size=32, gather_lut=None,
+                 seed=0):
+        if gather_lut is None and nproj is not None:
+            draw = torch.Generator().manual_seed(seed)
+            gather_lut = torch.randperm(nhidden, generator=draw)[:nproj].sort().values
+        elif gather_lut is None:
+            count = nhidden // proj_stride // block_size * block_size
+            gather_lut = torch.arange(0, nhidden, proj_stride)[:count]
+        self.nhidden = nhidden
+        self.gather_lut = torch.as_tensor(gather_lut)
+        self.nproj = len(self.gather_lut)
+
+    def gather(self, x):
+        """y[j] = x[gather_lut[j]]."""
+        return x[self.gather_lut.to(x.device)]
+
+    def scatter(self, x):
+        """The inverse, zeros elsewhere."""
+        return x.new_zeros((self.nhidden, *x.shape[1:])).index_copy(
+            0, self.gather_lut.to(x.device), x)
+
+    def scatter_add(self, x, y):
+        """x + scatter(y)."""
+        return x.index_add(0, self.gather_lut.to(x.device), y)
+
+    def scatter_mul(self, x, y):
+        """x, multiplied by y where y's rows belong."""
+        at = self.gather_lut.to(x.device)
+        return x.index_copy(0, at, x[at] * y)
+
+
+class _Scores(torch.autograd.Function):
+    """Q K^T on the kept blocks; tensors [batch, heads, time, d]."""
+
+    @staticmethod
+    def forward(ctx, layout, q, k):
+        ctx.layout = layout
+        ctx.save_for_backward(q, k)
+        return ops.attn_scores(layout, q.detach(), k.detach())
+
+    @staticmethod
+    def backward(ctx, ds):
+        q, k = ctx.saved_tensors
+        ds = ds.contiguous()
+        return (None, ops.attn_apply(ctx.layout, ds, k, y=torch.empty_like(q)),
+                ops.attn_apply_t(ctx.layout, ds, q, y=torch.empty_like(k)))
+
+
+class _Apply(torch.autograd.Function):
+    """S V; transposed: S^T V."""
+
+    @staticmethod
+    def forward(ctx, layout, s, v, transposed):
+        ctx.layout, ctx.transposed = layout, transposed
+        ctx.save_for_backward(s, v)
+        op = ops.attn_apply_t if transposed else ops.attn_apply
+        time = layout.shape[1 if transposed else 0]
+        y = v.new_empty((*v.shape[:2], time, v.shape[3]))
+        return op(layout, s.detach().contiguous(), v.detach(), y=y)
+
+    @staticmethod
+    def backward(ctx, dy):
+        s, v = ctx.saved_tensors
+        dy = dy.contiguous()
+        op = ops.attn_apply if ctx.transposed else ops.attn_apply_t
+        dv = op(ctx.layout, s.contiguous(), dy, y=torch.empty_like(v))
+        a, b = (v, dy) if ctx.transposed else (dy, v)
+        return None, ops.attn_scores(ctx.layout, a, b, s=torch.empty_like(s)), dv, None
+
+
+class _Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, layout, x, scale, bits, index, dtype):
+        y = torch.empty_like(x, dtype=dtype)
+        ops.block_softmax(layout, x.detach(), y=y, scale=scale, bits=bits, bits_index=index)
+        ctx.layout, ctx.scale = layout, scale
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        y, = ctx.saved_tensors
+        dx = ops.block_softmax_grad(ctx.layout, dy.to(y.dtype).contiguous(), y, scale=ctx.scale)
+        return None, dx, None, None, None, None
+
+
+class BlocksparseTransformer:
+    """Attention from its parts: scores, softmax and their product with values.
+
+    q, k and v are [batch, time, heads * d], scores [batch, heads, blocks, block, block].
+
+    Parameters
+    ----------
+    layout : array [query blocks, key blocks], or [heads, query blocks, key blocks]
+    block_size : int
+    heads : int, optional
+        Needed where the layout has none.
+    mask_callback : callable, optional
+        ``callback(block shape, head, query block, key block, block)`` gives an array of bool.
+    """
+
+    def __init__(self, layout, block_size=64, heads=None, mask_callback=None, name=None):
+        self.layout = Layout.from_mask(layout, block_size)
+        self.heads = heads or self.layout.heads
+        if self.heads % self.layout.heads:
+            raise ValueError(f"heads is {heads}; must be a multiple of {self.layout.heads}")
+        counts = {sum(map(sum, h)) for h in self._masks()}
+        if len(counts) > 1:
+            raise ValueError("the heads keep different numbers of blocks")
+        self.blk_size, self.blocks = block_size, counts.pop()
+        self.bits = None
+        if mask_callback is not None:
+            self.bits = self._pack(mask_callback)
+
+    def _masks(self):
+        mask = self.layout.to_mask()
+        return mask if self.layout.heads > 1 else [mask]
+
+    def _pack(self, callback):
+        side, rows, seen = self.blk_size, [], {}
+        for h, i, j in zip(*self.layout.to_coo()):
+            number = seen[h] = seen.get(h, -1) + 1
+            mask = torch.as_tensor(callback((side, side), h, i, j, number)).bool()
+            padded = torch.zeros((side, -(-side // 8), 8), dtype=torch.uint8)
+            padded.view(side, -1)[:, :side] = mask.to(torch.uint8)
+            rows.append((padded << torch.arange(8, dtype=torch.uint8)).sum(2).to(torch.uint8))
+        return torch.stack(rows)
+
+    def _split(self, x):
+        return split_heads(x, self.heads)
+
+    def query_key_op(self, q, k, bench=0):
+        return _Scores.apply(self.layout, self._split(q), self._split(k))
+
+    nt_op = query_key_op
+
+    def weight_value_op(self, w, v, bench=0):
+        return merge_heads(_Apply.apply(self.layout, w, self._split(v), False))
+
+    nn_op = weight_value_op
+
+    def tn_op(self, w, x, bench=0):
+        return merge_heads(_Apply.apply(self.layout, w, self._split(x), True))
+
+    def softmax(self, x, scale=1.0, dtype=None):
+        return _Softmax.apply(self.layout, x, scale, None, None, dtype or x.dtype)
+
+    def masked_softmax(self, x, scale=1.0, autoregress_at_key=None, dtype=None):
+        bits = self.bits
+        if autoregress_at_key is not None:
+            bits = self._autoregressive(autoregress_at_key)
+        if bits is not None:
+            bits = bits.to(x.device)
+        return _Softmax.apply(self.layout, x, scale, bits, None, dtype or x.dtype)
+
+    def _autoregressive(self, key):
+        """The mask, in which keys from `key` on are visible to later queries only."""
+        side = self.blk_size
+        _, i, j = (torch.tensor(c.tolist()) for c in self.layout.to_coo())
+        row = (i * side)[:, None, None] + torch.arange(side)[None, :, None]
+        col = (j * side)[:, None, None] + torch.arange(side)[None, None, :]
+        seen = ((col < key) | (col <= row)).to(torch.uint8)
+        seen = torch.nn.functional.pad(seen, (0, -side % 8)).view(len(i), side, -1, 8)
+        bits = (seen << torch.arange(8, dtype=torch.uint8)).sum(3).to(torch.uint8)
+        return bits if self.bits is None else bits & self.bits
+
+
+# --- openai/sparse_attention ----------------------------------------------------------------------
+
+def split_states(x, n):
+    """[batch, time, m] to [batch, time, n, m / n]."""
+    return x.reshape(*x.shape[:-1], n, x.shape[-1] // n)
+
+
+def merge_states(x):
+    """The inverse of split_states."""
+    return x.reshape(*x.shape[:-2], -1)
+
+
+def split_heads(x, n):
+    """[batch, time, m] to [batch, n, time, m / n]."""
+    return split_states(x, n).transpose(1, 2)
+
+
+def merge_heads(x):
+    """The inverse of split_heads."""
+    return merge_states(x.transpose(1, 2))
+
+
+def get_attn_mask(n, attn_mode, local_attn_ctx=None):
+    """[1, 1, n, n] of 0 and 1: what a query sees in modes 'all', 'local' and 'strided'."""
+    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
+    if attn_mode == "all":
+        seen = j <= i
+    elif attn_mode == "local":
+        seen = (j <= i) & (i - j < local_attn_ctx)
+    elif attn_mode == "strided":
+        seen = (j <= i) & ((i - j) % local_attn_ctx == 0)
+    else:
+        raise ValueError(f"attn_mode is {attn_mode!r}; must be 'all', 'local' or 'strided'")
+    return seen.float()[None, None]
+
+
+def strided_transpose(x, n_ctx, local_attn_ctx, blocksize):
+    """Time in the order in which strided attention is chunks on the diagonal."""
+    batch, _, width = x.shape
+    turned = x.reshape(batch, n_ctx // local_attn_ctx, local_attn_ctx, width).transpose(1, 2)
+    return turned.reshape(batch, n_ctx, width)
+
+
+def attention_impl(q, k, v, heads, attn_mode, local_attn_ctx=None, recompute=True):
+    """Dense attention [batch, time, state] with a mask, as a reference."""
+    q, k, v = (split_heads(x, heads) for x in (q, k, v))
+    mask = get_attn_mask(q.shape[2], attn_mode, local_attn_ctx).to(q.device).bool()
+    s = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
+    p = torch.softmax(s.masked_fill(~mask, float("-inf")), -1).to(q.dtype)
+    return merge_heads(p @ v)
+
+
+def blocksparse_attention_impl(q, k, v, heads, attn_mode, local_attn_ctx=None, blocksize=32,
+                               num_verts=None, vertsize=None, recompute=True):
+    """Block-sparse causal attention on [batch, time, state]; nothing of the scores' size is stored.
+
+    Parameters
+    ----------
+    attn_mode : {'all', 'local', 'strided', 'fixed'}
+    local_attn_ctx : int
+        The window, the stride, or the stripe of 'fixed'.
+    num_verts, vertsize : int
+        Of 'fixed': groups of verticals, and block columns of a group.
+    """
+    time, window, interleave = q.shape[1], 0, 1
+    if attn_mode == "all":
+        layout = Layout.causal(time, blocksize)
+    elif attn_mode == "local":
+        layout, window = Layout.local(time, blocksize, local_attn_ctx), local_attn_ctx
+    elif attn_mode == "strided":
+        layout, interleave = Layout.strided(time, blocksize, local_attn_ctx), local_attn_ctx
+    elif attn_mode == "fixed":
+        groups = num_verts or 1
+        layout = Layout.fixed(time, blocksize, local_attn_ctx // blocksize, vertsize or 1, groups,
+                              heads if groups > 1 else 1)
+    else:
+        raise ValueError(f"attn_mode is {attn_mode!r}; must be 'all', 'local', 'strided' or "
+                         f"'fixed'")
+    q, k, v = (split_heads(x, heads) for x in (q, k, v))
+    return merge_heads(attention(q, k, v, layout, True, window, interleave=interleave))
+
+
+# --- huggingface/pytorch_block_sparse -------------------------------------------------------------
+
+class BlockSparseMatrix(torch.nn.Module):
+    """A block-sparse matrix [R, C] that owns its values.
+
+    Made by ``zeros``, ``ones``, ``randn``, ``from_dense``. `data` is [nnz, block rows, block cols].
+    """
+
+    def __init__(self, layout, data):
+        super().__init__()
+        self.layout = layout
+        self.data = torch.nn.Parameter(data)
+
+    @property
+    def shape(self):
+        return self.layout.shape
+
+    @property
+    def block_shape(self):
+        return self.layout.block
+
+    @classmethod
+    def zeros(cls, shape, n_blocks=None, blocks=None, block_shape=(32, 32), device="cpu",
+              dtype=torch.float32, seed=0):
+        """`blocks` are coordinates, or `n_blocks` random ones are drawn; else all blocks."""
+        if n_blocks is not None and blocks is not None:
+            raise ValueError("n_blocks and blocks exclude each other")
+        grid = [-(-shape[i] // block_shape[i]) for i in (0, 1)]
+        if blocks is not None:
+            layout = Layout.from_coo([b[0] for b in blocks], [b[1] for b in blocks], shape,
+                                     block_shape)
+        else:
+            share = 1.0 if n_blocks is None else n_blocks / (grid[0] * grid[1])
+            layout = Layout.random(shape, block_shape, share, seed)
+        return cls(layout, torch.zeros((layout.nnz, *layout.block), device=device, dtype=dtype))
+
+    @classmethod
+    def ones(cls, shape, n_blocks=None, blocks=None, positive=False, **more):
+        made = cls.zeros(shape, n_blocks, blocks, **more)
+        made.data.data.fill_(1)
+        return made
+
+    @classmethod
+    def randn(cls, shape, n_blocks=None, blocks=None, positive=False, **more):
+        made = cls.zeros(shape, n_blocks, blocks, **more)
+        made.data.data.normal_()
+        if positive:
+            made.data.data.abs_()
+        return made
+
+    @classmethod
+    def from_dense(cls, dense, block_shape=(32, 32), block_count=None, blocks=None):
+        """The listed blocks, or the `block_count` largest, or all."""
+        if blocks is not None:
+            layout = Layout.from_coo([b[0] for b in blocks], [b[1] for b in blocks],
+                                     tuple(dense.shape), block_shape)
+        elif block_count is not None:
+            layout = Layout.from_dense(dense.detach().float().cpu().contiguous(), block_shape,
+                                       keep=block_count)
+        else:
+            layout = Layout.full(tuple(dense.shape), block_shape)
+        return cls(layout, blocks_from_dense(dense.detach(), layout))
+
+    def to_dense(self, data_replace=None):
+        return blocks_to_dense(self.data if data_replace is None else data_replace, self.layout)
+
+    def build_coo_block_index(self):
+        """[2, nnz]: the coordinates of the blocks."""
+        return torch.tensor([c.tolist() for c in self.layout.to_coo()[1:]])
+
+    def block_norm(self, p=2):
+        return self.data.detach().flatten(1).norm(p, 1)
+
+    def block_replace(self, moves):
+        """Rows (row, column, slot): each block of these slots gets a new position."""
+        rows = torch.as_tensor(moves).tolist()
+        self.layout = self.layout.move_blocks([r[2] for r in rows], [r[0] for r in rows],
+                                              [r[1] for r in rows])
+
+    def reverse_matmul(self, x, transpose=True):
+        """x W^T, or with transpose=False x W."""
+        return matmul(x, self.data, self.layout, transpose=transpose)
+
+    def matmul_with_output_sparse_support(self, a, b):
+        """The kept blocks of a^T b."""
+        return matmul_sampled(a, b, self.layout)

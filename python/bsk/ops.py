@@ -1,0 +1,381 @@
+"""Every op of the library as a function.
+
+The functions are made from the C structs when they are first asked for, so their names, their
+arguments and their documentation are those of the C interface. They share these rules:
+
+- Inputs come first, the layout (if the op has one) before them. Optional inputs, choices, scalars
+  and outputs are keywords.
+- An output that is left out is made, of the kind and on the device of the first input, with the
+  shape that the op defines; ``y="f32"`` asks for an element type. An optional output is
+  made where it is ``True`` or an element type. Outputs that are given are written in place.
+- Where ``beta`` is not 0 the output must be given, since it is read.
+- One result is returned as it is, several as a named tuple.
+- Nothing is recorded for gradients; see `bsk.torch` for that.
+- Plans are kept for later calls with the same arguments but for memory and scalars.
+"""
+
+import collections
+import ctypes
+import itertools
+import sys
+import threading
+
+from . import _abi, _arrays, _c
+from ._shapes import output_of
+
+# Plans that are kept. Half of them, the oldest, go when there are more.
+MAX_PLANS = 1024
+_plans = {}
+_plans_lock = threading.Lock()
+_ROWS = {"int32_t", "int64_t", "uint64_t", "double", "float"}
+
+
+class Plan:
+    """A plan of the library and what a run of it needs."""
+
+    captured = False
+
+    def __init__(self, handle, layout, where, info, pack, run, makers):
+        self.handle = handle
+        self.layout = layout  # its address is part of the key
+        self.where = where
+        self.enter = where.enter
+        self.mem_kind = where.mem_kind
+        self.workspace_bytes = info.workspace_bytes
+        self.workspace_alignment = max(info.workspace_alignment, 1)
+        self.entry = info.entry.decode()
+        self.pack = pack
+        self.run = run
+        self.makers = makers
+
+    def __del__(self):
+        if not sys.is_finalizing() and self.where.destroy(self):
+            handle = ctypes.c_void_p(self.handle)
+            _c.lib.bsk_plan_destroy(ctypes.addressof(handle))
+
+
+class Description:
+    """What an op's structs say, sorted by what a Python function does with it."""
+
+    def __init__(self, name):
+        op = _abi.OPS[name]
+        self.name = name
+        self.params_type = _c.structs[op["params"]]
+        self.args_type = _c.structs[op["args"]]
+        self.params_name, self.args_name = op["params"], op["args"]
+        self.doc = op["doc"]
+        tensors = [(t[0], t[1], set(t[2:])) for t in op["tensors"]]
+        self.tensors = tensors
+        self.inputs = [n for n, role, flags in tensors if role != "out" and "optional" not in flags]
+        self.optional = [n for n, role, flags in tensors if role != "out" and "optional" in flags]
+        self.outputs = [n for n, role, flags in tensors if role == "out"]
+        self.required = [n for n, role, flags in tensors
+                         if role == "out" and "optional" not in flags]
+        self.updated = [n for n, role, flags in tensors if role == "inout"]
+        self.lists = [n for n, _, flags in tensors if "list" in flags]
+        known = {n for n, _, _ in tensors} | {"struct_size", "layout", "pairs"}
+        fields = _abi.STRUCTS[op["params"]]
+        self.layout = any(f == "layout" for f, _, _ in fields)
+        self.attrs = {f: kind for f, kind, _ in fields if f not in known}
+        self.scalars = {f: kind for f, kind, _ in _abi.STRUCTS[op["args"]] if kind in _ROWS}
+        self.fields = [f for f, _, _ in _abi.STRUCTS[op["args"]]]
+        self.packed = "packed" in self.fields
+
+    def order(self):
+        """Names in the order of the function's arguments: positional ones, keywords."""
+        first = (["layout"] if self.layout else []) + self.inputs
+        return first, [*self.outputs, *self.optional, *self.attrs, *self.scalars]
+
+
+def _attribute(kind, value, name):
+    """A choice as a number: a name, a member of the enumeration, or a number."""
+    if kind in _c.enums:
+        if isinstance(value, str):
+            try:
+                return int(_c.enums[kind][value])
+            except KeyError:
+                legal = ", ".join(_c.enums[kind].__members__)
+                raise _c.InvalidError(f"{name} is {value!r}; must be one of {legal}") from None
+    return value
+
+
+def _make_plan(op, layout, attributes, signatures, given, pairs, alignment):
+    """A plan for tensors of these signatures; outputs without one get the shape of the op."""
+    described = {n: s for n, s in signatures.items() if type(s) is tuple}
+    first = next(n for n in described)
+    at = described[first][3]
+    for n, s in described.items():
+        if s[3] != at:
+            raise _c.InvalidError(f"{op.name}: {n} lies on {s[3]}, {first} on {at}")
+    params = _c.new(op.params_name)
+    if op.layout:
+        params.layout = layout.handle
+    if op.lists:
+        params.pairs = pairs
+    numbers = {}
+    for n, value in attributes.items():
+        numbers[n] = _attribute(op.attrs[n], value, n)
+        setattr(params, n, numbers[n])
+    tensors = {n: _arrays.tensor(s, f"{op.name}: {n}") for n, s in described.items()}
+    makers = {}
+    shapes = {n: tuple(t.dims[:t.rank]) for n, t in tensors.items()}
+    main = tensors[first].dtype
+    for n in op.outputs:
+        wanted = signatures[n]
+        if n in described or wanted is None and n not in op.required or wanted is False:
+            continue
+        shape, code = output_of(op.name, n, shapes, numbers, layout, main)
+        if isinstance(wanted, str):
+            code = _arrays.dtype_code(wanted)
+        t = _c.Tensor()
+        t.dtype, t.rank = code, len(shape)
+        for i, size in enumerate(shape):
+            t.dims[i] = size
+        tensors[n] = t
+        # The parts of edge blocks that lie outside of the matrix are never written.
+        zeros = op.layout and layout.ragged and shape[-2:] == layout.block
+        makers[n] = _arrays.allocator(given[first], at, shape, code, zeros)
+    for n, t in tensors.items():
+        setattr(params, n, t)
+    options = None
+    if alignment:
+        options = _c.new("bsk_plan_options", alignment=alignment & -alignment)
+    where = _arrays.place(at)
+    handle = ctypes.c_void_p()
+    _c.check(getattr(_c.lib, f"bsk_{op.name}_plan")(
+        where.device.handle, ctypes.addressof(params),
+        ctypes.addressof(options) if options else None, ctypes.addressof(handle)))
+    info = _c.new("bsk_plan_info")
+    _c.check(_c.lib.bsk_plan_query(handle.value, ctypes.addressof(info)))
+    if info.staged:
+        _c.warn_staged(info)
+    return Plan(handle.value, layout, where, info, _c.packer(op.args_type).pack,
+                getattr(_c.lib, f"bsk_{op.name}_run"), makers)
+
+
+def _remember(key, plan):
+    with _plans_lock:
+        if len(_plans) >= MAX_PLANS:
+            for old in list(itertools.islice(_plans, MAX_PLANS // 2)):
+                del _plans[old]
+        _plans[key] = plan
+
+
+def clear_plans():
+    """Forgets all plans."""
+    with _plans_lock:
+        _plans.clear()
+
+
+def plans():
+    """The plans that are kept: a list of (op, entry)."""
+    return [(key[0], plan.entry) for key, plan in list(_plans.items())]
+
+
+def _default(op, name):
+    if name == "alpha":
+        return "1.0"
+    if name == "keep":
+        return "1.0"
+    if name == "step":
+        return "1"
+    kind = op.scalars.get(name) or op.attrs.get(name)
+    if kind in _c.enums:
+        return repr(_c.enums[kind](0).name)
+    return "0.0" if kind == "double" else "0"
+
+
+def _source(op):
+    """The text of the function of an op: straight code, since it runs before every kernel."""
+    first, keywords = op.order()
+    defaults = [f"{n}=None" if n in op.outputs or n in op.optional else f"{n}={_default(op, n)}"
+                for n in keywords]
+    lines = [f"def {op.name}({', '.join(first + ['*'] + defaults if defaults else first)}):"]
+    add = lines.append
+    names = [n for n, _, _ in op.tensors]
+    extra = [n for n in op.optional + [n for n in op.outputs if n not in op.required]
+             if n not in op.lists]
+    for n, role, flags in op.tensors:
+        look = "_describe" if role == "in" else "_describe_out"
+        if "list" in flags:
+            add(f"    if {n} is None: s_{n} = None; p_{n} = (0,)")
+            add("    else:")
+            add(f"        if _type({n}) not in (_list, _tuple): {n} = [{n}]")
+            add(f"        s_{n}, p_{n} = _describe_list({n}, {n!r}, {look})")
+        elif n in op.inputs:
+            add(f"    s_{n}, p_{n} = {look}[_type({n})]({n})")
+        elif n in op.required:
+            add(f"    if {n} is None or _type({n}) is _str: s_{n} = {n}; p_{n} = 0")
+            add(f"    else: s_{n}, p_{n} = {look}[_type({n})]({n})")
+    if extra:
+        add(f"    if {' is '.join(extra)} is None:")
+        add(f"        {' = '.join('p_' + n for n in extra)} = 0; _rest = None")
+        add("    else:")
+        for n in extra:
+            if n in op.outputs:
+                add(f"        if {n} is None or _type({n}) in (_bool, _str): "
+                    f"s_{n} = {n}; p_{n} = 0")
+                add(f"        else: s_{n}, p_{n} = _describe_out[_type({n})]({n})")
+            else:
+                add(f"        if {n} is None: s_{n} = None; p_{n} = 0")
+                add(f"        else: s_{n}, p_{n} = _describe[_type({n})]({n})")
+        add(f"        _rest = ({', '.join('s_' + n for n in extra)},)")
+    spots = [f"p_{n}" + ("[0]" if n in op.lists else "") for n in names]
+    add(f"    _low = ({' | '.join(spots)}) & 15")
+    key = [repr(op.name), *(["layout.handle"] if op.layout else []), *op.attrs,
+           *(f"s_{n}" for n in names if n not in extra), *(["_rest"] if extra else []),
+           *(f"_len(p_{n})" for n in op.lists), "_low"]
+    add(f"    _key = ({', '.join(key)})")
+    add("    _plan = _plans.get(_key)")
+    add("    if _plan is None:")
+    pairs = f"_len(p_{op.lists[0]}) - 1" if op.lists else "1"
+    for n in op.lists[1:]:
+        add(f"        if s_{n} is not None and _len(p_{n}) != _len(p_{op.lists[0]}): "
+            f"_uneven({op.lists[0]!r}, {n!r})")
+    if extra:
+        add(f"        if _rest is None: _rest = (None,) * {len(extra)}")
+    signatures = [f"{n!r}: " + (f"_rest[{extra.index(n)}]" if n in extra else f"s_{n}")
+                  for n in names]
+    add(f"        _plan = _make_plan(_OP, {'layout' if op.layout else 'None'}, "
+        f"{{{', '.join(f'{n!r}: {n}' for n in op.attrs)}}}, {{{', '.join(signatures)}}}, "
+        f"{{{', '.join(f'{n!r}: {n}' for n in names)}}}, {pairs}, _low)")
+    add("        _remember(_key, _plan)")
+    for n in op.outputs:
+        if n in op.lists:
+            continue
+        add(f"    if not p_{n}" + (":" if n in op.required else f" and {n}:"))
+        if "beta" in op.scalars:
+            add(f"        if beta: _unread({n!r})")
+        add(f"        {n} = _plan.makers[{n!r}]()")
+        add(f"        p_{n} = _describe_out[_type({n})]({n})[1]")
+    add("    _kind = _plan.mem_kind")
+    add("    _queue, _space = _plan.enter(_plan)")
+    values = []
+    for n in op.fields:
+        if n == "struct_size":
+            values.append(str(ctypes.sizeof(op.args_type)))
+        elif n == "workspace":
+            values.append("_kind if _space else 0, _space, _plan.workspace_bytes")
+        elif n == "packed":
+            values.append("0, 0")
+        elif n in op.lists:
+            add(f"    a_{n} = _views(_kind, p_{n})")
+            values.append(f"a_{n}.buffer_info()[0] if s_{n} else 0")
+        elif n in op.scalars:
+            values.append(n)
+        elif n in extra:
+            values.append(f"_kind if p_{n} else 0, p_{n}")
+        else:
+            values.append(f"_kind, p_{n}")
+    add(f"    _status = _plan.run(_plan.handle, _queue, _plan.pack({', '.join(values)}))")
+    add("    if _status: _check(_status)")
+    results = op.outputs or op.updated
+    if op.required == op.outputs and len(results) == 1:
+        like = op.inputs[0] if op.inputs else results[0]
+        like = f"{like}[0]" if like in op.lists else like
+        add(f"    return {results[0]} if _type({like}) is _type({results[0]}) "
+            f"else _finish({results[0]}, {like})")
+    else:
+        add(f"    return _results({', '.join(results)})")
+    return "\n".join(lines)
+
+
+def _describe_list(arrays, name, look):
+    if not arrays:
+        raise _c.InvalidError(f"{name} is an empty list; one array is needed")
+    pairs = [look[type(x)](x) for x in arrays]
+    if any(p[0] != pairs[0][0] for p in pairs):
+        raise _c.InvalidError(f"the arrays in {name} differ in type, shape, strides or place")
+    low = 0
+    for _, address in pairs:
+        low |= address
+    return pairs[0][0], [low & 15, *(p[1] for p in pairs)]
+
+
+def _views(kind, pointers):
+    import array
+    # One bsk_mem is four words: kind, handle, offset, size.
+    return array.array("Q", [w for p in pointers[1:] for w in (kind, p, 0, 0)])
+
+
+def _unread(name):
+    raise _c.InvalidError(f"{name} is read where beta is not 0: give it")
+
+
+def _uneven(a, b):
+    raise _c.InvalidError(f"{a} and {b} hold different numbers of arrays")
+
+
+def _results(op):
+    """What the function returns: the outputs that there are, as they are or as a named tuple."""
+    names = op.outputs or op.updated
+    types = {}
+
+    def results(*values):
+        there = tuple(n for n, v in zip(names, values) if v is not None and v is not False)
+        values = [v for v in values if v is not None and v is not False]
+        if len(values) == 1:
+            return values[0]
+        if there not in types:
+            types[there] = collections.namedtuple(op.name, [n.rstrip("_") for n in there])
+        return types[there](*values)
+
+    return results
+
+
+def _documentation(op):
+    first, keywords = op.order()
+    roles = {n: (role, flags) for n, role, flags in op.tensors}
+    text = [op.doc, "", "Parameters", "----------"]
+    for n in first + keywords:
+        if n == "layout":
+            text += ["layout : bsk.Layout"]
+        elif n in roles:
+            role, flags = roles[n]
+            what = "list of arrays" if "list" in flags else "array"
+            if role == "out":
+                what += " or element type, output" + (", optional" if "optional" in flags else "")
+            elif role == "inout":
+                what += ", changed in place"
+            elif "optional" in flags:
+                what += ", optional"
+            text += [f"{n} : {what}"]
+        else:
+            kind = op.attrs.get(n) or op.scalars.get(n)
+            legal = ("{" + ", ".join(map(repr, _c.enums[kind].__members__)) + "}"
+                     if kind in _c.enums else {"double": "float"}.get(kind, "int"))
+            text += [f"{n} : {legal}, default {_default(op, n)}"]
+    results = op.outputs or op.updated
+    text += ["", "Returns", "-------", ", ".join(results) + " : array"
+             + (" or named tuple of arrays" if len(results) > 1 else "")]
+    return "\n".join(text)
+
+
+def _make(name):
+    op = Description(name)
+    # Underscores keep these apart from the names of the op's arguments.
+    space = {"_OP": op, "_describe": _arrays.describe, "_describe_out": _arrays.describe_out,
+             "_describe_list": _describe_list, "_views": _views, "_plans": _plans,
+             "_make_plan": _make_plan, "_remember": _remember, "_check": _c.check,
+             "_finish": _arrays.finish, "_unread": _unread, "_uneven": _uneven,
+             "_results": _results(op), "_type": type, "_len": len, "_str": str, "_bool": bool,
+             "_list": list, "_tuple": tuple}
+    exec(compile(_source(op), f"<bsk.ops.{name}>", "exec"), space)
+    function = space[name]
+    function.__doc__ = _documentation(op)
+    function.__module__ = __name__
+    return function
+
+
+def __getattr__(name):
+    if name not in _abi.OPS:
+        raise AttributeError(f"bsk has no op {name}")
+    function = globals()[name] = _make(name)
+    return function
+
+
+def __dir__():
+    return sorted([*_abi.OPS, "clear_plans", "plans", "MAX_PLANS"])
+
+
+__all__ = sorted(_abi.OPS)

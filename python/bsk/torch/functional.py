@@ -1,0 +1,189 @@
+"""Differentiable products with block-sparse matrices."""
+
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from ._register import autocast_dtype, differentiable, layout_of, token_of
+
+
+def _rows(x):
+    """A matrix that the products take: one of its axes without gaps."""
+    return x if x.stride(-1) == 1 or x.stride(-2) == 1 and x.stride(-1) != 0 else x.contiguous()
+
+
+def _side(x, like):
+    """A vector in the type of side operands: f32, or f64 beside f64."""
+    if x is None:
+        return None
+    return x.to(torch.float64 if like.dtype == torch.float64 else torch.float32).contiguous()
+
+
+def _sizes(layout, transpose):
+    rows, cols = layout.shape
+    return (cols, rows) if transpose else (rows, cols)
+
+
+# --- bsk::matmul: y = x W, or x W^T, (+ bias) -----------------------------------------------------
+
+def _matmul_fake(x, w, bias, gate, layout, transpose):
+    return x.new_empty((x.shape[0], _sizes(layout_of(layout), transpose)[1]))
+
+
+def _matmul_setup(ctx, inputs, output):
+    x, w, bias, gate, layout, transpose = inputs
+    ctx.save_for_backward(x, w, gate)
+    ctx.layout, ctx.transpose = layout, transpose
+    ctx.held = layout_of(layout)
+    ctx.bias_type = None if bias is None else bias.dtype
+
+
+def _matmul_backward(ctx, dy):
+    x, w, gate = ctx.saved_tensors
+    need = ctx.needs_input_grad
+    dx = dw = dbias = dgate = None
+    dy = _rows(dy)
+    if need[0]:
+        dx = _matmul(dy, w, None, gate, ctx.layout, not ctx.transpose)
+    # The fastest products of GPUs have no sums beside them.
+    fused = need[2] and not ctx.transpose and (need[1] or need[3]) and dy.device.type == "cpu"
+    if need[1] or need[3]:
+        dw, dgate, dbias = _wgrad(x, dy, w if need[3] else None, gate, ctx.layout, ctx.transpose,
+                                  fused)
+        dgate = dgate.to(gate.dtype) if need[3] else None
+    if need[2]:
+        dbias = (dbias if fused else dy.sum(0)).to(ctx.bias_type)
+    return dx, dw if need[1] else None, dbias if need[2] else None, dgate, None, None
+
+
+@differentiable("bsk::matmul", _matmul_fake, _matmul_backward, _matmul_setup)
+def _matmul(x: Tensor, w: Tensor, bias: Optional[Tensor], gate: Optional[Tensor], layout: int,
+            transpose: bool) -> Tensor:
+    return ops.matmul(layout_of(layout), _rows(x.detach()), w.detach().contiguous(),
+                      bias=_side(bias, x), gate=_side(gate, x), transpose_w=int(transpose))
+
+
+# --- bsk::wgrad: the kept blocks of x^T dy --------------------------------------------------------
+
+def _wgrad_fake(x, dy, w, gate, layout, transpose, bias):
+    side = torch.float64 if x.dtype == torch.float64 else torch.float32
+    made = layout_of(layout)
+    return (x.new_empty((made.nnz, *made.block)),
+            x.new_empty((made.nnz if w is not None else 0,), dtype=side),
+            x.new_empty((dy.shape[1] if bias else 0,), dtype=side))
+
+
+def _wgrad_setup(ctx, inputs, output):
+    x, dy, w, gate, layout, transpose, bias = inputs
+    ctx.save_for_backward(x, dy, w, gate)
+    ctx.layout, ctx.transpose, ctx.bias = layout, transpose, bias
+    ctx.held = layout_of(layout)
+
+
+def _wgrad_backward(ctx, ddw, ddgate, ddbias):
+    """Of dw = gate * (x^T dy), dgate = the sums of (x^T dy) o w, dbias = the sum of dy."""
+    x, dy, w, gate = ctx.saved_tensors
+    dx = ddy = dweight = dgate = None
+    terms = [(ddw, gate)] if ddw is not None else []
+    if w is not None and ddgate is not None:
+        terms.append((w, ddgate))
+    for blocks, gates in terms:
+        blocks = blocks.to(x.dtype)
+        if ctx.needs_input_grad[0]:
+            part = _matmul(dy, blocks, None, gates, ctx.layout, not ctx.transpose)
+            dx = part if dx is None else dx + part
+        if ctx.needs_input_grad[1]:
+            part = _matmul(x, blocks, None, gates, ctx.layout, ctx.transpose)
+            ddy = part if ddy is None else ddy + part
+    if ctx.bias and ddbias is not None and ctx.needs_input_grad[1]:
+        part = ddbias.to(dy.dtype).expand(dy.shape)
+        ddy = part if ddy is None else ddy + part
+    if w is not None and ctx.needs_input_grad[2] and ddgate is not None:
+        plain = _wgrad(x, dy, None, None, ctx.layout, ctx.transpose, False)[0]
+        dweight = plain * ddgate.to(plain.dtype)[:, None, None]
+    if gate is not None and ctx.needs_input_grad[3] and ddw is not None:
+        dgate = _wgrad(x, dy, ddw.to(x.dtype), None, ctx.layout, ctx.transpose, False)[1]
+        dgate = dgate.to(gate.dtype)
+    return dx, ddy, dweight, dgate, None, None, None
+
+
+@differentiable("bsk::wgrad", _wgrad_fake, _wgrad_backward, _wgrad_setup)
+def _wgrad(x: Tensor, dy: Tensor, w: Optional[Tensor], gate: Optional[Tensor], layout: int,
+           transpose: bool, bias: bool) -> Tuple[Tensor, Tensor, Tensor]:
+    side = torch.float64 if x.dtype == torch.float64 else torch.float32
+    a, b = (dy, x) if transpose else (x, dy)
+    got = ops.matmul_wgrad(
+        layout_of(layout), _rows(a.detach()), _rows(b.detach()), gate=_side(gate, x),
+        w=None if w is None else w.detach().contiguous(), dgate=None if w is None else True,
+        dbias=True if bias else None, gate_mode="scale" if gate is not None else "ignore")
+    dw = got if isinstance(got, Tensor) else got.dw
+    return (dw, x.new_empty(0, dtype=side) if w is None else got.dgate,
+            got.dbias if bias else x.new_empty(0, dtype=side))
+
+
+# --- what users call ------------------------------------------------------------------------------
+
+def matmul(x, weight, layout, bias=None, gate=None, transpose=False):
+    """y = x W + bias, or x W^T + bias, with W block-sparse.
+
+    Parameters
+    ----------
+    x : Tensor [..., rows of the layout], with `transpose` [..., cols]
+    weight : Tensor [nnz, *layout.block], of x's type
+    layout : bsk.Layout
+    bias : Tensor [cols, with `transpose` rows], optional
+    gate : Tensor [nnz], optional
+        A factor for each block; blocks with gate 0 are skipped.
+    transpose : bool
+        Multiply by W^T.
+
+    Returns
+    -------
+    Tensor [..., cols, with `transpose` rows]
+        Differentiable twice by x, weight, bias and gate.
+    """
+    return matmul_by_token(x, weight, token_of(layout), bias, gate, transpose)
+
+
+def matmul_by_token(x, weight, token, bias=None, gate=None, transpose=False):
+    """`matmul` with the number of a layout, which compiled code can hold."""
+    wanted = autocast_dtype(x)
+    if wanted is not None and x.dtype != torch.float64:
+        x, weight = x.to(wanted), weight.to(wanted)
+    flat = x.reshape(-1, x.shape[-1])
+    y = _matmul(flat, weight, bias, gate, token, transpose)
+    return y.reshape(x.shape[:-1] + y.shape[-1:])
+
+
+def matmul_sampled(x, dy, layout):
+    """The kept blocks of x^T dy: Tensor [nnz, *layout.block], for x [..., rows], dy [..., cols]."""
+    return _wgrad(x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1]), None, None,
+                  token_of(layout), False, False)[0]
+
+
+def _padded_grid(layout):
+    return layout.grid[0] * layout.block[0], layout.grid[1] * layout.block[1]
+
+
+def _coordinates(layout, device):
+    head, row, col = layout.to_coo()
+    return (torch.tensor(row.tolist(), device=device, dtype=torch.long),
+            torch.tensor(col.tolist(), device=device, dtype=torch.long))
+
+
+def blocks_from_dense(dense, layout):
+    """The kept blocks of a matrix: Tensor [nnz, *layout.block]. Differentiable."""
+    (r, c), (height, width) = layout.block, _padded_grid(layout)
+    dense = torch.nn.functional.pad(dense, (0, width - dense.shape[1], 0, height - dense.shape[0]))
+    row, col = _coordinates(layout, dense.device)
+    return dense.reshape(height // r, r, width // c, c).permute(0, 2, 1, 3)[row, col].contiguous()
+
+
+def blocks_to_dense(blocks, layout):
+    """The matrix whose kept blocks are given, zeros elsewhere. Differentiable."""
+    (r, c), (height, width) = layout.block, _padded_grid(layout)
+    row, col = _coordinates(layout, blocks.device)
+    grid = blocks.new_zeros((height // r, width // c, r, c)).index_put((row, col), blocks)
+    return grid.permute(0, 2, 1, 3).reshape(height, width)[:layout.shape[0], :layout.shape[1]]

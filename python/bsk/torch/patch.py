@@ -1,0 +1,97 @@
+"""Making the linear layers of an existing model block-sparse."""
+
+import re
+import warnings
+
+from torch import nn
+
+from .modules import BlockSparseLinear, PseudoBlockSparseLinear
+
+OPTIONS = {"density", "block_shape", "pseudo_linear", "pattern", "seed"}
+
+
+class BlockSparseModelPatcher:
+    """Replaces nn.Linear modules whose names match rules.
+
+    Examples
+    --------
+    >>> import torch, bsk.torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 32))
+    >>> patcher = bsk.torch.BlockSparseModelPatcher()
+    >>> patcher.add_pattern(r"0", {"density": 0.5, "block_shape": (16, 16)})
+    >>> patcher.patch_model(model)
+    1
+    >>> model[0].density
+    0.5
+    """
+
+    def __init__(self, verbose=False):
+        self.rules = []
+        self.verbose = verbose
+
+    def add_pattern(self, pattern, patch_info):
+        """A rule: a regular expression for the whole name of a module, and how to replace it.
+
+        Parameters
+        ----------
+        pattern : str
+        patch_info : dict
+            ``density``, ``block_shape``, ``pattern``, ``seed`` as BlockSparseLinear has them;
+            ``pseudo_linear=True`` for its dense double.
+        """
+        unknown = set(patch_info) - OPTIONS
+        if unknown:
+            raise ValueError(f"patch_info has {', '.join(sorted(unknown))}; must be of "
+                             f"{', '.join(sorted(OPTIONS))}")
+        self.rules.append((re.compile(pattern), dict(patch_info)))
+
+    def get_patchable_layers(self, model):
+        """(regular expression that matches this name only, module) for each nn.Linear."""
+        return [(re.escape(name), module) for name, module in model.named_modules()
+                if isinstance(module, nn.Linear)]
+
+    def pattern_match(self, name):
+        """The patch_info of the first rule that matches, or None."""
+        return next((info for rule, info in self.rules if rule.fullmatch(name)), None)
+
+    def new_child_module(self, name, module, patch_info):
+        """What takes the place of a module."""
+        options = {k: v for k, v in patch_info.items() if k != "pseudo_linear"}
+        made = BlockSparseLinear(0, 0, torch_nn_linear=module, verbose=self.verbose, **options)
+        return PseudoBlockSparseLinear(made) if patch_info.get("pseudo_linear") else made
+
+    def patch_model(self, model):
+        """Replaces what the rules match; returns how many modules that are."""
+        count = 0
+        for name, module in list(model.named_modules()):
+            info = self.pattern_match(name) if isinstance(module, nn.Linear) else None
+            if info is None:
+                continue
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, self.new_child_module(name, module, info))
+            count += 1
+        if not count:
+            warnings.warn("no nn.Linear of the model matches a rule", stacklevel=2)
+        return count
+
+    def patch_to_share(self, model, share):
+        """Like `patch_model`, with the one density of all matching layers at which the model has
+        that share of its parameters left.
+
+        Returns
+        -------
+        float
+            The density.
+        """
+        total = sum(p.numel() for p in model.parameters())
+        matched = [(m, self.pattern_match(n)) for n, m in model.named_modules()
+                   if isinstance(m, nn.Linear) and self.pattern_match(n) is not None]
+        inside = sum(m.weight.numel() for m, _ in matched)
+        density = 1 - (1 - share) * total / max(inside, 1)
+        if not 0 <= density <= 1:
+            raise ValueError(f"share is {share}; the layers that match hold {inside} of {total} "
+                             f"parameters: must be in [{1 - inside / total:.3g}, 1]")
+        for _, info in matched:
+            info["density"] = density
+        self.patch_model(model)
+        return density

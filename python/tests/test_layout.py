@@ -1,0 +1,150 @@
+"""Layouts: construction, algebra, export, pickling, pictures."""
+
+import pickle
+import xml.etree.ElementTree
+
+import pytest
+
+import bsk
+from bsk import Layout
+
+MASK = [[1, 0, 1], [0, 1, 0]]
+
+
+def test_from_mask():
+    layout = Layout.from_mask(MASK, (8, 4))
+    assert layout.shape == (16, 12) and layout.block == (8, 4) and layout.grid == (2, 3)
+    assert layout.nnz == 3 and layout.density == 0.5 and layout.heads == 1
+    assert layout.to_mask() == MASK
+    assert repr(layout) == "<bsk.Layout 16 x 12 in blocks of 8 x 4: 3 blocks, density 0.5>"
+
+
+def test_from_mask_with_heads_and_ragged_edges():
+    layout = Layout.from_mask([MASK, [[1, 1, 1], [1, 1, 1]]], 8, shape=(15, 17))
+    assert layout.heads == 2 and layout.nnz == 9 and layout.to_mask()[0] == MASK
+    with pytest.raises(bsk.InvalidError):
+        Layout.from_mask(MASK, 8, shape=(15, 27))
+
+
+def test_reference_example():
+    """The index arrays of pytorch_block_sparse's example: shape 128 x 64, blocks of 32."""
+    layout = Layout.from_coo([0, 1, 2, 0], [0, 0, 0, 1], (128, 64), 32, order="given")
+    start, col, slot = layout.to_bsr()
+    assert list(start) == [0, 2, 3, 4, 4]
+    assert list(zip(col, slot)) == [(0, 0), (1, 3), (0, 1), (0, 2)]
+    assert [list(a) for a in layout.to_coo()] == [[0] * 4, [0, 1, 2, 0], [0, 0, 0, 1]]
+    assert layout.find(0, 1) == 3 and layout.find(3, 1) is None
+
+
+def test_from_bsr_and_csc():
+    layout = Layout.from_bsr([0, 2, 3], [0, 2, 1], (16, 12), (8, 4))
+    assert layout == Layout.from_mask(MASK, (8, 4))
+    assert Layout.from_csc([0, 1, 2, 3], [0, 1, 0], (16, 12), (8, 4)).to_mask() == MASK
+    for start, col in (([0, 2], [0, 2, 1]), ([0, 2, 4], [0, 2, 1]), ([0, 2, 3], [0, 2, 9])):
+        with pytest.raises(bsk.InvalidError):
+            Layout.from_bsr(start, col, (16, 12), (8, 4))
+
+
+def test_duplicates_are_refused():
+    with pytest.raises(bsk.InvalidError):
+        Layout.from_coo([0, 0], [1, 1], (16, 16), 8)
+
+
+def test_algebra():
+    a, b = (Layout.from_mask(m, 8) for m in (MASK, [[1, 1, 0], [0, 0, 0]]))
+    assert (a | b).to_mask() == [[1, 1, 1], [0, 1, 0]] == a.union(b).to_mask()
+    assert (a & b).to_mask() == [[1, 0, 0], [0, 0, 0]] == a.intersect(b).to_mask()
+    assert a.T.to_mask() == [[1, 0], [0, 1], [1, 0]]
+    made, slots = a.crop(0, 2, 1, 2)
+    assert made.to_mask() == [[0, 1], [1, 0]] and list(slots) == [1, 2]
+    made, slots = a.compact([1, 0, 2.5])
+    assert made.to_mask() == [[1, 0, 0], [0, 1, 0]] and list(slots) == [0, 2]
+    assert a.broadcast(3).heads == 3
+    moved = a.move_blocks([0], [1], [0])
+    assert moved.to_mask() == [[0, 0, 1], [1, 1, 0]] and moved.find(1, 0) == 0
+
+
+def test_equality_hash_and_pickle():
+    a, b = (Layout.random((64, 64), 8, 0.3, seed=s) for s in (1, 2))
+    again = pickle.loads(pickle.dumps(a))
+    assert again == a and hash(again) == hash(a) and a != b and a != 3
+    assert Layout.from_bytes(a.to_bytes()) == a
+    assert Layout.random((64, 64), 8, 0.3, seed=1) == a
+    with pytest.raises(bsk.FormatError):
+        Layout.from_bytes(a.to_bytes()[:-1])
+
+
+def test_evolve():
+    layout = Layout.random((256, 256), 32, 0.5, seed=5)
+    evolved, keep = layout.evolve(range(layout.nnz), 0.25)
+    assert evolved.nnz == layout.nnz and list(keep) == [0] * 8 + [1] * 24
+    with pytest.raises(bsk.InvalidError):
+        layout.evolve([1.0], 0.25)
+
+
+def test_plot():
+    picture = Layout.from_mask([MASK, MASK], 8).plot()
+    root = xml.etree.ElementTree.fromstring(picture)
+    paths = [e for e in root if e.tag.endswith("path")]
+    assert len(paths) == 2 and paths[0].get("d").count("M") == 3
+
+
+def test_from_dense(np):
+    dense = np.zeros((16, 12), np.float32)
+    dense[0, 0], dense[9, 5] = 1, -3
+    assert Layout.from_dense(dense, 4, threshold=0.5).nnz == 2
+    assert Layout.from_dense(dense, 4, threshold=0.5).find(2, 1) == 1
+    assert Layout.from_dense(dense, 4, keep=1).find(2, 1) == 0
+    assert Layout.from_dense(dense, 4, keep=0.5).nnz == 6
+
+
+def test_from_scipy(np):
+    sparse = pytest.importorskip("scipy.sparse")
+    dense = np.kron(np.array(MASK), np.ones((8, 4)))
+    made = sparse.bsr_matrix(dense, blocksize=(8, 4))
+    assert Layout.from_scipy(made).to_mask() == MASK
+
+
+def test_from_torch():
+    torch = pytest.importorskip("torch")
+    mask = torch.tensor(MASK, dtype=torch.bool)
+    assert Layout.from_mask(mask, 8).to_mask() == MASK
+    dense = torch.kron(mask.float(), torch.ones(8, 4))
+    if hasattr(dense, "to_sparse_bsr"):
+        try:
+            made = dense.to_sparse_bsr((8, 4))
+        except RuntimeError:
+            pytest.skip("this torch cannot make it")
+        assert Layout.from_torch_bsr(made).to_mask() == MASK
+
+
+def elements(visible, time):
+    return [[bool(visible(i, j)) for j in range(time)] for i in range(time)]
+
+
+def test_attention_patterns():
+    """A block is kept if an element of it is visible."""
+    for time, block, window in ((64, 8, 16), (64, 8, 1), (60, 8, 13)):
+        n = -(-time // block)
+        for layout, visible in (
+                (Layout.causal(time, block), lambda i, j: j <= i),
+                (Layout.local(time, block, window), lambda i, j: 0 <= i - j < window)):
+            full = elements(visible, time)
+            expected = [[int(any(full[i][j] for i in range(a * block, min(a * block + block, time))
+                                 for j in range(b * block, min(b * block + block, time))))
+                         for b in range(n)] for a in range(n)]
+            assert layout.to_mask() == expected
+    assert Layout.strided(64, 8, 4).nnz == 4 * 3
+    fixed = Layout.fixed(64, 8, 4, patterns=2)
+    assert fixed.heads == 2
+    assert fixed.to_mask()[0][7] == [0, 0, 0, 1, 1, 1, 1, 1]
+    assert fixed.to_mask()[1][7] == [0, 0, 1, 0, 1, 1, 1, 1]
+    assert Layout.sliding(40, 8, 3).to_mask()[2] == [0, 1, 1, 1, 0]
+    assert Layout.longformer(40, 8, 1).to_mask()[2] == [1, 0, 1, 0, 0]
+    assert Layout.conv(1, 32, (1, 3), 8).to_mask() == [
+        [1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    assert Layout.variable(32, 8, (2,), ()).to_mask()[3] == [0, 0, 1, 1]
+    assert Layout.causal((8, 24), 8, align="end").to_mask() == [[1, 1, 1]]
+    assert Layout.sink_local(64, 8, 8, 8).to_mask()[7] == [1, 0, 0, 0, 0, 0, 1, 1]
+    big = Layout.bigbird(64, 8, 3, 1, 2, heads=2, seed=1)
+    assert big.heads == 2 and all(sum(row) >= 3 for row in big.to_mask()[0])

@@ -1,0 +1,219 @@
+"""Functional ops on NumPy arrays and on what else holds memory."""
+
+import array
+import threading
+
+import pytest
+from conftest import dense_of
+
+import bsk
+from bsk import Layout, ops
+
+
+@pytest.fixture
+def data(np):
+    layout = Layout.random((60, 92), (16, 8), 0.4, seed=3)
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((7, 60)).astype(np.float32)
+    w = draw.standard_normal((layout.nnz, 16, 8)).astype(np.float32)
+    return layout, x, w, dense_of(np, layout, w)
+
+
+def test_matmul(np, data):
+    layout, x, w, dense = data
+    y = ops.matmul(layout, x, w)
+    assert type(y) is np.ndarray and y.dtype == np.float32
+    np.testing.assert_allclose(y, x @ dense, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(ops.matmul(layout, y, w, transpose_w=1), y @ dense.T, rtol=1e-5,
+                               atol=1e-4)
+    bias = np.arange(92, dtype=np.float32)
+    np.testing.assert_allclose(ops.matmul(layout, x, w, bias=bias, act="relu", alpha=2.0),
+                               np.maximum(2 * x @ dense + bias, 0), rtol=1e-5, atol=1e-4)
+
+
+def test_axis_and_strides(np, data):
+    layout, x, w, dense = data
+    y = ops.matmul(layout, np.ascontiguousarray(x.T), w, axis="cn")
+    np.testing.assert_allclose(y, (x @ dense).T, rtol=1e-5, atol=1e-5)
+    wide = np.zeros((7, 99), np.float32)
+    wide[:, 3:63] = x
+    out = np.full((7, 100), 5, np.float32)
+    assert ops.matmul(layout, wide[:, 3:63], w, y=out[:, :92]).base is out
+    np.testing.assert_allclose(out[:, :92], x @ dense, rtol=1e-5, atol=1e-5)
+    assert (out[:, 92:] == 5).all()
+
+
+def test_accumulate(np, data):
+    layout, x, w, dense = data
+    y = np.ones((7, 92), np.float32)
+    ops.matmul(layout, x, w, y=y, beta=3.0)
+    np.testing.assert_allclose(y, x @ dense + 3, rtol=1e-5, atol=1e-5)
+    with pytest.raises(bsk.InvalidError, match="beta"):
+        ops.matmul(layout, x, w, beta=1.0)
+
+
+def test_gradients(np, data):
+    layout, x, w, dense = data
+    dy = np.random.default_rng(1).standard_normal((7, 92)).astype(np.float32)
+    np.testing.assert_allclose(ops.matmul_dgrad(layout, dy, w), dy @ dense.T, rtol=1e-5, atol=1e-4)
+    mask = dense_of(np, layout, np.ones_like(w))
+    got = ops.matmul_wgrad(layout, x, dy, dbias=True)
+    assert type(got).__name__ == "matmul_wgrad" and got._fields == ("dw", "dbias")
+    np.testing.assert_allclose(dense_of(np, layout, got.dw), x.T @ dy * mask, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(got.dbias, dy.sum(0), rtol=1e-5, atol=1e-5)
+    twice = ops.matmul_wgrad(layout, [x, x], [dy, 2 * dy])
+    np.testing.assert_allclose(twice, 3 * got.dw, rtol=1e-4, atol=1e-4)
+    with pytest.raises(bsk.InvalidError, match="different numbers"):
+        ops.matmul_wgrad(layout, [x, x], [dy])
+
+
+def test_types(np, data):
+    layout, x, w, dense = data
+    half = ops.matmul(layout, x.astype(np.float16), w.astype(np.float16))
+    assert half.dtype == np.float16
+    single = ops.matmul(layout, x.astype(np.float16), w.astype(np.float16), y="f32")
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(single, x @ dense, rtol=2e-2, atol=2e-2)
+    double = ops.matmul(layout, x.astype(np.float64), w.astype(np.float64))
+    np.testing.assert_allclose(double, x.astype(np.float64) @ dense, rtol=1e-12, atol=1e-12)
+    with pytest.raises(TypeError, match="complex64"):
+        ops.matmul(layout, x.astype(np.complex64), w)
+
+
+def test_bad_arguments(np, data):
+    layout, x, w, _ = data
+    with pytest.raises(bsk.InvalidError, match="x.dims"):
+        ops.matmul(layout, x[:, :9], w)
+    with pytest.raises(bsk.InvalidError, match="one of none, relu"):
+        ops.matmul(layout, x, w, act="tan")
+    with pytest.raises(TypeError, match="no array"):
+        ops.matmul(layout, 3.0, w)
+    with pytest.raises(TypeError):
+        ops.matmul(layout, x, w, unheard_of=1)
+    fixed = np.zeros((7, 92), np.float32)
+    fixed.flags.writeable = False
+    with pytest.raises(bsk.InvalidError, match="read-only"):
+        ops.matmul(layout, x, w, y=fixed)
+    with pytest.raises(bsk.InvalidError, match="repeats"):
+        ops.matmul(layout, np.broadcast_to(np.float32(1), (7, 60)), w)
+    with pytest.raises(bsk.InvalidError, match="must be given"):
+        ops.proj_scatter(np.zeros((2, 3), np.float32), np.arange(3, dtype=np.int32))
+
+
+def test_empty_and_unaligned(np, data):
+    layout, x, w, dense = data
+    assert ops.matmul(layout, x[:0], w).shape == (0, 92)
+    none = Layout.random((60, 92), 8, 0.0)
+    assert not ops.matmul(none, x, np.empty((0, 8, 8), np.float32)).any()
+    memory = bytearray(4 + x.nbytes)
+    odd = np.frombuffer(memory, np.float32, offset=4)[:x.size].reshape(x.shape)
+    odd[:] = x
+    np.testing.assert_allclose(ops.matmul(layout, odd, w), x @ dense, rtol=1e-5, atol=1e-5)
+
+
+def test_other_ops(np):
+    x = np.random.default_rng(2).standard_normal((5, 24)).astype(np.float32)
+    np.testing.assert_allclose(ops.unary(x, kind="tanh"), np.tanh(x), rtol=1e-5)
+    np.testing.assert_allclose(ops.binary(x, x[:1], kind="mul"), x * x[:1], rtol=1e-6)
+    np.testing.assert_allclose(ops.transpose_2d(x), x.T)
+    y = ops.masked_softmax(x, scale=2.0)
+    np.testing.assert_allclose(y.sum(1), 1, rtol=1e-5)
+    got = ops.topk(x, values=np.empty((5, 3), np.float32), index=np.empty((5, 3), np.int64))
+    np.testing.assert_array_equal(got.values, -np.sort(-x)[:, :3])
+    got = ops.layer_norm(x, mean=True, rstd=True)
+    np.testing.assert_allclose(got.mean[0], x.mean(1), atol=1e-6)
+    np.testing.assert_allclose(got.y.std(1), 1, rtol=1e-3)
+    got = ops.cross_entropy(x, np.arange(5), loss=True, dlogits=True, alpha=1.0)
+    shifted = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+    np.testing.assert_allclose(got.loss, -np.log(shifted[range(5), range(5)]), rtol=1e-5)
+    sums = ops.global_norm([x, x], norm=True)
+    np.testing.assert_allclose(sums.norm, np.sqrt(2 * (x * x).sum()), rtol=1e-5)
+    assert ops.embedding(x, np.array([4, 0, 9], np.int32)).shape == (3, 24)
+    gates = [np.zeros((5, 8), np.float32) for _ in range(4)]
+    c = np.ones((5, 8), np.float32)
+    got = ops.lstm_gates(c, **dict(zip("iufo", gates)))
+    np.testing.assert_allclose(got.c_next, 0.5 * c)
+
+
+def test_update_in_place(np):
+    p, g = np.ones(8, np.float32), np.full(8, 0.5, np.float32)
+    m, v = np.zeros(8, np.float32), np.zeros(8, np.float32)
+    ops.adam(p, g, m, v, lr=0.1)
+    np.testing.assert_allclose(p, 0.9, rtol=1e-4)
+    assert m.any() and v.any()
+    many = [[np.full(8, float(i), np.float32) for i in range(3)] for _ in range(4)]
+    for moment in many[2:]:
+        for array in moment:
+            array[:] = 0
+    ops.adam_n(*many, lr=0.1)
+    np.testing.assert_allclose([a[0] for a in many[0]], [0, 0.9, 1.9], rtol=1e-4)
+
+
+def test_buffers_need_no_numpy():
+    """array.array in, memoryview or its like out."""
+    layout = Layout.full((4, 4), 2)
+    x = memoryview(bytearray(array.array("f", range(8)).tobytes())).cast("B").cast("f", (2, 4))
+    w = memoryview(bytearray(array.array("f", [1, 0, 0, 1] * 4).tobytes())).cast("f", (4, 2, 2))
+    y = ops.matmul(layout, x, w)
+    assert memoryview(y).tolist() == [[2, 4, 2, 4], [10, 12, 10, 12]]
+    out = array.array("f", bytes(12))
+    ops.unary(array.array("f", [1, 4, 9]), y=out, kind="sqrt")
+    assert list(out) == [1, 2, 3]
+    with pytest.raises(bsk.InvalidError, match="read-only"):
+        ops.unary(array.array("f", [1, 4, 9]), y=bytes(12), kind="sqrt")
+
+
+class Foreign:
+    """An array of an unknown library, with DLPack alone."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __dlpack__(self, **more):
+        return self.inner.__dlpack__(**more)
+
+    def __dlpack_device__(self):
+        return self.inner.__dlpack_device__()
+
+
+def test_dlpack(np, data):
+    layout, x, w, dense = data
+    y = np.empty((7, 92), np.float32)
+    ops.matmul(layout, Foreign(x), Foreign(w), y=Foreign(y))
+    np.testing.assert_allclose(y, x @ dense, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(ops.matmul(layout, Foreign(x), w), x @ dense, rtol=1e-5, atol=1e-5)
+
+
+def test_plans_are_kept(np, data):
+    layout, x, w, _ = data
+    ops.clear_plans()
+    first = ops.matmul(layout, x, w)
+    for _ in range(5):
+        ops.matmul(layout, x + 1, w)
+    assert len(ops.plans()) == 1 and ops.plans()[0][0] == "matmul"
+    np.testing.assert_array_equal(ops.matmul(layout, x, w), first)
+    old, ops.MAX_PLANS = ops.MAX_PLANS, 8
+    try:
+        for n in range(1, 30):
+            ops.unary(np.zeros(n, np.float32), kind="exp")
+        assert len(ops.plans()) <= 8
+        np.testing.assert_array_equal(ops.matmul(layout, x, w), first)
+    finally:
+        ops.MAX_PLANS = old
+
+
+def test_threads(np, data):
+    layout, x, w, dense = data
+    expected, wrong = ops.matmul(layout, x, w), []
+
+    def work():
+        for _ in range(50):
+            if not np.array_equal(ops.matmul(layout, x, w), expected):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong

@@ -1,0 +1,369 @@
+"""Differentiable ops and modules, on the CPU and on a GPU where there is one."""
+
+import copy
+import io
+import pickle
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import bsk  # noqa: E402
+import bsk.torch as bt  # noqa: E402
+from bsk import Layout  # noqa: E402
+from torch import nn  # noqa: E402
+
+
+def places():
+    found = ["cpu"]
+    if torch.cuda.is_available() and any(d.backend in ("cuda", "hip") for d in bsk.devices()):
+        found.append("cuda")
+    return found
+
+
+@pytest.fixture(params=places())
+def device(request):
+    return request.param
+
+
+RAGGED = Layout.random((60, 92), (16, 8), 0.4, seed=3)
+
+
+def operands(device, dtype=torch.float64, layout=RAGGED, n=5):
+    torch.manual_seed(0)
+    make = dict(dtype=dtype, device=device, requires_grad=True)
+    return (torch.randn(n, layout.shape[0], **make),
+            torch.randn((layout.nnz, *layout.block), **make),
+            torch.randn(layout.shape[1], **make), torch.rand(layout.nnz, **make))
+
+
+def test_matmul_equals_dense(device):
+    x, w, bias, gate = operands(device)
+    dense = bt.blocks_to_dense(w, RAGGED)
+    assert torch.allclose(bt.matmul(x, w, RAGGED, bias), x @ dense + bias)
+    gated = bt.blocks_to_dense(w * gate[:, None, None], RAGGED)
+    assert torch.allclose(bt.matmul(x, w, RAGGED, gate=gate), x @ gated)
+    y = torch.randn(2, 3, 92, dtype=x.dtype, device=device)
+    assert torch.allclose(bt.matmul(y, w, RAGGED, transpose=True), y @ dense.t())
+    assert torch.allclose(bt.matmul_sampled(x, y[0, :1].expand(5, 92), RAGGED),
+                          bt.blocks_from_dense(x.t() @ y[0, :1].expand(5, 92), RAGGED))
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_gradcheck(device, transpose):
+    layout = Layout.from_mask([[1, 0, 1], [0, 1, 0]], (4, 2), (7, 5))
+    x, w, bias, gate = operands(device, layout=layout.T if transpose else layout, n=2)
+    if transpose:
+        w = torch.randn((layout.nnz, 4, 2), dtype=w.dtype, device=device, requires_grad=True)
+    inside = bt.blocks_to_dense(torch.ones_like(w), layout)
+    w = (w * bt.blocks_from_dense(inside, layout)).detach().requires_grad_()
+
+    def function(x, w, bias, gate):
+        return bt.matmul(x, w, layout, bias, gate, transpose)
+
+    assert torch.autograd.gradcheck(function, (x, w, bias, gate))
+    assert torch.autograd.gradgradcheck(function, (x, w, bias, gate))
+
+
+def test_broadcast_gradient(device):
+    """The gradient of a sum repeats one element."""
+    x, w, bias, _ = operands(device)
+    bt.matmul(x, w, RAGGED, bias).sum().backward()
+    assert torch.allclose(bias.grad, torch.full_like(bias, 5))
+    assert torch.allclose(x.grad, bt.blocks_to_dense(w, RAGGED).sum(1).expand_as(x))
+
+
+# pytorch_block_sparse's grid of linear layers: inputs, outputs, block, density; rows.
+@pytest.mark.parametrize("rows", [32, 256])
+@pytest.mark.parametrize("inputs,outputs,block,density", [
+    (4, 4, (4, 1), 0.5), (32, 32, (4, 8), 0.5), (32, 32, (32, 32), 1.0), (96, 64, (32, 32), 0.5)])
+def test_linear_trains_as_dense(device, rows, inputs, outputs, block, density):
+    """40 steps of Adam beside a dense layer times the mask: outputs, dx and dW."""
+    torch.manual_seed(1)
+    layer = bt.BlockSparseLinear(inputs, outputs, density=density, block_shape=block, seed=1,
+                                 device=device)
+    twin = bt.PseudoBlockSparseLinear(layer)
+    target = torch.randn(rows, outputs, device=device)
+    optimizers = [torch.optim.Adam(m.parameters(), lr=1e-2) for m in (layer, twin)]
+    for _ in range(40):
+        x = torch.randn(rows, inputs, device=device, requires_grad=True)
+        z = x.detach().clone().requires_grad_()
+        for m, i, o in ((layer, x, optimizers[0]), (twin, z, optimizers[1])):
+            o.zero_grad()
+            ((m(i) - target) ** 2).mean().backward()
+        assert torch.allclose(x.grad, z.grad, atol=1e-5)
+        assert torch.allclose(bt.blocks_to_dense(layer.weight.grad, layer.layout).t(),
+                              twin.weight.grad, atol=1e-5)
+        for o in optimizers:
+            o.step()
+    x = torch.randn(rows, inputs, device=device)
+    assert torch.allclose(layer(x), twin(x), atol=1e-4)
+    assert layer.layout.nnz == round(layer.layout.grid[0] * layer.layout.grid[1] * density)
+
+
+def test_from_dense_linear(device):
+    dense = nn.Linear(64, 96).to(device)
+    whole = bt.BlockSparseLinear(0, 0, density=1.0, torch_nn_linear=dense)
+    x = torch.randn(3, 64, device=device)
+    assert torch.allclose(whole(x), dense(x), atol=1e-5)
+    half = bt.BlockSparseLinear(0, 0, density=0.5, torch_nn_linear=dense, block_shape=(16, 32))
+    assert half.layout.block == (32, 16) and half.layout.nnz == 6
+    kept = bt.blocks_from_dense(dense.weight.t(), half.layout)
+    assert torch.equal(half.weight, kept)
+    every = bt.blocks_from_dense(dense.weight.t(), Layout.full((64, 96), (32, 16)))
+    best = every.flatten(1).norm(dim=1).sort(descending=True).values[:6]
+    assert torch.allclose(kept.flatten(1).norm(dim=1).sort(descending=True).values, best)
+    assert torch.equal(bt.dense_twin(half).weight, half.to_dense())
+
+
+def test_autocast(device):
+    layer = bt.BlockSparseLinear(64, 96, density=0.5, seed=2, device=device)
+    x = torch.randn(8, 64, device=device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        y = layer(x)
+    assert y.dtype == torch.bfloat16
+    assert torch.allclose(y.float(), layer(x), atol=3e-2, rtol=3e-2)
+    y.sum().backward()
+    assert layer.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types(device, dtype):
+    layer = bt.BlockSparseLinear(64, 96, density=0.5, seed=2, device=device, dtype=dtype)
+    x = torch.randn(8, 64, device=device, dtype=dtype, requires_grad=True)
+    y = layer(x)
+    y.float().sum().backward()
+    assert y.dtype == x.grad.dtype == layer.weight.grad.dtype == layer.bias.grad.dtype == dtype
+    expected = x.float() @ layer.to_dense().float().t() + layer.bias.float()
+    assert torch.allclose(y.float(), expected, atol=3e-2, rtol=3e-2)
+
+
+def test_stream(device):
+    if device == "cpu":
+        pytest.skip("streams are the GPU's")
+    layer = bt.BlockSparseLinear(512, 512, density=0.5, seed=2, device=device)
+    x = torch.randn(64, 512, device=device)
+    expected = layer(x)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(20):
+            y = layer(x * 2) / 2
+    stream.synchronize()
+    assert torch.allclose(y - layer.bias / 2, expected - layer.bias, atol=1e-4)
+
+
+def test_graph(device):
+    """A captured layer gives new results for new inputs, after its plan was forgotten as well."""
+    if device == "cpu":
+        pytest.skip("graphs are the GPU's")
+    layer = bt.BlockSparseLinear(512, 512, density=0.5, seed=2, device=device).bfloat16()
+    x = torch.randn(64, 512, device=device).bfloat16()
+    with torch.no_grad():
+        layer(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = layer(x)
+        bsk.ops.clear_plans()
+        x.copy_(torch.randn(64, 512, device=device))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(y, layer(x))
+
+
+@pytest.mark.skipif(not hasattr(torch.library, "custom_op"), reason="torch before 2.4")
+def test_compile(device):
+    layer = bt.BlockSparseLinear(64, 96, density=0.5, seed=2, device=device)
+    model = nn.Sequential(layer, nn.ReLU(), bt.BlockSparseLinear(96, 32, device=device))
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    x = torch.randn(8, 64, device=device)
+    assert torch.allclose(compiled(x), model(x), atol=1e-5)
+    compiled(x).sum().backward()
+    got = layer.weight.grad.clone()
+    model.zero_grad()
+    model(x).sum().backward()
+    assert torch.allclose(got, layer.weight.grad, atol=1e-5)
+
+
+@pytest.mark.skipif(not hasattr(torch.library, "custom_op"), reason="torch before 2.4")
+def test_opcheck():
+    from bsk.torch import functional
+    from bsk.torch._register import token_of
+    x, w, bias, gate = operands("cpu")
+    torch.library.opcheck(functional._matmul.op, (x, w, bias, gate, token_of(RAGGED), False))
+
+
+def test_state_dict_carries_the_layout(device):
+    model, other = (nn.Sequential(
+        bt.BlockSparseLinear(64, 96, density=d, seed=s, device=device), nn.Linear(96, 8).to(device))
+        for d, s in ((0.5, 1), (0.25, 2)))
+    x = torch.randn(3, 64, device=device)
+    memory = io.BytesIO()
+    torch.save(model.state_dict(), memory)
+    memory.seek(0)
+    parameter = other[0].weight
+    missing, unexpected = other.load_state_dict(torch.load(memory))
+    assert not missing and not unexpected and other[0].weight is parameter
+    assert other[0].layout == model[0].layout and torch.equal(other(x), model(x))
+    fresh = nn.Sequential(nn.Linear(64, 96), nn.Linear(96, 8)).to(device)
+    assert bt.sparsify_like(fresh, model.state_dict()) == ["0"]
+    fresh.load_state_dict(model.state_dict())
+    assert torch.equal(fresh(x), model(x))
+    with pytest.raises(RuntimeError, match="layout"):
+        other.load_state_dict({k: v for k, v in model.state_dict().items() if "layout" not in k})
+    wrong = bt.BlockSparseLinear(32, 96, device=device)
+    with pytest.raises(RuntimeError, match="64 x 96"):
+        wrong.load_state_dict(model[0].state_dict())
+
+
+def test_pickle_and_copy(device):
+    layer = bt.BlockSparseLinear(64, 96, density=0.5, seed=2, device=device)
+    x = torch.randn(3, 64, device=device)
+    for made in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(made(x), layer(x))
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD"])
+def test_pattern_optimizer(device, kind):
+    torch.manual_seed(0)
+    layer = bt.BlockSparseLinear(256, 256, density=0.5, seed=2, device=device)
+    options = {"momentum": 0.9} if kind == "SGD" else {}
+    optimizer = getattr(torch.optim, kind)(layer.parameters(), lr=1e-2, **options)
+    pattern = bt.PatternOptimizer(layer, lr=0.1)
+    pattern.attach_optimizer(optimizer)
+    x = torch.randn(8, 256, device=device)
+    layer(x).square().sum().backward()
+    optimizer.step()
+    before, old = layer.to_dense().detach(), layer.layout
+    norms = layer.weight.detach().flatten(1).norm(dim=1)
+    state = "momentum_buffer" if kind == "SGD" else "exp_avg_sq"
+    moments = optimizer.state[layer.weight][state].clone()
+    assert pattern.step() == int(0.1 * 32) == 3
+    assert layer.layout != old and layer.layout.nnz == 32
+    moved = [i for i, (a, b) in enumerate(zip(zip(*old.to_coo()), zip(*layer.layout.to_coo())))
+             if a != b]
+    assert moved == sorted(norms.argsort()[:3].tolist())
+    after = optimizer.state[layer.weight][state]
+    for slot in range(32):
+        assert torch.equal(after[slot], moments[slot] * (slot not in moved))
+    changed = (layer.to_dense() != before).reshape(8, 32, 8, 32).any(3).any(1)
+    assert int(changed.sum()) == 6
+    assert torch.allclose(layer(x), bt.dense_twin(layer)(x), atol=1e-4)
+    fresh = layer.weight[moved].detach()
+    assert len(fresh.unique()) > 1000 and float(fresh.abs().max()) <= 0.1 * float(
+        layer.weight.detach().std()) * 1.1
+
+
+def test_patcher(device):
+    def model():
+        torch.manual_seed(3)
+        return nn.ModuleDict({"query": nn.Linear(64, 64), "key": nn.Linear(64, 64, bias=False),
+                              "out": nn.Linear(64, 32)}).to(device)
+
+    patcher = bt.BlockSparseModelPatcher()
+    patched, plain = model(), model()
+    assert len(patcher.get_patchable_layers(patched)) == 3
+    patcher.add_pattern("query|key", {"density": 1.0})
+    assert patcher.patch_model(patched) == 2
+    x = torch.randn(2, 64, device=device)
+    for name in ("query", "key"):
+        assert type(patched[name]) is bt.BlockSparseLinear
+        assert torch.allclose(patched[name](x), plain[name](x), atol=1e-5)
+    assert type(patched["out"]) is nn.Linear
+    pseudo = bt.BlockSparseModelPatcher()
+    pseudo.add_pattern("query", {"density": 0.5, "pseudo_linear": True, "block_shape": (16, 16)})
+    other = model()
+    assert pseudo.patch_model(other) == 1 and other["query"].density == 0.5
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert bt.BlockSparseModelPatcher().patch_model(model()) == 0
+    assert caught
+    share = bt.BlockSparseModelPatcher()
+    share.add_pattern("query|key", {"block_shape": (8, 8)})
+    small, total = model(), sum(p.numel() for p in model().parameters())
+    share.patch_to_share(small, 0.5)
+    assert abs(sum(p.numel() for p in small.parameters()) / total - 0.5) < 0.01
+    with pytest.raises(ValueError, match="density"):
+        patcher.add_pattern("a", {"densty": 1})
+
+
+class Block(nn.Module):
+    """A small transformer block."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.attention = bt.BlockSparseAttention(width, heads,
+                                                 lambda time: Layout.local(time, 8, 16))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        x = x + self.attention(self.norms[0](x))
+        return x + self.down(torch.relu(self.up(self.norms[1](x))))
+
+
+def transformer():
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Embedding(16, 32), Block(32, 4), Block(32, 4), nn.Linear(32, 16))
+
+
+@pytest.mark.filterwarnings("ignore::bsk.StagedWarning")
+def test_transformer_trains_is_saved_and_reloaded(device):
+    model = transformer()
+    patcher = bt.BlockSparseModelPatcher()
+    patcher.add_pattern(r".*\.(q|k|v|out|up|down)", {"density": 0.25, "block_shape": (8, 8)})
+    assert patcher.patch_model(model) == 12
+    model.to(device)
+    tokens = torch.randint(16, (8, 41), device=device)
+    tokens[:, 1::2] = tokens[:, :-1:2]  # every other token repeats the one before it
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1),
+                                           tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < 0.75 * losses[0]
+    memory = io.BytesIO()
+    torch.save(model.state_dict(), memory)
+    memory.seek(0)
+    state, fresh = torch.load(memory), transformer().to(device)
+    assert len(bt.sparsify_like(fresh, state)) == 12
+    fresh.load_state_dict(state)
+    assert torch.equal(fresh(tokens), model(tokens))
+
+
+@pytest.mark.filterwarnings("ignore::bsk.StagedWarning")
+def test_attention(device):
+    torch.manual_seed(5)
+    layout = Layout.local(40, 8, 16)
+    q = torch.randn(2, 4, 40, 8, dtype=torch.float64, device=device, requires_grad=True)
+    k, v = (torch.randn(2, 2, 40, 8, dtype=torch.float64, device=device, requires_grad=True)
+            for _ in range(2))
+    i, j = torch.arange(40, device=device)[:, None], torch.arange(40, device=device)[None]
+    seen = (j <= i) & (i - j < 16)
+    s = q @ k.repeat_interleave(2, 1).transpose(-1, -2) * 8 ** -0.5
+    expected = torch.softmax(s.masked_fill(~seen, float("-inf")), -1) @ v.repeat_interleave(2, 1)
+    got = bt.attention(q, k, v, layout, causal=True, window=16)
+    assert torch.allclose(got, expected, atol=1e-6)
+    draw = torch.randn_like(got)
+    for a, b in zip(torch.autograd.grad((got * draw).sum(), (q, k, v)),
+                    torch.autograd.grad((expected * draw).sum(), (q, k, v))):
+        assert torch.allclose(a, b, atol=1e-6)
+    full = Layout.full((40, 40), 8)
+    got = bt.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.5, layout=full)
+    assert torch.isfinite(got).all()
+
+
+def test_functional_ops_on_tensors(device):
+    x = torch.randn(4, 8, device=device)
+    y = bsk.ops.bias_act(x, bias=torch.ones(8, device=device), act="relu")
+    assert y.device == x.device and torch.allclose(y, torch.relu(x + 1))
+    out = torch.empty(4, 8, device=device, dtype=torch.float16)
+    assert bsk.ops.bias_act(x, y=out) is out
+    if device != "cpu":
+        with pytest.raises(bsk.InvalidError, match="lies on"):
+            bsk.ops.bias_act(x, bias=torch.ones(8))
