@@ -48,9 +48,35 @@ static void set_half(test_list *list)
                               square(linear[o], types[t], block, 4096, 256, 0.25, (bsk_axis)axis));
 }
 
+/* What memory limits: passes over rows of 4096. */
+static void ops_rows(test_list *list, bsk_dtype dtype, int64_t count)
+{
+    static const char *const norms[] = {"layer_norm", "layer_norm_grad", "rms_norm",
+                                        "rms_norm_grad"};
+    static const char *const rows[] = {"masked_softmax", "masked_softmax_grad", "dropout"};
+    test_spec s = {.dtype = dtype, .n = count, .m = 4096, .seed = 7};
+    for (int o = 0; o < TEST_COUNT(norms); o++) {
+        s.op = norms[o];
+        s.options = OPT_GAIN | (o < 2 ? OPT_BIAS : 0) | (o % 2 ? OPT_DBIAS : OPT_SAVED);
+        test_emit(list, s);
+    }
+    test_spec r = {.dtype = dtype, .n = count, .k = 4096, .value = 0.9, .seed = 7};
+    for (int o = 0; o < TEST_COUNT(rows); o++) {
+        r.op = rows[o];
+        test_emit(list, r);
+    }
+    test_spec gelu = {.op = "unary", .dtype = dtype, .n = count, .k = 4096, .seed = 7};
+    gelu.kind = BSK_UNARY_GELU;
+    test_emit(list, gelu);
+    gelu.op = "unary_grad";
+    test_emit(list, gelu);
+}
+
 /* The dense companions at the sizes of a small language model. */
 static void set_ops(test_list *list)
 {
+    ops_rows(list, BSK_F32, 4096);
+    ops_rows(list, BSK_BF16, 4096);
     test_spec s = {.op = "bias_act",
                    .dtype = BSK_F32,
                    .n = 1024,
@@ -174,10 +200,32 @@ static void set_hopper(test_list *list)
     hopper_openai(list);
 }
 
+/* f32 data by tf32, and operands of 8 bits, beside bf16. */
+static void set_formats(test_list *list)
+{
+    static const struct {
+        bsk_dtype dtype, out;
+        bsk_precision precision;
+    } formats[] = {{BSK_BF16, BSK_BF16, BSK_PRECISION_FULL},
+                   {BSK_F32, BSK_F32, BSK_PRECISION_TF32},
+                   {BSK_F8E4M3, BSK_BF16, BSK_PRECISION_FULL}};
+    for (int f = 0; f < TEST_COUNT(formats); f++)
+        for (int axis = BSK_NC; axis <= BSK_CN; axis++)
+            for (int b = 0; b < TEST_COUNT(hopper_blocks); b++) {
+                test_spec s = square("", formats[f].dtype, hopper_blocks[b], 4096, 8192, 0.25,
+                                     (bsk_axis)axis);
+                s.out = formats[f].out;
+                s.precision = formats[f].precision;
+                emit_linear(list, s);
+            }
+}
+
 /* What memory limits, at the sizes of a large model, for GPUs: rows of bytes over time. */
 static void set_memory(test_list *list)
 {
     static const bsk_act acts[] = {BSK_ACT_RELU, BSK_ACT_GELU};
+    ops_rows(list, BSK_BF16, 32768);
+    ops_rows(list, BSK_F32, 32768);
     for (int a = 0; a < TEST_COUNT(acts); a++) {
         test_spec s = {.op = "bias_act",
                        .dtype = BSK_BF16,
@@ -214,6 +262,27 @@ static void set_memory(test_list *list)
     test_emit(list, a);
 }
 
+/* Attention of 8 heads of 64 over 4096 times: full, causal, and random patterns. */
+static void set_attention(test_list *list)
+{
+    static const char *const ops[] = {"attention", "attention_grad"};
+    static const int32_t blocks[] = {128, 64, 32, 16};
+    static const bsk_dtype types[] = {BSK_F32, BSK_BF16};
+    for (int o = 0; o < TEST_COUNT(ops); o++)
+        for (int t = 0; t < TEST_COUNT(types); t++)
+            for (int b = -2; b < TEST_COUNT(blocks); b++) {
+                test_spec s = {.op = ops[o], .dtype = types[t], .k = 4096, .m = 4096, .n = 64};
+                s.br = s.bc = blocks[b < 0 ? 0 : b];
+                s.count = 8;
+                s.options = o ? 0 : OPT_SAVED;
+                s.pattern = b < 0 ? PATTERN_FULL : PATTERN_RANDOM;
+                s.pattern_value = 0.1;
+                s.rules = b == -1 ? RULE_CAUSAL : 0;
+                s.seed = 3;
+                test_emit(list, s);
+            }
+}
+
 static void set_smoke(test_list *list)
 {
     for (int o = 0; o < TEST_COUNT(linear); o++)
@@ -232,8 +301,14 @@ static void set_smoke(test_list *list)
 static const struct {
     const char *name;
     void (*add)(test_list *list);
-} sets[] = {{"cpu", set_cpu},       {"half", set_half}, {"hopper", set_hopper},
-            {"memory", set_memory}, {"ops", set_ops},   {"smoke", set_smoke}};
+} sets[] = {{"attention", set_attention},
+            {"cpu", set_cpu},
+            {"half", set_half},
+            {"formats", set_formats},
+            {"hopper", set_hopper},
+            {"memory", set_memory},
+            {"ops", set_ops},
+            {"smoke", set_smoke}};
 
 bool bench_set(const char *name, test_list *list)
 {
@@ -247,5 +322,5 @@ bool bench_set(const char *name, test_list *list)
 
 const char *bench_set_names(void)
 {
-    return "cpu, half, hopper, memory, ops, smoke";
+    return "cpu, half, formats, hopper, memory, ops, smoke";
 }

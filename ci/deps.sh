@@ -3,6 +3,7 @@
 #   ci/deps.sh          what building and ci/demo.sh need
 #   ci/deps.sh --test   also what ci/test.sh needs
 #   ci/deps.sh --hip    also what building the HIP backend needs
+#   ci/deps.sh --python also what the tests of the Python package need
 #   ci/deps.sh --extra  what ci/test.sh does more with: a checker of OpenCL kernels, and a second
 #                       OpenCL driver for processors
 # Where everything is there already it calls neither apt nor pip.
@@ -79,11 +80,16 @@ elif [ "${1:-}" = --hip ]; then
     need clang-tools-19 command -v clang-offload-bundler-19
     need lld-19 command -v ld.lld-19
     need llvm-19 command -v llvm-config-19
+elif [ "${1:-}" = --python ]; then
+    need python3-numpy installed python3-numpy
+    need python3-pytest installed python3-pytest
+    need python3-scipy installed python3-scipy
+    need python3-torch installed python3-torch
 elif [ "${1:-}" = --extra ]; then
     need oclgrind command -v oclgrind
     need mesa-opencl-icd installed mesa-opencl-icd
 elif [ $# -gt 0 ]; then
-    echo "usage: ci/deps.sh [--test | --hip | --extra]" >&2
+    echo "usage: ci/deps.sh [--test | --hip | --python | --extra]" >&2
     exit 2
 fi
 

@@ -43,6 +43,23 @@ bsk_check() {
 
 # Small cases of every op, for drivers that take long: filters, of which some match a few.
 small_cases=(
+    'batch_norm f32 n4 k7 m9' 'batch_norm_grad f32 n4 k7 m9 dbias' 'batch_norm_infer f32 n4 k7 m9'
+    'fancy_gather f32 i32 n3 k5 m4' 'fancy_gather_grad f32 i32 n3 k5 m4'
+    'layer_norm f32 n4 m31 nc' 'layer_norm_grad f32 n4 m31 nc dbias' 'masked_softmax f32 n1'
+    'masked_softmax_grad f32 n1' 'masked_topk_softmax f32 n1 c1' 'reduce_max f32 i32 n3 k5 m4'
+    'reduce_max_grad f32 i32 n3 k5 m4' 'rectified_topk f32 n1 k1 c1'
+    'rectified_topk_grad f32 n1 k1 c1' 'rms_norm f32 n4 m31' 'rms_norm_grad f32 n4 m31'
+    'take_along f32 i32 n3 k5 m4' 'take_along_grad f32 i32 n3 k5 m4' 'topk f32 i32 n1 k1 c1'
+    'topk_grad f32 i32 n1 k1 m1 c1'
+    'add_n f32 n1' 'assign_add f32 n1' 'binary f32 n1 add' 'binary_grad f32 n1 add'
+    'cast f32 u8 n1' 'concat4 f32 n3 m5 nc' 'cwise_linear f32 n1 k32 m32 bias'
+    'cwise_linear_grad f32 n1 k32 m32 bias dbias' 'dropout f32 n1' 'filter f32 n1 special'
+    'lstm_gates f32 n3 m5 nc split bias value1' 'lstm_gates_grad f32 n3 m5 nc split bias value1'
+    'quantize f32 n1 c131' 'sparse_relu f32 n1 m1 nc' 'sparse_relu_grad f32 n1 m1 nc'
+    'split4 f32 n3 m5 nc' 'tensor_stats f32 n1 saved' 'transpose_0213 f32 n7 k5 m2 h3'
+    'transpose_2d f32 n7 k5' 'unary f32 n1 exp' 'unary_grad f32 n1 exp'
+    'adafactor f32 k1' 'adam_n f32 k1 p11' 'dense_wgrad f32 n33 k5 m7 nc' 'ema f32 k33 m17'
+    'global_norm f32 n1' 'loss_scale f32 decay value128'
     'adam f32 k33 m17' 'bias_act f32 n1 m1 nc bias' 'bias_act_grad f32 n1 m1 nc bias dbias'
     'block_gather f32 k9 m14' 'block_l2_decay f32 b8 value0.5' 'block_norm f32 b8 max'
     'block_renew f32 b8 zero' 'concrete_gate f32 n64' 'concrete_gate_grad f32 n64'
@@ -97,13 +114,13 @@ check_small_complete() {
 step_deps() {
     local more missing=0
     ci/deps.sh --test
-    for more in hip extra; do
+    for more in hip python extra; do
         ci/deps.sh --$more || {
             echo "packages of 'ci/deps.sh --$more' are not to be had: done without"
             missing=$((missing + 1))
         }
     done
-    echo "$((3 - missing)) passed, 0 failed, $missing skipped"
+    echo "$((4 - missing)) passed, 0 failed, $missing skipped"
 }
 
 step_style() { ci/style.sh; }
@@ -201,6 +218,30 @@ step_install() {
     echo "2 passed, 0 failed, 0 skipped"
 }
 
+# The Python package of the gcc build, with what Debian's Python has of NumPy, SciPy and torch.
+step_python() {
+    local python summary status=0
+    for python in /usr/bin/python3 python3; do
+        ! "$python" -c 'import numpy, pytest' 2>/dev/null || break
+        python=
+    done
+    if [ -z "$python" ]; then
+        echo "no Python with NumPy and pytest"
+        echo "0 passed, 0 failed, 1 skipped"
+        return
+    fi
+    "$python" -c 'import torch' 2>/dev/null || echo "without torch: its tests are skipped"
+    summary=$(env PYTHONPATH="$PWD/build-ci/gcc/python" PYTHONDONTWRITEBYTECODE=1 \
+        BSK_LIBRARY="$PWD/build-ci/gcc/api/libbsk.so.0" \
+        "$python" -m pytest -q -rs -p no:cacheprovider python/tests) || status=$?
+    echo "$summary"
+    number() { echo "$summary" | tail -n 1 | sed -nE "s/.*\b([0-9]+) $1.*/\1/p"; }
+    local passed failed errors skipped
+    passed=$(number passed) failed=$(number failed) errors=$(number error) skipped=$(number skipped)
+    echo "${passed:-0} passed, $((${failed:-0} + ${errors:-0})) failed, ${skipped:-0} skipped"
+    return $status
+}
+
 step_clang() {
     CC=clang setup_core clang
     meson compile -C build-ci/clang -j "$jobs"
@@ -284,8 +325,8 @@ step_valgrind() {
     "${check[@]}" "$tests/unit/test_fallback" "${modules[0]}"
 }
 
-steps=(deps style demo gcc suites support devices oclgrind rusticl install clang asan tsan no_openmp
-    reference_only fuzz valgrind)
+steps=(deps style demo gcc suites support devices oclgrind rusticl install python clang asan tsan
+    no_openmp reference_only fuzz valgrind)
 
 # --- running them ---
 
