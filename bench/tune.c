@@ -85,7 +85,7 @@ static void tune_case(tune *t, const test_spec *spec)
     for (size_t i = 0; i < backend->entry_count; i++) {
         const bsk_entry *e = &backend->entries[i];
         bsk_plan *plan = NULL;
-        if (e->op != c->about->kernel_op || e->flags & BSK_ENTRY_REFERENCE)
+        if (e->op != c->about->kernel_op || e->flags & BSK_ENTRY_REFERENCE || e->priority < 0)
             continue;
         const double ms = try_entry(t, c, e->name, &plan);
         if (ms >= 0)

@@ -20,6 +20,7 @@ static const char *const reasons[BSK_REASON_COUNT] = {
     [BSK_REFUSE_EPILOGUE] = "epilogue",
     [BSK_REFUSE_OPTION] = "option",
     [BSK_REFUSE_LIMIT] = "device limit",
+    [BSK_REFUSE_UNPROVEN] = "unproven, by name only",
 };
 
 const char *bski_reason_name(bsk_reason reason)
@@ -138,6 +139,8 @@ static bsk_reason judge(const request *r, const bsk_entry *e)
     if (v == NEUTRAL && !reason && r->fallback == BSK_FALLBACK_FORBID &&
         (e->flags & BSK_ENTRY_REFERENCE))
         return BSK_REFUSE_REFERENCE;
+    if (v == NEUTRAL && !reason && e->priority < 0)
+        return BSK_REFUSE_UNPROVEN;
     return !reason && e->accept ? e->accept(r->problem, &r->device->props) : reason;
 }
 

@@ -181,7 +181,8 @@ MMA_K32(true, true, "e5m2.e5m2")
 MMA_DEVICE uint32_t mma_tf32(float v)
 {
     const uint32_t u = __float_as_uint(v), half = 1u << 12;
-    return fabsf(v) < __uint_as_float(0x7f800000u) ? u + half : u;
+    /* The largest numbers would become infinite; a NaN may have all its bits below. */
+    return fabsf(v) < __uint_as_float(0x7f7ff000u) ? u + half : v == v ? u : 0x7fffffffu;
 }
 
 /* Two numbers rounded to 16 bits each: lo in the lower half. */

@@ -122,8 +122,9 @@ KERNEL(cast_whole, LANES)(BUF(const u8, x), BUF(u8, y), const map_arg a)
 {
     OPEN(const u8, x);
     OPEN(u8, y);
+    shape_walk w;
     NO_UNROLL
-    for (shape_walk w = shape_start(&a.shape, VEC, LANES); w.left > 0; shape_next(&w)) {
+    for (shape_start(&w, &a.shape, VEC, LANES); w.left > 0; shape_next(&w)) {
         const i32 count = run_length(a.shape.size[SHAPE_LAST], w.at[SHAPE_LAST] * VEC, VEC);
         i64 from = shape_offset(w.at, w.rank, VEC, a.x[0].stride);
         i64 to = shape_offset(w.at, w.rank, VEC, a.y.stride);

@@ -285,7 +285,8 @@ KERNEL(add_n, LANES)
     OPEN(u8, partial);
     const GLOBAL u8 *const x[ADD_TENSORS] = {x0, x1, x2, x3, x4, x5, x6, x7};
     const R alpha = NUM(a.alpha), beta = NUM(a.beta);
-    shape_walk w = shape_start(&a.shape, VEC, LANES);
+    shape_walk w;
+    shape_start(&w, &a.shape, VEC, LANES);
     NO_UNROLL
     for (; w.left > 0; shape_next(&w)) {
         const i64 run = w.at[SHAPE_LAST];

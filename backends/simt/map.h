@@ -78,7 +78,8 @@ DEVICE void NAME(map_store)(const map_arg *a, const shape_walk *w, GLOBAL u8 *y,
 /* The loop of a kernel with argument a and inputs x: runs of them in v, at place w. */
 #undef MAP_EACH
 #define MAP_EACH(inputs, body)                                                                     \
-    shape_walk w = shape_start(&a.shape, VEC, LANES);                                              \
+    shape_walk w;                                                                                  \
+    shape_start(&w, &a.shape, VEC, LANES);                                                         \
     RAW ahead[2][inputs];                                                                          \
     R v[inputs][VEC];                                                                              \
     NAME(map_fetch)(&a, x, w.at[SHAPE_LAST], inputs, ahead[0]);                                    \

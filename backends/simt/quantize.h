@@ -165,8 +165,9 @@ KERNEL(stats_parts, LANES)(BUF(const u8, x), BUF(R, part), const stats_arg a)
     UNROLL
     for (i32 k = 0; k < STATS_PARTS; k++)
         found[k] = 0;
+    shape_walk w;
     NO_UNROLL
-    for (shape_walk w = shape_start(&a.shape, VEC, LANES); w.left > 0; shape_next(&w)) {
+    for (shape_start(&w, &a.shape, VEC, LANES); w.left > 0; shape_next(&w)) {
         const i32 count = run_length(a.shape.size[SHAPE_LAST], w.at[SHAPE_LAST] * VEC, VEC);
         R v[VEC];
         NAME(view_load)(&a.x, x, shape_offset(w.at, w.rank, VEC, a.x.stride), count, v);
@@ -248,8 +249,9 @@ KERNEL(stats_squares, LANES)
     OPEN(R, part);
     const R mean = stats[STATS_MEAN], scale = NAME(stats_scale)(stats[STATS_MAX]);
     R sum = 0;
+    shape_walk w;
     NO_UNROLL
-    for (shape_walk w = shape_start(&a.shape, VEC, LANES); w.left > 0; shape_next(&w)) {
+    for (shape_start(&w, &a.shape, VEC, LANES); w.left > 0; shape_next(&w)) {
         const i32 count = run_length(a.shape.size[SHAPE_LAST], w.at[SHAPE_LAST] * VEC, VEC);
         R v[VEC];
         NAME(view_load)(&a.x, x, shape_offset(w.at, w.rank, VEC, a.x.stride), count, v);

@@ -71,18 +71,16 @@ DEVICE void shape_split(const i64 *size, i32 rank, i64 position, i64 *at)
 }
 
 /* With runs of `unit` elements. */
-DEVICE shape_walk shape_range(const shape_arg *s, i32 unit, i64 first, i64 end, i64 step)
+DEVICE void shape_range(shape_walk *w, const shape_arg *s, i32 unit, i64 first, i64 end, i64 step)
 {
-    shape_walk w;
     UNROLL
     for (i32 d = 0; d < SHAPE_RANK; d++)
-        w.size[d] = s->size[d];
-    w.size[SHAPE_LAST] = (s->size[SHAPE_LAST] + unit - 1) / unit;
-    w.rank = s->rank;
-    w.left = first < end ? (end - first - 1) / step + 1 : 0;
-    shape_split(w.size, w.rank, first, w.at);
-    shape_split(w.size, w.rank, step, w.step);
-    return w;
+        w->size[d] = s->size[d];
+    w->size[SHAPE_LAST] = (s->size[SHAPE_LAST] + unit - 1) / unit;
+    w->rank = s->rank;
+    w->left = first < end ? (end - first - 1) / step + 1 : 0;
+    shape_split(w->size, w->rank, first, w->at);
+    shape_split(w->size, w->rank, step, w->step);
 }
 
 DEVICE i64 shape_positions(const shape_arg *s, i32 unit)
@@ -95,15 +93,15 @@ DEVICE i64 shape_positions(const shape_arg *s, i32 unit)
 }
 
 /* This lane's share of all runs, as walk_begin's. */
-DEVICE shape_walk shape_start(const shape_arg *s, i32 vec, i32 lanes)
+DEVICE void shape_start(shape_walk *w, const shape_arg *s, i32 vec, i32 lanes)
 {
     const i64 total = shape_positions(s, vec);
 #if LANES == 1
     const i64 each = total / GROUPS(0), more = total % GROUPS(0);
-    return shape_range(s, vec, each * GROUP(0) + more * GROUP(0) / GROUPS(0),
-                       each * (GROUP(0) + 1) + more * (GROUP(0) + 1) / GROUPS(0), 1);
+    shape_range(w, s, vec, each * GROUP(0) + more * GROUP(0) / GROUPS(0),
+                each * (GROUP(0) + 1) + more * (GROUP(0) + 1) / GROUPS(0), 1);
 #else
-    return shape_range(s, vec, GROUP(0) * lanes + LANE, total, GROUPS(0) * lanes);
+    shape_range(w, s, vec, GROUP(0) * lanes + LANE, total, GROUPS(0) * lanes);
 #endif
 }
 

@@ -170,7 +170,8 @@ DEVICE void NAME(sums_store)(const sums_arg *a, const sums_place *p, GLOBAL R *p
         UNROLL                                                                                     \
         for (i32 e = 0; e < sums * VEC; e++)                                                       \
             sum[e / VEC][e % VEC] = 0;                                                             \
-        shape_walk w = shape_range(&a.summed, p.unit, GROUP(1) * a.share + p.lane, end, p.lanes);  \
+        shape_walk w;                                                                              \
+        shape_range(&w, &a.summed, p.unit, GROUP(1) * a.share + p.lane, end, p.lanes);             \
         NO_UNROLL                                                                                  \
         for (; w.left > 0; shape_next(&w)) {                                                       \
             const i32 count =                                                                      \

@@ -150,8 +150,9 @@ typedef enum bsk_reason {
     BSK_REFUSE_SHAPE,
     BSK_REFUSE_LAYOUT,
     BSK_REFUSE_EPILOGUE,
-    BSK_REFUSE_OPTION, /* another field of the params */
-    BSK_REFUSE_LIMIT,  /* local memory, group size, index width */
+    BSK_REFUSE_OPTION,   /* another field of the params */
+    BSK_REFUSE_LIMIT,    /* local memory, group size, index width */
+    BSK_REFUSE_UNPROVEN, /* of negative priority: chosen by name only */
     BSK_REASON_COUNT
 } bsk_reason;
 
@@ -194,7 +195,7 @@ typedef struct bsk_entry {
     uint32_t blocks; /* bsk_block_bit of each accepted size; both sides of a block must be in */
     int32_t arch_min, arch_max; /* ranks of bsk_backend.archs */
     uint32_t flags;
-    int32_t priority;  /* larger is better */
+    int32_t priority;  /* larger is better; below 0: by name only */
     int32_t alignment; /* every address must be a multiple of this many bytes; 0: of its element.
                           At most 16: what plans promise unless their options say less */
     /* Pure, no allocation. NULL accepts what the data above admits. */

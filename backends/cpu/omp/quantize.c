@@ -78,7 +78,7 @@ OMP_INLINE void quantize_row(const number_format *f, float *restrict row,
         }
         small *= unit;
         float q = v < normal ? small : bski_bits_f32(large);
-        q = (bits >= 0x7f800000u) | (q > most) ? most : q;
+        q = ((bits >= 0x7f800000u) | (q > most)) ? most : q;
         q = q < least ? 0 : q;
         q = bits > 0x7f800000u ? v : q;
         row[i] = bski_bits_f32(bski_f32_bits(q) | sign);
