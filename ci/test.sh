@@ -31,11 +31,12 @@ setup_core() {
     setup "$@" -Dcuda=disabled -Dhip=disabled -Dopencl=disabled -Dpeers=disabled
 }
 
-# bsk_check FOLDER: the conformance tests of the CPU, summed from their report.
+# bsk_check FOLDER [FILTER...]: the conformance tests of the CPU, summed from their report.
 bsk_check() {
     local report=build-ci/$1/check.json status=0
+    local filters=("${@:2}")
     # Indented, since the report's line is the one that counts.
-    build-ci/"$1"/bench/bsk check --tier quick --device cpu:0 --json "$report" |
+    build-ci/"$1"/bench/bsk check --tier quick --device cpu:0 --json "$report" "${filters[@]}" |
         sed 's/^/  /' || status=$?
     ci/sum.py check "$report"
     return $status
@@ -125,7 +126,7 @@ step_deps() {
 
 step_style() { ci/style.sh; }
 
-step_demo() { ci/demo.sh --seconds 30; }
+step_demo() { ci/demo.sh --seconds 20; }
 
 # Without what an earlier run installed, whose modules the tool would find before those it is given.
 step_gcc() {
@@ -136,7 +137,7 @@ step_gcc() {
 
 # All suites, `bsk check --tier ci` among them; the log has each program's last line.
 step_suites() {
-    meson test -C build-ci/gcc --print-errorlogs --num-processes 1
+    meson test -C build-ci/gcc --print-errorlogs --num-processes "$jobs"
     ci/sum.py meson build-ci/gcc/meson-logs/testlog.json
 }
 
@@ -273,7 +274,7 @@ step_tsan() {
 step_no_openmp() {
     CC=gcc setup_core no-openmp -Dopenmp=disabled
     meson compile -C build-ci/no-openmp -j "$jobs"
-    bsk_check no-openmp
+    bsk_check no-openmp bf16
 }
 
 step_reference_only() {
