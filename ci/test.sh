@@ -131,7 +131,8 @@ step_demo() { ci/demo.sh --seconds 20; }
 # Without what an earlier run installed, whose modules the tool would find before those it is given.
 step_gcc() {
     rm -rf build-ci/prefix
-    CC=gcc setup gcc --prefix="$PWD/build-ci/prefix" -Dsm=80,90a -Dgfx=gfx90a
+    CC=gcc setup gcc --prefix="$PWD/build-ci/prefix" -Dsm=80,90a -Dgfx=gfx90a \
+        -Dquick_kernels=true
     meson compile -C build-ci/gcc -j "$jobs"
 }
 
@@ -251,10 +252,11 @@ step_clang() {
     ci/sum.py meson build-ci/clang/meson-logs/testlog.json
 }
 
-# The address, undefined-behaviour and leak sanitizers.
+# The address, undefined-behaviour and leak sanitizers, in a build that fuzz uses as well.
 step_asan() {
-    CC=gcc setup_core asan -Dbuildtype=debugoptimized -Db_sanitize=address,undefined \
-        -Dc_args=-fno-sanitize-recover=undefined
+    CC=clang setup_core asan -Dbuildtype=debugoptimized -Dfuzz=true -Db_lundef=false \
+        -Db_sanitize=address,undefined \
+        -Dc_args='-fsanitize=fuzzer-no-link -fno-sanitize-recover=undefined'
     meson compile -C build-ci/asan -j "$jobs"
     meson test -C build-ci/asan --print-errorlogs --suite unit --timeout-multiplier 3
     ci/sum.py meson build-ci/asan/meson-logs/testlog.json
@@ -284,18 +286,15 @@ step_reference_only() {
     ci/sum.py meson build-ci/reference-only/meson-logs/testlog.json
 }
 
-# Both targets at once, half a minute each.
+# Both targets at once. The same inputs every time: longer runs with other seeds are for developers.
 step_fuzz() {
-    CC=clang setup_core fuzz -Dbuildtype=debugoptimized -Dfuzz=true -Db_lundef=false \
-        -Db_sanitize=address,undefined -Dopenmp=disabled \
-        -Dc_args='-fsanitize=fuzzer-no-link -fno-sanitize-recover=undefined'
-    meson compile -C build-ci/fuzz -j "$jobs" fuzz_plan fuzz_layout
+    [ -x build-ci/asan/tests/fuzz/fuzz_plan ] || step_asan
     local target pids=()
     for target in plan layout; do
         (
-            mkdir -p build-ci/fuzz/corpus-$target
-            cd build-ci/fuzz
-            tests/fuzz/fuzz_$target -max_total_time=30 -max_len=4096 -timeout=20 \
+            mkdir -p build-ci/asan/corpus-$target
+            cd build-ci/asan
+            tests/fuzz/fuzz_$target -seed=1 -runs=60000 -max_len=4096 -timeout=20 \
                 -rss_limit_mb=2048 -print_final_stats=1 corpus-$target >"$logs/fuzz-$target.log" 2>&1
         ) &
         pids+=($!)

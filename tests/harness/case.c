@@ -305,7 +305,8 @@ static bool case_layout(test_case *c)
 /* --- Strides ------------------------------------------------------------------------------ */
 
 /* Strides by the case's options, as far as the op allows: "ld" pads the slower of the last two axes
- * (or the group axis of blocks), "trans" swaps the order of the last two. */
+ * (or the group axis of blocks), "trans" swaps the order of the last two, "repeat" and "splat" make
+ * an input repeat its elements. */
 static void tensor_strides(const test_case *c, test_tensor *t)
 {
     bsk_tensor *d = &t->desc;
@@ -326,6 +327,12 @@ static void tensor_strides(const test_case *c, test_tensor *t)
             (rule == BSKI_DENSE_BLOCKS && i == 1 && d->rank == 4 && padded))
             stride += padded & OPT_LD8 ? 8 : 3;
     }
+    if (t->info->role != BSKI_IN || d->rank < 2)
+        return;
+    if ((c->spec.options & OPT_REPEAT) && (free_axis || rule == BSKI_UNIT_LAST))
+        d->strides[0] = 0;
+    if ((c->spec.options & OPT_SPLAT) && rule == BSKI_ANY_STRIDE)
+        d->strides[d->rank - 1] = 0;
 }
 
 /* Element offsets of all indices, -1 for the padding of edge blocks. */
@@ -528,6 +535,7 @@ static bool tensor_make(test_case *c, test_tensor *t, bool light)
     if (!t->desc.dtype)
         return true;
     tensor_strides(c, t);
+    t->zero_ok |= (c->spec.options & (OPT_REPEAT | OPT_SPLAT)) != 0; /* one number may be all */
     t->elems = 1;
     for (int i = 0; i < t->desc.rank; i++)
         t->elems *= t->desc.dims[i];

@@ -259,6 +259,27 @@ static bool case_listed(test_session *s, const test_spec *spec, const char *name
     return false;
 }
 
+/* Some cases of every op once more with inputs that repeat their elements. */
+static void cases_repeated(test_list *list)
+{
+    enum { EACH = 12, LEFT_OUT = OPT_INPLACE | OPT_TRANS };
+    const size_t count = list->count;
+    for (int32_t i = 0; test_op_at(i); i++) {
+        const char *op = test_op_at(i)->name;
+        size_t of_op = 0, seen = 0;
+        for (size_t k = 0; k < count; k++)
+            of_op += strcmp(list->specs[k].op, op) == 0;
+        const size_t step = of_op / EACH | 1;
+        for (size_t k = 0; k < count; k++) {
+            test_spec spec = list->specs[k];
+            if (strcmp(spec.op, op) || seen++ % step || (spec.options & LEFT_OUT))
+                continue;
+            spec.options |= seen / step % 2 ? OPT_REPEAT : OPT_SPLAT;
+            test_emit(list, spec);
+        }
+    }
+}
+
 static void run_cases(test_session *s, contexts *ctx)
 {
     test_list list = {.tier = s->tier};
@@ -273,6 +294,7 @@ static void run_cases(test_session *s, contexts *ctx)
     cases_norms(&list);
     cases_training(&list);
     cases_attention(&list);
+    cases_repeated(&list);
     for (size_t i = 0; i < list.count; i++) {
         char name[TEST_NAME];
         test_case *c = NULL;

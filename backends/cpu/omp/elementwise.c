@@ -226,22 +226,6 @@ OMP_LAUNCH(unary_grad)
 OMP_DECLARE(dropout);
 OMP_PREPARE_NONE(dropout)
 
-/* The mask is walked like a tensor whose elements are their own numbers. */
-static bool dropout_walk(const bsk_dropout_params *p, walk *w)
-{
-    bsk_tensor mask = p->x;
-    for (int32_t d = 0; d < mask.rank; d++)
-        if (p->shared >> d & 1)
-            mask.dims[d] = 1;
-    int64_t stride = 1;
-    for (int32_t d = mask.rank - 1; d >= 0; d--) {
-        mask.strides[d] = stride;
-        stride *= mask.dims[d];
-    }
-    const bsk_tensor *const tensors[] = {&p->y, &p->x, &mask};
-    return walk_make(w, tensors, 3);
-}
-
 OMP_ACCEPT(dropout)
 {
     const bsk_dropout_params *p = problem->params;
@@ -249,7 +233,7 @@ OMP_ACCEPT(dropout)
     (void)props;
     if (!is_narrow(&p->x) || !is_narrow(&p->y))
         return BSK_REFUSE_DTYPE;
-    return dropout_walk(p, &w) ? BSK_ACCEPT : BSK_REFUSE_STRIDE;
+    return walk_numbered(&w, &p->y, &p->x, p->shared) ? BSK_ACCEPT : BSK_REFUSE_STRIDE;
 }
 
 /* A uniform number of 24 bits is below keep if it is below this. */
@@ -277,7 +261,7 @@ OMP_LAUNCH(dropout)
     const float scale = a->keep > 0 ? (float)(1 / a->keep) : 0;
     walk w;
 
-    dropout_walk(p, &w);
+    walk_numbered(&w, &p->y, &p->x, p->shared);
     const bool stream = streams(p->y.dtype, w.rows, w.inner);
 #pragma omp parallel num_threads(queue_threads(queue))
     {

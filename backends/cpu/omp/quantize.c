@@ -7,19 +7,6 @@
 OMP_DECLARE(quantize);
 OMP_PREPARE_NONE(quantize)
 
-/* The elements' numbers are walked like a tensor. */
-static bool quantize_walk(const bsk_quantize_params *p, walk *w)
-{
-    bsk_tensor number = p->x;
-    int64_t stride = 1;
-    for (int32_t d = number.rank - 1; d >= 0; d--) {
-        number.strides[d] = stride;
-        stride *= number.dims[d];
-    }
-    const bsk_tensor *const tensors[] = {&p->y, &p->x, &number};
-    return walk_make(w, tensors, 3);
-}
-
 OMP_ACCEPT(quantize)
 {
     const bsk_quantize_params *p = problem->params;
@@ -27,7 +14,7 @@ OMP_ACCEPT(quantize)
     (void)props;
     if (!is_narrow(&p->x) || !is_narrow(&p->y))
         return BSK_REFUSE_DTYPE;
-    return quantize_walk(p, &w) ? BSK_ACCEPT : BSK_REFUSE_STRIDE;
+    return walk_numbered(&w, &p->y, &p->x, 0) ? BSK_ACCEPT : BSK_REFUSE_STRIDE;
 }
 
 /* A format in f32. Numbers from `normal` on lose the low `drop` bits of their fraction; smaller
@@ -94,7 +81,7 @@ OMP_LAUNCH(quantize)
         number_format_of(p, given ? *(const int32_t *)bsk_mem_address(a->exponent) : a->emax);
     walk w;
 
-    quantize_walk(p, &w);
+    walk_numbered(&w, &p->y, &p->x, 0);
     const bool stream = streams(p->y.dtype, w.rows, w.inner);
 #pragma omp parallel num_threads(queue_threads(queue))
     {
@@ -103,7 +90,7 @@ OMP_LAUNCH(quantize)
 #pragma omp for schedule(static) nowait
         for (int64_t i = 0; i < walk_pieces(&w); i++) {
             const walk_piece at = walk_at(&w, i);
-            row_load_f32(row, p->x.dtype, bsk_mem_address(a->x), at.at[1], at.count);
+            walk_load(&w, &at, 1, p->x.dtype, bsk_mem_address(a->x), row);
             if (p->stochastic)
                 quantize_row(&f, row,
                              random_words(a->seed, a->offset, (uint64_t)at.at[2], at.count, buffer),

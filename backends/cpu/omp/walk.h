@@ -89,6 +89,22 @@ static inline bool walk_make(walk *w, const bsk_tensor *const *tensors, int32_t 
     return walk_finish(w);
 }
 
+/* The same with a third tensor whose elements are their own numbers: of the shape of x, but 1 along
+ * the dimensions of the bits in `shared`. */
+static inline bool walk_numbered(walk *w, const bsk_tensor *y, const bsk_tensor *x, int32_t shared)
+{
+    bsk_tensor number = *x;
+    int64_t stride = 1;
+    for (int32_t d = number.rank - 1; d >= 0; d--) {
+        if (shared >> d & 1)
+            number.dims[d] = 1;
+        number.strides[d] = stride;
+        stride *= number.dims[d];
+    }
+    const bsk_tensor *const tensors[] = {y, x, &number};
+    return walk_make(w, tensors, 3);
+}
+
 /* The same where the rows are the last dimension as it is. */
 static inline void walk_lines(walk *w, const bsk_tensor *const *tensors, int32_t count)
 {
