@@ -7,7 +7,8 @@
                                             columns of backends that the build lacks are not looked at
 
 Between the markers of the file stands one row for each kernel op and one column for each backend:
-the types that its entries serve, and the architectures they are tuned for.
+the types that its entries serve, and the architectures they are tuned for. Entries that are chosen
+by name only are left out.
 """
 
 import argparse
@@ -44,14 +45,15 @@ def cell(entries):
 
 def table(info):
     backends, ops = [], []
-    for entry in info["entries"]:
+    entries = [e for e in info["entries"] if not e["by_name"]]
+    for entry in entries:
         if entry["backend"] not in backends:
             backends.append(entry["backend"])
         if entry["op"] not in ops:
             ops.append(entry["op"])
     lines = ["| op | " + " | ".join(backends) + " |", "|---" * (len(backends) + 1) + "|"]
     for op in sorted(ops):
-        row = [cell([e for e in info["entries"] if e["op"] == op and e["backend"] == b])
+        row = [cell([e for e in entries if e["op"] == op and e["backend"] == b])
                for b in backends]
         lines.append("| `" + op + "` | " + " | ".join(row) + " |")
     return "\n".join(lines)

@@ -79,7 +79,7 @@ static bsk_status layout_of_marks(const bsk_allocator *allocator, const bski_geo
                 for (int32_t j = 0; j < g->grid_cols; j++) {
                     if (!m.col[j])
                         continue;
-                    if (pass) {
+                    if (pass && slot < nnz) {
                         w.slot_row[slot] = i;
                         w.slot_col[slot] = j;
                     }
@@ -89,6 +89,9 @@ static bsk_status layout_of_marks(const bsk_allocator *allocator, const bski_geo
             if (pass)
                 w.head_start[h + 1] = slot;
         }
+        if (pass && slot != nnz)
+            status = bski_diag_set(diag, BSK_E_INVALID,
+                                   "visible must answer the same when it is asked again");
         nnz = slot;
     }
     bski_table_free(allocator, m.col);

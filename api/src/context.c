@@ -494,6 +494,7 @@ bsk_status bsk_context_entry(const bsk_context *context, size_t index, bsk_entry
             .dtypes = e->dtypes,
             .blocks = e->blocks,
             .reference = (e->flags & BSK_ENTRY_REFERENCE) != 0,
+            .by_name = e->priority < 0,
         };
         return info_write("bsk_context_entry: info", info, &full, sizeof(full));
     }

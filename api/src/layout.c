@@ -1,5 +1,5 @@
-/* The public functions of bsk/layout.h and bsk/patterns.h: they check handles and pointers, and turn
- * the layout core's diagnosis into a status and a message. */
+/* The public functions of bsk/layout.h and bsk/patterns.h: they check handles and pointers, and
+ * turn the layout core's diagnosis into a status and a message. */
 #include <string.h>
 
 #include "api/src/internal.h"
@@ -72,110 +72,67 @@ static bsk_status setup_read(setup *s, const char *function, const bsk_context *
     return layout_report(function, bski_geometry_set(&s->geometry, &full, &s->diag), &s->diag);
 }
 
+/* The rest of a constructor: by a function of the layout core, with the arguments of its own. */
+#define BUILD(core, ...)                                                                           \
+    do {                                                                                           \
+        setup s_;                                                                                  \
+        REQUIRE_RESULT(layout);                                                                    \
+        BSKI_TRY(setup_read(&s_, __func__, context, params));                                      \
+        return layout_report(                                                                      \
+            __func__, core(s_.allocator, &s_.geometry, s_.order, __VA_ARGS__, layout, &s_.diag),   \
+            &s_.diag);                                                                             \
+    } while (0)
+
 bsk_status bsk_layout_from_mask(bsk_context *context, const bsk_layout_params *params,
                                 const uint8_t *mask, bsk_layout **layout)
 {
-    REQUIRE_RESULT(layout);
-    setup s;
-    bsk_status status = setup_read(&s, __func__, context, params);
-    if (status != BSK_OK)
-        return status;
-    status = bski_layout_from_mask(s.allocator, &s.geometry, s.order, mask, layout, &s.diag);
-    return layout_report(__func__, status, &s.diag);
+    BUILD(bski_layout_from_mask, mask);
 }
 
 bsk_status bsk_layout_from_coo(bsk_context *context, const bsk_layout_params *params, int64_t count,
                                const int32_t *head, const int32_t *row, const int32_t *col,
                                bsk_layout **layout)
 {
-    REQUIRE_RESULT(layout);
-    setup s;
-    bsk_status status = setup_read(&s, __func__, context, params);
-    if (status != BSK_OK)
-        return status;
-    status = bski_layout_from_coo(s.allocator, &s.geometry, s.order, count, head, row, col, layout,
-                                  &s.diag);
-    return layout_report(__func__, status, &s.diag);
+    BUILD(bski_layout_from_coo, count, head, row, col);
 }
 
 bsk_status bsk_layout_from_bsr(bsk_context *context, const bsk_layout_params *params,
                                const int64_t *row_start, const int32_t *col, const int32_t *slot,
                                bsk_layout **layout)
 {
-    REQUIRE_RESULT(layout);
-    setup s;
-    bsk_status status = setup_read(&s, __func__, context, params);
-    if (status != BSK_OK)
-        return status;
-    status = bski_layout_from_lists(s.allocator, &s.geometry, s.order, false, row_start, col, slot,
-                                    layout, &s.diag);
-    return layout_report(__func__, status, &s.diag);
+    BUILD(bski_layout_from_lists, false, row_start, col, slot);
 }
 
 bsk_status bsk_layout_from_csc(bsk_context *context, const bsk_layout_params *params,
                                const int64_t *col_start, const int32_t *row, const int32_t *slot,
                                bsk_layout **layout)
 {
-    REQUIRE_RESULT(layout);
-    setup s;
-    bsk_status status = setup_read(&s, __func__, context, params);
-    if (status != BSK_OK)
-        return status;
-    status = bski_layout_from_lists(s.allocator, &s.geometry, s.order, true, col_start, row, slot,
-                                    layout, &s.diag);
-    return layout_report(__func__, status, &s.diag);
+    BUILD(bski_layout_from_lists, true, col_start, row, slot);
 }
 
 bsk_status bsk_layout_from_dense(bsk_context *context, const bsk_layout_params *params,
                                  const bsk_tensor *desc, const void *data, bsk_norm norm,
                                  double threshold, int64_t keep, bsk_layout **layout)
 {
-    REQUIRE_RESULT(layout);
-    setup s;
-    bsk_status status = setup_read(&s, __func__, context, params);
-    if (status != BSK_OK)
-        return status;
-    status = bski_layout_from_dense(s.allocator, &s.geometry, s.order, desc, data, norm, threshold,
-                                    keep, layout, &s.diag);
-    return layout_report(__func__, status, &s.diag);
+    BUILD(bski_layout_from_dense, desc, data, norm, threshold, keep);
 }
 
 bsk_status bsk_layout_random(bsk_context *context, const bsk_layout_params *params, double density,
                              uint64_t seed, bsk_layout **layout)
 {
-    REQUIRE_RESULT(layout);
-    setup s;
-    bsk_status status = setup_read(&s, __func__, context, params);
-    if (status != BSK_OK)
-        return status;
-    status = bski_layout_random(s.allocator, &s.geometry, s.order, density, seed, layout, &s.diag);
-    return layout_report(__func__, status, &s.diag);
+    BUILD(bski_layout_random, density, seed);
 }
 
 bsk_status bsk_layout_barabasi_albert(bsk_context *context, const bsk_layout_params *params,
                                       int32_t m, uint64_t seed, bsk_layout **layout)
 {
-    REQUIRE_RESULT(layout);
-    setup s;
-    bsk_status status = setup_read(&s, __func__, context, params);
-    if (status != BSK_OK)
-        return status;
-    status =
-        bski_layout_barabasi_albert(s.allocator, &s.geometry, s.order, m, seed, layout, &s.diag);
-    return layout_report(__func__, status, &s.diag);
+    BUILD(bski_layout_barabasi_albert, m, seed);
 }
 
 bsk_status bsk_layout_watts_strogatz(bsk_context *context, const bsk_layout_params *params,
                                      int32_t k, double p, uint64_t seed, bsk_layout **layout)
 {
-    REQUIRE_RESULT(layout);
-    setup s;
-    bsk_status status = setup_read(&s, __func__, context, params);
-    if (status != BSK_OK)
-        return status;
-    status =
-        bski_layout_watts_strogatz(s.allocator, &s.geometry, s.order, k, p, seed, layout, &s.diag);
-    return layout_report(__func__, status, &s.diag);
+    BUILD(bski_layout_watts_strogatz, k, p, seed);
 }
 
 bsk_status bsk_layout_deserialize(bsk_context *context, const void *data, size_t bytes,
@@ -189,132 +146,71 @@ bsk_status bsk_layout_deserialize(bsk_context *context, const void *data, size_t
     return layout_report(__func__, status, &diag);
 }
 
-/* --- attention patterns: bsk/patterns.h ---------------------------------------------------------- */
+/* --- attention patterns: bsk/patterns.h --------------------------------------------------------- */
 
 bsk_status bsk_layout_causal(bsk_context *context, const bsk_layout_params *params, int64_t shift,
                              bsk_layout **layout)
 {
-    REQUIRE_RESULT(layout);
-    setup s;
-    bsk_status status = setup_read(&s, __func__, context, params);
-    if (status == BSK_OK)
-        status = layout_report(
-            __func__, bski_layout_causal(s.allocator, &s.geometry, s.order, shift, layout, &s.diag),
-            &s.diag);
-    return status;
+    BUILD(bski_layout_causal, shift);
 }
 
 bsk_status bsk_layout_local(bsk_context *context, const bsk_layout_params *params, int64_t window,
                             int64_t shift, bsk_layout **layout)
 {
-    REQUIRE_RESULT(layout);
-    setup s;
-    bsk_status status = setup_read(&s, __func__, context, params);
-    if (status == BSK_OK)
-        status = layout_report(
-            __func__,
-            bski_layout_local(s.allocator, &s.geometry, s.order, 0, window, shift, layout, &s.diag),
-            &s.diag);
-    return status;
+    BUILD(bski_layout_local, 0, window, shift);
 }
 
 bsk_status bsk_layout_sink_local(bsk_context *context, const bsk_layout_params *params,
                                  int64_t sink, int64_t window, int64_t shift, bsk_layout **layout)
 {
-    REQUIRE_RESULT(layout);
-    setup s;
-    bsk_status status = setup_read(&s, __func__, context, params);
-    if (status == BSK_OK)
-        status = layout_report(__func__,
-                               bski_layout_local(s.allocator, &s.geometry, s.order, sink, window,
-                                                 shift, layout, &s.diag),
-                               &s.diag);
-    return status;
+    BUILD(bski_layout_local, sink, window, shift);
 }
 
 bsk_status bsk_layout_strided(bsk_context *context, const bsk_layout_params *params, int64_t stride,
                               bsk_layout **layout)
 {
-    REQUIRE_RESULT(layout);
-    setup s;
-    bsk_status status = setup_read(&s, __func__, context, params);
-    if (status == BSK_OK)
-        status = layout_report(
-            __func__,
-            bski_layout_strided(s.allocator, &s.geometry, s.order, stride, layout, &s.diag),
-            &s.diag);
-    return status;
+    BUILD(bski_layout_strided, stride);
 }
 
 bsk_status bsk_layout_sliding(bsk_context *context, const bsk_layout_params *params, int32_t blocks,
                               int32_t causal, bsk_layout **layout)
 {
-    REQUIRE_RESULT(layout);
-    setup s;
-    bsk_status status = setup_read(&s, __func__, context, params);
-    if (status == BSK_OK)
-        status = layout_report(
-            __func__,
-            bski_layout_sliding(s.allocator, &s.geometry, s.order, blocks, causal, layout, &s.diag),
-            &s.diag);
-    return status;
+    BUILD(bski_layout_sliding, blocks, causal);
 }
+
+/* Reads the struct that describes a pattern into `full`. */
+#define READ_PATTERN(type)                                                                         \
+    type full;                                                                                     \
+    REQUIRE_RESULT(layout);                                                                        \
+    REQUIRE(pattern);                                                                              \
+    BSKI_TRY(bski_struct_read(#type, pattern, sizeof full, &full))
 
 bsk_status bsk_layout_fixed(bsk_context *context, const bsk_layout_params *params,
                             const bsk_fixed_pattern *pattern, bsk_layout **layout)
 {
-    REQUIRE_RESULT(layout);
-    setup s;
-    bsk_status status = setup_read(&s, __func__, context, params);
-    bsk_fixed_pattern full = {0};
-    if (status == BSK_OK)
-        status = pattern ? bski_struct_read("bsk_fixed_pattern", pattern, sizeof full, &full)
-                         : null_argument(__func__, "pattern");
-    if (status == BSK_OK)
-        status = layout_report(
-            __func__, bski_layout_fixed(s.allocator, &s.geometry, s.order, &full, layout, &s.diag),
-            &s.diag);
-    return status;
-}
-
-/* bigbird, longformer and variable. */
-static bsk_status layout_global(const char *function, const bsk_context *context,
-                                const bsk_layout_params *params, bski_global_kind kind,
-                                const bsk_global_pattern *pattern, bsk_layout **layout)
-{
-    setup s;
-    bsk_global_pattern full;
-    if (!layout)
-        return null_argument(function, "layout");
-    *layout = NULL;
-    bsk_status status = setup_read(&s, function, context, params);
-    if (status == BSK_OK)
-        status = pattern ? bski_struct_read("bsk_global_pattern", pattern, sizeof full, &full)
-                         : null_argument(function, "pattern");
-    if (status == BSK_OK)
-        status = layout_report(
-            function,
-            bski_layout_global(s.allocator, &s.geometry, s.order, kind, &full, layout, &s.diag),
-            &s.diag);
-    return status;
+    READ_PATTERN(bsk_fixed_pattern);
+    BUILD(bski_layout_fixed, &full);
 }
 
 bsk_status bsk_layout_bigbird(bsk_context *context, const bsk_layout_params *params,
                               const bsk_global_pattern *pattern, bsk_layout **layout)
 {
-    return layout_global(__func__, context, params, BSKI_BIGBIRD, pattern, layout);
+    READ_PATTERN(bsk_global_pattern);
+    BUILD(bski_layout_global, BSKI_BIGBIRD, &full);
 }
 
 bsk_status bsk_layout_longformer(bsk_context *context, const bsk_layout_params *params,
                                  const bsk_global_pattern *pattern, bsk_layout **layout)
 {
-    return layout_global(__func__, context, params, BSKI_LONGFORMER, pattern, layout);
+    READ_PATTERN(bsk_global_pattern);
+    BUILD(bski_layout_global, BSKI_LONGFORMER, &full);
 }
 
 bsk_status bsk_layout_variable(bsk_context *context, const bsk_layout_params *params,
                                const bsk_global_pattern *pattern, bsk_layout **layout)
 {
-    return layout_global(__func__, context, params, BSKI_VARIABLE, pattern, layout);
+    READ_PATTERN(bsk_global_pattern);
+    BUILD(bski_layout_global, BSKI_VARIABLE, &full);
 }
 
 int bsk_conv_visible(void *user, int32_t head, int64_t row, int64_t col)
@@ -329,55 +225,36 @@ int bsk_deconv_visible(void *user, int32_t head, int64_t row, int64_t col)
     return bski_conv_visible(user, true, row, col);
 }
 
-static bsk_status layout_conv(const char *function, const bsk_context *context,
-                              const bsk_layout_params *params, bool turned,
-                              const bsk_conv_pattern *pattern, bsk_layout **layout)
+static bsk_status conv_make(const bsk_allocator *allocator, const bski_geometry *geometry,
+                            bsk_order order, bool turned, bsk_conv_pattern *pattern,
+                            bsk_layout **layout, bski_diag *diag)
 {
-    setup s;
-    bsk_conv_pattern full;
-    if (!layout)
-        return null_argument(function, "layout");
-    *layout = NULL;
-    bsk_status status = setup_read(&s, function, context, params);
-    if (status == BSK_OK)
-        status = pattern ? bski_struct_read("bsk_conv_pattern", pattern, sizeof full, &full)
-                         : null_argument(function, "pattern");
-    if (status != BSK_OK)
-        return status;
-    status = bski_conv_check(&s.geometry, &full, turned, &s.diag);
-    if (status == BSK_OK)
-        status = bski_layout_from_elements(s.allocator, &s.geometry, s.order,
-                                           turned ? bsk_deconv_visible : bsk_conv_visible, &full,
-                                           layout, &s.diag);
-    return layout_report(function, status, &s.diag);
+    BSKI_TRY(bski_conv_check(geometry, pattern, turned, diag));
+    return bski_layout_from_elements(allocator, geometry, order,
+                                     turned ? bsk_deconv_visible : bsk_conv_visible, pattern,
+                                     layout, diag);
 }
 
 bsk_status bsk_layout_conv(bsk_context *context, const bsk_layout_params *params,
                            const bsk_conv_pattern *pattern, bsk_layout **layout)
 {
-    return layout_conv(__func__, context, params, false, pattern, layout);
+    READ_PATTERN(bsk_conv_pattern);
+    BUILD(conv_make, false, &full);
 }
 
 bsk_status bsk_layout_deconv(bsk_context *context, const bsk_layout_params *params,
                              const bsk_conv_pattern *pattern, bsk_layout **layout)
 {
-    return layout_conv(__func__, context, params, true, pattern, layout);
+    READ_PATTERN(bsk_conv_pattern);
+    BUILD(conv_make, true, &full);
 }
 
 bsk_status bsk_layout_from_elements(bsk_context *context, const bsk_layout_params *params,
                                     bsk_element_fn visible, void *user, bsk_layout **layout)
 {
     REQUIRE_RESULT(layout);
-    setup s;
-    bsk_status status = setup_read(&s, __func__, context, params);
-    if (status == BSK_OK && !visible)
-        status = null_argument(__func__, "visible");
-    if (status == BSK_OK)
-        status = layout_report(__func__,
-                               bski_layout_from_elements(s.allocator, &s.geometry, s.order, visible,
-                                                         user, layout, &s.diag),
-                               &s.diag);
-    return status;
+    REQUIRE(visible);
+    BUILD(bski_layout_from_elements, visible, user);
 }
 
 bsk_status bsk_layout_element_bits(const bsk_layout *layout, bsk_element_fn visible, void *user,

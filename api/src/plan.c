@@ -510,12 +510,17 @@ static bool views_meet(const bsk_tensor *x, size_t x_bytes, const bsk_mem *mx, c
     return shift < wx || shift + wy > pitch;
 }
 
+/* Where a view begins, in a number that tells those in one memory apart. */
+static uintptr_t place_of(const bsk_mem *m)
+{
+    return (uintptr_t)m->handle + m->offset;
+}
+
 static bool same_view(const bsk_tensor *x, const bsk_mem *mx, const bsk_tensor *y,
                       const bsk_mem *my)
 {
-    return mx->kind == my->kind &&
-           (uintptr_t)mx->handle + mx->offset == (uintptr_t)my->handle + my->offset &&
-           x->dtype == y->dtype && !memcmp(x->dims, y->dims, sizeof(x->dims)) &&
+    return mx->kind == my->kind && place_of(mx) == place_of(my) && x->dtype == y->dtype &&
+           !memcmp(x->dims, y->dims, sizeof(x->dims)) &&
            !memcmp(x->strides, y->strides, sizeof(x->strides));
 }
 
@@ -528,30 +533,83 @@ static int view_count(const bsk_plan *plan, int i)
     return plan->op->args[i].list ? plan->pairs : 1;
 }
 
-/* Compares view v of output o with all that it has not been compared with. */
-static bsk_status check_output(const bsk_plan *plan, const void *args, const bsk_mem *packed, int o,
-                               int v)
+/* Whether a view of output o and one of argument i overlap in a way that the op does not allow. */
+static bool views_clash(const bsk_plan *plan, int o, const bsk_mem *mo, int i, const bsk_mem *mi)
 {
     const bski_op_info *op = plan->op;
-    const size_t image = packed ? plan->prepared.packed_bytes : 0;
     const bsk_tensor *out = bski_arg_tensor(op, plan->params, o);
-    const bsk_mem *mo = arg_views(&op->args[o], args) + v;
-    if (packed && views_meet(out, plan->extents[o], mo, &image_bytes, image, packed))
-        return bski_fail(BSK_E_INVALID, "%s: args.%s overlaps args.packed", op->name,
-                         op->args[o].name);
+    const bsk_tensor *in = bski_arg_tensor(op, plan->params, i);
+    return views_meet(out, plan->extents[o], mo, in, plan->extents[i], mi) &&
+           !(op->args[o].alias & 1u << i && same_view(out, mo, in, mi));
+}
+
+typedef struct place {
+    uintptr_t at; /* place_of */
+    int view;
+} place;
+
+/* Views of a long list are compared with all others in groups of so many. */
+enum { MAX_PLACES = 512 };
+
+/* By address. Runs do not allocate, as qsort may. */
+static void places_sort(place *p, int count)
+{
+    for (int gap = count / 2; gap > 0; gap /= 2)
+        for (int i = gap; i < count; i++) {
+            const place moved = p[i];
+            int to = i;
+            for (; to >= gap && p[to - gap].at > moved.at; to -= gap)
+                p[to] = p[to - gap];
+            p[to] = moved;
+        }
+}
+
+/* The first of some places in order whose view of so many bytes reaches beyond an address. */
+static int places_find(const place *p, int count, size_t bytes, uintptr_t at)
+{
+    int low = 0;
+    while (low < count) {
+        const int middle = low + (count - low) / 2;
+        if (p[middle].at + bytes > at)
+            count = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* Compares views of output o, from number `first` on, with all that they have not been compared
+ * with. */
+static bsk_status check_output(const bsk_plan *plan, const void *args, const bsk_mem *packed, int o,
+                               int first)
+{
+    const bski_op_info *op = plan->op;
+    const bsk_tensor *out = bski_arg_tensor(op, plan->params, o);
+    const bsk_mem *mo = arg_views(&op->args[o], args);
+    const size_t image = packed ? plan->prepared.packed_bytes : 0;
+    const int left = view_count(plan, o) - first, count = left < MAX_PLACES ? left : MAX_PLACES;
+    place places[MAX_PLACES];
+    for (int k = 0; k < count; k++) {
+        if (packed &&
+            views_meet(out, plan->extents[o], &mo[first + k], &image_bytes, image, packed))
+            return bski_fail(BSK_E_INVALID, "%s: args.%s overlaps args.packed", op->name,
+                             op->args[o].name);
+        places[k] = (place){place_of(&mo[first + k]), first + k};
+    }
+    places_sort(places, count);
     for (int i = 0; i < op->arg_count; i++) {
         if (!plan->extents[i] || (op->args[i].role != BSKI_IN && i < o) ||
             (packed && i == BSKI_PACKED))
             continue;
-        const bsk_tensor *in = bski_arg_tensor(op, plan->params, i);
         const bsk_mem *mi = arg_views(&op->args[i], args);
-        for (int p = i == o ? v + 1 : 0; p < view_count(plan, i); p++) {
-            if (!views_meet(out, plan->extents[o], mo, in, plan->extents[i], &mi[p]))
-                continue;
-            if (op->args[o].alias & 1u << i && same_view(out, mo, in, &mi[p]))
-                continue;
-            return bski_fail(BSK_E_INVALID, "%s: args.%s overlaps args.%s", op->name,
-                             op->args[o].name, op->args[i].name);
+        for (int p = i == o ? first : 0; p < view_count(plan, i); p++) {
+            const uintptr_t at = place_of(&mi[p]);
+            for (int k = places_find(places, count, plan->extents[o], at);
+                 k < count && places[k].at < at + plan->extents[i]; k++)
+                if (!(i == o && p <= places[k].view) &&
+                    views_clash(plan, o, &mo[places[k].view], i, &mi[p]))
+                    return bski_fail(BSK_E_INVALID, "%s: args.%s overlaps args.%s", op->name,
+                                     op->args[o].name, op->args[i].name);
         }
     }
     return BSK_OK;
@@ -562,9 +620,9 @@ static bsk_status check_overlap(const bsk_plan *plan, const void *args, const bs
 {
     const bski_op_info *op = plan->op;
     for (int o = 0; o < op->arg_count; o++)
-        for (int v = 0; v < view_count(plan, o); v++)
+        for (int64_t v = 0; v < view_count(plan, o); v += MAX_PLACES)
             if (op->args[o].role != BSKI_IN && plan->extents[o])
-                BSKI_TRY(check_output(plan, args, packed, o, v));
+                BSKI_TRY(check_output(plan, args, packed, o, (int)v));
     return BSK_OK;
 }
 

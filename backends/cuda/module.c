@@ -4,19 +4,10 @@
 #include <backends/cuda/cuda.h>
 
 /* Families are declared as often as they have entries. */
-#define CUDA_FUNCTIONS(family)                                                                     \
-    bsk_reason cuda_##family##_accept(const bsk_problem *problem, const bsk_device_props *props);  \
-    double cuda_##family##_seconds(const bsk_problem *problem, const bsk_device_props *props);     \
-    bsk_status cuda_##family##_prepare(void *device, bsk_prepared *prepared);                      \
-    bsk_status cuda_##family##_launch(const bsk_prepared *prepared, void *queue,                   \
-                                      const void *args);                                           \
-    void cuda_##family##_release(void *device, bsk_prepared *prepared);
 #define CUDA_ENTRY(name, op, family, types, blocks, arch_min, arch_max, priority)                  \
     CUDA_FUNCTIONS(family)
 #define CUDA_PACKED_ENTRY(name, op, family, types, blocks, arch_min, arch_max, priority)           \
-    CUDA_FUNCTIONS(family)                                                                         \
-    bsk_status cuda_##family##_pack(const bsk_prepared *prepared, void *queue, bsk_mem s,          \
-                                    bsk_mem packed);
+    CUDA_PACKED_FUNCTIONS(family)
 #define SIMT_ENTRY(op, OP, types)                                                                  \
     bsk_reason simt_##op##_accept(const bsk_problem *problem, const bsk_device_props *props);      \
     bsk_status simt_##op##_prepare(void *device, bsk_prepared *prepared);                          \

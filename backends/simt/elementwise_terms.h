@@ -44,7 +44,7 @@ DEVICE R NAME(binary_slope)(i32 kind, i32 of_x, R x, R y)
     if (kind == BINARY_MUL)
         return of_x ? y : x;
     if (kind == BINARY_DIV)
-        return of_x ? 1 / y : -x / (y * y);
+        return of_x ? 1 / y : -(x / y) / y;
     if ((kind == BINARY_MAX) == (of_x != 0))
         return NAME(larger_share)(x, y);
     return NAME(larger_share)(y, x);

@@ -11,15 +11,10 @@ static i64 grad_runs(const simt_device *d, bsk_dtype type)
     return simt_vec(d, type) == 8 ? 2 : 4;
 }
 
-static i64 num(const bsk_prepared *prepared, double v)
-{
-    return bski_simt_num(prepared->problem->dtype, v);
-}
-
 /* 1 / count as an argument; sums over nothing stay 0. */
 static i64 inverse_of(const bsk_prepared *prepared, i64 count)
 {
-    return num(prepared, count > 0 ? 1 / (double)count : 0);
+    return simt_num(prepared, count > 0 ? 1 / (double)count : 0);
 }
 
 /* Lanes for `runs` runs, of which each holds `held`. */
@@ -96,8 +91,8 @@ static bsk_status sums_finish(const bsk_prepared *prepared, void *queue, i64 fea
     const simt_device *d = queue_device(queue);
     const norm_finish_arg arg = {.features = features,
                                  .shares = shares,
-                                 .alpha = num(prepared, alpha),
-                                 .beta = num(prepared, beta)};
+                                 .alpha = simt_num(prepared, alpha),
+                                 .beta = simt_num(prepared, beta)};
     const i64 groups = bski_ceil_div(features, d->wide ? 1 : FINISH_COLS);
     return LAUNCH(FINISH, bski_simt_groups_most(d, groups, 16), second.kind == BSK_MEM_NULL ? 1 : 2,
                   arg, partial, first, second);
@@ -150,7 +145,7 @@ SIMT_LAUNCH(layer_norm)
         .x_col = p->x.strides[feature],
         .y_row = p->y.strides[1 - feature],
         .y_col = p->y.strides[feature],
-        .eps = num(prepared, p->eps),
+        .eps = simt_num(prepared, p->eps),
         .inverse = inverse_of(prepared, count),
         .rms = p->rms,
         .relu = p->relu,
@@ -202,7 +197,9 @@ static bool layer_of(const simt_device *d, const bsk_layer_norm_grad_params *p, 
     l->count = l->features / p->segments;
     l->lanes = lanes_for(d, simt_runs(l->count, vec), held);
     l->parts = simt_lanes(d) / l->lanes;
-    l->fits = l->inner == l->feature && segments_fit(d, type, l->count, held);
+    /* segments are an axis of the packed form's grid, of which devices take that many groups */
+    l->fits = l->inner == l->feature && p->segments <= UINT16_MAX &&
+              segments_fit(d, type, l->count, held);
     /* all groups at once, each with a few rows for every lane */
     const i64 most = bski_ceil_div(l->rows, (i64)4 * l->parts);
     const i64 wanted = bski_ceil_div(bski_simt_groups_most(d, INT32_MAX, 2), p->segments);
@@ -353,21 +350,6 @@ static sums_plan channel_sums(const simt_device *d, const bsk_tensor *x)
     return sums_of(d, x->dtype, channels_inner(x), x->dims[1], x->dims[0], x->dims[2]);
 }
 
-/* As bski_simt_vector for [N, C, S]. */
-static bool channels_vector(const simt_device *d, bsk_dtype type, const bsk_tensor *t, bsk_mem mem,
-                            int inner)
-{
-    if (t->dtype == BSK_NONE)
-        return true;
-    if (t->dims[inner] > 1 && t->strides[inner] != 1)
-        return false;
-    bool vector = d->wide || simt_aligned(mem);
-    for (int i = 0; i < 3; i++)
-        vector &=
-            i == inner || d->wide || t->dims[i] <= 1 || t->strides[i] % simt_vec(d, type) == 0;
-    return vector;
-}
-
 static batch_norm_arg batch_of(const bsk_prepared *prepared, const bsk_tensor *main, double eps)
 {
     const bool by_col = channels_inner(main);
@@ -375,7 +357,7 @@ static batch_norm_arg batch_of(const bsk_prepared *prepared, const bsk_tensor *m
         .outer = main->dims[0],
         .middle = main->dims[by_col ? 2 : 1],
         .cols = main->dims[by_col ? 1 : 2],
-        .eps = num(prepared, eps),
+        .eps = simt_num(prepared, eps),
         .inverse = inverse_of(prepared, main->dims[0] * main->dims[2]),
         .by_col = by_col,
     };
@@ -402,8 +384,8 @@ static bsk_status batch_apply(const bsk_prepared *prepared, void *queue, int ker
     arg.y_middle = p->y.strides[middle];
     arg.y_col = p->y.strides[inner];
     arg.y_type = (i32)p->y.dtype;
-    arg.x_vector = channels_vector(d, p->x.dtype, &p->x, a->x, inner);
-    arg.y_vector = channels_vector(d, p->x.dtype, &p->y, a->y, inner);
+    arg.x_vector = bski_simt_vector(d, p->x.dtype, &p->x, a->x, inner);
+    arg.y_vector = bski_simt_vector(d, p->x.dtype, &p->y, a->y, inner);
     return LAUNCH(kernel, batch_groups(prepared, d, &arg), 1, arg, a->x, a->mean, a->var,
                   mem_of(&p->gain, a->gain), mem_of(&p->bias, a->bias), a->y);
 }
@@ -440,7 +422,7 @@ SIMT_LAUNCH(batch_norm)
     sums.dy_outer = p->x.strides[0];
     sums.dy_feature = p->x.strides[1];
     sums.dy_inner = p->x.strides[2];
-    sums.dy_vector = channels_vector(d, p->x.dtype, &p->x, a->x, s.by_cols ? 1 : 2);
+    sums.dy_vector = bski_simt_vector(d, p->x.dtype, &p->x, a->x, s.by_cols ? 1 : 2);
     for (int pass = 0; pass < 2; pass++) {
         sums.what = pass ? SUM_SQUARES : SUM_PLAIN;
         TRY(LAUNCH(s.by_cols ? SUMS_COLS : SUMS_ROWS, s.across, s.shares, sums, a->x, mem_none(),
@@ -526,11 +508,11 @@ static bsk_status batch_sums(const bsk_prepared *prepared, void *queue, const ba
     sums.x_outer = p->x.strides[0];
     sums.x_feature = p->x.strides[1];
     sums.x_inner = p->x.strides[2];
-    sums.eps = num(prepared, p->eps);
+    sums.eps = simt_num(prepared, p->eps);
     sums.what = SUM_BATCH;
     sums.x_type = (i32)p->x.dtype;
-    sums.dy_vector = channels_vector(d, p->dy.dtype, &p->dy, a->dy, inner);
-    sums.x_vector = channels_vector(d, p->dy.dtype, &p->x, a->x, inner);
+    sums.dy_vector = bski_simt_vector(d, p->dy.dtype, &p->dy, a->dy, inner);
+    sums.x_vector = bski_simt_vector(d, p->dy.dtype, &p->x, a->x, inner);
     return LAUNCH(s->by_cols ? SUMS_COLS : SUMS_ROWS, s->across, s->shares, sums, a->dy, a->x,
                   a->mean, a->var, mem_none(), mem_none(), partial);
 }
@@ -572,9 +554,9 @@ SIMT_LAUNCH(batch_norm_grad)
     arg.y_col = p->dx.strides[inner];
     arg.x_type = (i32)p->x.dtype;
     arg.y_type = (i32)p->dx.dtype;
-    arg.dy_vector = channels_vector(d, p->dy.dtype, &p->dy, a->dy, inner);
-    arg.x_vector = channels_vector(d, p->dy.dtype, &p->x, a->x, inner);
-    arg.y_vector = channels_vector(d, p->dy.dtype, &p->dx, a->dx, inner);
+    arg.dy_vector = bski_simt_vector(d, p->dy.dtype, &p->dy, a->dy, inner);
+    arg.x_vector = bski_simt_vector(d, p->dy.dtype, &p->x, a->x, inner);
+    arg.y_vector = bski_simt_vector(d, p->dy.dtype, &p->dx, a->dx, inner);
     return LAUNCH(OWN, batch_groups(prepared, d, &arg), 1, arg, a->dy, a->x, a->mean, a->var,
                   mem_of(&p->gain, a->gain), moves ? total : mem_none(), a->dx);
 }

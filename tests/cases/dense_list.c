@@ -65,6 +65,13 @@ static void list_binary(test_list *list)
                     if (r < 2)
                         test_emit(list, s);
                 }
+    for (int r = 0; r < TEST_COUNT(repeats); r++) {
+        test_spec s = {.op = "binary_grad", .dtype = BSK_F32, .kind = BSK_BINARY_DIV};
+        set_shape(&s, 2);
+        s.count = repeats[r];
+        s.options = OPT_GAIN;
+        test_emit(list, s);
+    }
 }
 
 static void list_unary(test_list *list)
@@ -641,6 +648,13 @@ static void list_statistics(test_list *list)
                 if (i != 3)
                     test_emit(list, s);
             }
+    for (int i = 0; i < 2; i++) {
+        test_spec s = {.op = "tensor_stats", .dtype = i ? BSK_BF16 : BSK_F32};
+        set_shape(&s, 2);
+        s.options = OPT_GAIN | OPT_SAVED;
+        s.value = i;
+        test_emit(list, s);
+    }
 }
 
 static void list_quantize(test_list *list)

@@ -58,14 +58,12 @@ static void read_field(FILE *f, golden *g, bool attr)
     for (int i = 0; i < count; i++) {
         if (strcmp(fields[i].name, name))
             continue;
-        const int32_t v32 = (int32_t)v;
-        const int64_t v64 = (int64_t)v;
         if (fields[i].kind == BSKI_F64)
             memcpy(base + fields[i].offset, &v, sizeof v);
         else if (fields[i].kind == BSKI_I32)
-            memcpy(base + fields[i].offset, &v32, sizeof v32);
+            memcpy(base + fields[i].offset, &(int32_t){(int32_t)v}, sizeof(int32_t));
         else
-            memcpy(base + fields[i].offset, &v64, sizeof v64);
+            memcpy(base + fields[i].offset, &(int64_t){(int64_t)v}, sizeof(int64_t));
         return;
     }
     fprintf(stderr, "%s has no field %s\n", g->op->name, name);

@@ -680,6 +680,51 @@ static void test_allocator(void)
     CHECK(status == BSK_OK && tries > 8);
 }
 
+/* Long lists: every pair of views is compared, wherever both stand. */
+static void test_list_overlap(const bsk_device *device)
+{
+    enum { COUNT = 1300, LISTS = 4, SIZE = 2 };
+    static const char *const names[LISTS] = {"param", "grad", "m", "v"};
+    static const struct {
+        int list, view, other, place, off; /* view `view` is put `off` elements into the other */
+    } rows[] = {
+        {0, 3, 0, 900, 0},    {0, 1299, 0, 0, 1},  {0, 600, 1, 511, 0},
+        {1, 512, 0, 1298, 1}, {2, 1100, 3, 7, 0},  {3, 1299, 3, 5, 0},
+        {3, 0, 1, 1299, 1},   {2, 700, 2, 701, 0}, {1, 1024, 2, 512, 0},
+    };
+    static float memory[COUNT * LISTS * SIZE];
+    static bsk_mem views[LISTS][COUNT];
+    bsk_adam_n_params p = BSK_INIT(bsk_adam_n_params);
+    bsk_adam_n_args a = BSK_INIT(bsk_adam_n_args);
+    bsk_plan *plan = NULL;
+    bsk_queue *queue = NULL;
+    p.pairs = COUNT;
+    p.param = p.grad = p.m = p.v = bsk_tensor_1d(BSK_F32, SIZE);
+    a.step = 1;
+    a.param = views[0];
+    a.grad = views[1];
+    a.m = views[2];
+    a.v = views[3];
+    for (int l = 0; l < LISTS; l++)
+        for (int i = 0; i < COUNT; i++) /* neither forwards nor backwards */
+            views[l][i] = bsk_host_ptr(memory + (i * 7 % COUNT * LISTS + l) * SIZE);
+    CHECK_OK(bsk_adam_n_plan(device, &p, NULL, &plan));
+    CHECK_OK(bsk_queue_create(device, &queue));
+    CHECK_OK(bsk_adam_n_run(plan, queue, &a));
+    for (size_t r = 0; r < UNIT_COUNT(rows); r++) {
+        bsk_mem *moved = &views[rows[r].list][rows[r].view], before = *moved;
+        moved->handle = (float *)views[rows[r].other][rows[r].place].handle + rows[r].off;
+        CHECK_ERROR(bsk_adam_n_run(plan, queue, &a), BSK_E_INVALID, names[rows[r].list]);
+        *moved = before;
+    }
+    /* two gradients may be one */
+    views[1][4] = views[1][1200];
+    CHECK_OK(bsk_adam_n_run(plan, queue, &a));
+    CHECK_OK(bsk_queue_sync(queue));
+    bsk_queue_destroy(&queue);
+    bsk_plan_destroy(&plan);
+}
+
 int main(void)
 {
     test_status();
@@ -702,6 +747,7 @@ int main(void)
     test_choice(device);
     test_max_arch();
     test_plans(device);
+    test_list_overlap(device);
     test_layout_lifetime(context, device);
     bsk_context_destroy(&context);
     test_allocator();

@@ -254,6 +254,7 @@ static void test_choice(const char *path)
         {"fake:0", NULL, "-bias_act_f32_f?", BSK_FALLBACK_FORBID, ""},
         {"fake:0", NULL, "-bias_act_f32_f?", BSK_FALLBACK_DEVICE, ""},
         {"fake:0", "f1", "+bias_act_f32_f2", BSK_FALLBACK_DEVICE, ""},
+        {"fake:0", NULL, "+*_unproven", BSK_FALLBACK_FORBID, "bias_act_f32_unproven"},
         {"fake:0", NULL, "-bias_act_*,+ref_bias_act", BSK_FALLBACK_ALLOW, "ref_bias_act"},
     };
     for (size_t i = 0; i < UNIT_COUNT(rows); i++)
@@ -273,6 +274,20 @@ static void test_choice(const char *path)
             bsk_context_destroy(&context);
         }
     fake_check_clean(fake);
+}
+
+/* Entries say whether they wait to be named. */
+static void test_by_name(const char *path)
+{
+    bsk_context *context = context_in(path, NULL);
+    bsk_entry_info e = BSK_INIT(bsk_entry_info);
+    int waiting = 0;
+    for (size_t i = 0; bsk_context_entry(context, i, &e) == BSK_OK; i++) {
+        waiting += e.by_name != 0;
+        CHECK((e.by_name != 0) == !strcmp(e.name, "bias_act_f32_unproven"));
+    }
+    CHECK(waiting == 1);
+    bsk_context_destroy(&context);
 }
 
 /* What a plan says of itself is what its entry states. */
@@ -470,6 +485,7 @@ int main(int argc, char **argv)
     test_refused(argv + 2);
     test_probe_and_open(directory.path);
     test_choice(directory.path);
+    test_by_name(directory.path);
     test_plan_info(directory.path);
     test_faults(directory.path);
     test_allocator(directory.path);

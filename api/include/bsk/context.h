@@ -114,6 +114,8 @@ typedef struct bsk_entry_info {
     uint32_t blocks;     /* bits 3 to 7 for block sizes 8 to 128, bit 0 for all others; 0: any */
     int32_t reference;   /* nonzero: defines the op, never chosen under BSK_FALLBACK_FORBID
                           * unless it is named */
+    int32_t by_name;     /* nonzero: has not passed the checks on a device yet, and is chosen only
+                          * where it is named */
 } bsk_entry_info;
 
 /* Enumerates entries: index from 0; INVALID past the end. */

@@ -108,7 +108,8 @@ BSK_API bsk_status bsk_layout_deconv(bsk_context *context, const bsk_layout_para
 
 /* --- Masks inside blocks --- */
 
-/* Whether query row sees key col; called for elements inside the matrix only. */
+/* Whether query row sees key col; called for elements inside the matrix only, and for some more than
+ * once: its answers must not change. */
 typedef int (*bsk_element_fn)(void *user, int32_t head, int64_t row, int64_t col);
 
 /* The elements of conv and deconv; user is the bsk_conv_pattern, which must be valid. */

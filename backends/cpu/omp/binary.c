@@ -3,24 +3,7 @@
 
 /* --- binary ----------------------------------------------------------------------------------- */
 
-OMP_DECLARE(binary);
-OMP_PREPARE_NONE(binary)
-
-static bool binary_walk(const bsk_binary_params *p, walk *w)
-{
-    const bsk_tensor *const tensors[] = {&p->z, &p->x, &p->y};
-    return walk_make(w, tensors, 3);
-}
-
-OMP_ACCEPT(binary)
-{
-    const bsk_binary_params *p = problem->params;
-    walk w;
-    (void)props;
-    if (!is_narrow(&p->x) || !is_narrow(&p->y) || !is_narrow(&p->z))
-        return BSK_REFUSE_DTYPE;
-    return binary_walk(p, &w) ? BSK_ACCEPT : BSK_REFUSE_STRIDE;
-}
+OMP_WALK(binary, &p->z, &p->x, &p->y)
 
 /* NaN if either is. */
 OMP_INLINE float larger_of(float x, float y)
@@ -305,24 +288,7 @@ OMP_LAUNCH(binary_grad)
 
 /* --- add_n ------------------------------------------------------------------------------------ */
 
-OMP_DECLARE(add_n);
-OMP_PREPARE_NONE(add_n)
-
-static bool add_n_walk(const bsk_add_n_params *p, walk *w)
-{
-    const bsk_tensor *const tensors[] = {&p->y, &p->x};
-    return walk_make(w, tensors, 2);
-}
-
-OMP_ACCEPT(add_n)
-{
-    const bsk_add_n_params *p = problem->params;
-    walk w;
-    (void)props;
-    if (!is_narrow(&p->x) || !is_narrow(&p->y))
-        return BSK_REFUSE_DTYPE;
-    return add_n_walk(p, &w) ? BSK_ACCEPT : BSK_REFUSE_STRIDE;
-}
+OMP_WALK(add_n, &p->y, &p->x)
 
 OMP_LAUNCH(add_n)
 {
@@ -355,24 +321,7 @@ OMP_LAUNCH(add_n)
 
 /* --- filter ----------------------------------------------------------------------------------- */
 
-OMP_DECLARE(filter);
-OMP_PREPARE_NONE(filter)
-
-static bool filter_walk(const bsk_filter_params *p, walk *w)
-{
-    const bsk_tensor *const tensors[] = {&p->y, &p->x};
-    return walk_make(w, tensors, 2);
-}
-
-OMP_ACCEPT(filter)
-{
-    const bsk_filter_params *p = problem->params;
-    walk w;
-    (void)props;
-    if (!is_narrow(&p->x) || !is_narrow(&p->y))
-        return BSK_REFUSE_DTYPE;
-    return filter_walk(p, &w) ? BSK_ACCEPT : BSK_REFUSE_STRIDE;
-}
+OMP_WALK(filter, &p->y, &p->x)
 
 static void filter_row(const bsk_filter_params *p, const bsk_filter_args *a, float *row,
                        int64_t count)

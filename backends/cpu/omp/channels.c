@@ -77,6 +77,23 @@ static bsk_status channels_prepare(bsk_prepared *prepared, const bsk_tensor *t, 
     return BSK_OK;
 }
 
+/* Accept and prepare of an entry with these tensors of its params p, the first of which is there. */
+#define CHANNELS_ENTRY(op, sums, first, ...)                                                       \
+    OMP_DECLARE(op);                                                                               \
+    OMP_ACCEPT(op)                                                                                 \
+    {                                                                                              \
+        const bsk_##op##_params *p = problem->params;                                              \
+        const bsk_tensor *const tensors[] = {first, __VA_ARGS__};                                  \
+        (void)props;                                                                               \
+        return channels_accept(tensors, (int)(sizeof tensors / sizeof *tensors));                  \
+    }                                                                                              \
+    OMP_PREPARE(op)                                                                                \
+    {                                                                                              \
+        const bsk_##op##_params *p = prepared->problem->params;                                    \
+        (void)device;                                                                              \
+        return channels_prepare(prepared, first, sums);                                            \
+    }
+
 static channel_work work_of(const channels *v, bsk_mem mem)
 {
     float *base = bsk_mem_address(mem);
@@ -181,22 +198,7 @@ static void channel_moments(const channels *v, const channel_work *w, int64_t c,
     *var = total > 0 ? (float)(square / total) : 0;
 }
 
-OMP_DECLARE(batch_norm);
-
-OMP_ACCEPT(batch_norm)
-{
-    const bsk_batch_norm_params *p = problem->params;
-    const bsk_tensor *const tensors[] = {&p->x, &p->y};
-    (void)props;
-    return channels_accept(tensors, 2);
-}
-
-OMP_PREPARE(batch_norm)
-{
-    (void)device;
-    return channels_prepare(prepared,
-                            &((const bsk_batch_norm_params *)prepared->problem->params)->x, true);
-}
+CHANNELS_ENTRY(batch_norm, true, &p->x, &p->y)
 
 OMP_LAUNCH(batch_norm)
 {
@@ -233,22 +235,7 @@ OMP_LAUNCH(batch_norm)
     return BSK_OK;
 }
 
-OMP_DECLARE(batch_norm_infer);
-
-OMP_ACCEPT(batch_norm_infer)
-{
-    const bsk_batch_norm_infer_params *p = problem->params;
-    const bsk_tensor *const tensors[] = {&p->x, &p->y};
-    (void)props;
-    return channels_accept(tensors, 2);
-}
-
-OMP_PREPARE(batch_norm_infer)
-{
-    (void)device;
-    return channels_prepare(
-        prepared, &((const bsk_batch_norm_infer_params *)prepared->problem->params)->x, false);
-}
+CHANNELS_ENTRY(batch_norm_infer, false, &p->x, &p->y)
 
 OMP_LAUNCH(batch_norm_infer)
 {
@@ -289,22 +276,7 @@ static void linear_coefficients(const channel_work *w, int64_t c, float gain, fl
     w->vector[SHIFT][c] = bias_first ? 0 : bias;
 }
 
-OMP_DECLARE(cwise_linear);
-
-OMP_ACCEPT(cwise_linear)
-{
-    const bsk_cwise_linear_params *p = problem->params;
-    const bsk_tensor *const tensors[] = {&p->x, &p->y};
-    (void)props;
-    return channels_accept(tensors, 2);
-}
-
-OMP_PREPARE(cwise_linear)
-{
-    (void)device;
-    return channels_prepare(
-        prepared, &((const bsk_cwise_linear_params *)prepared->problem->params)->x, false);
-}
+CHANNELS_ENTRY(cwise_linear, false, &p->x, &p->y)
 
 OMP_LAUNCH(cwise_linear)
 {
@@ -431,22 +403,7 @@ static void vector_blend(bsk_dtype type, bsk_mem mem, int64_t c, double alpha, d
         to[c] = (float)(alpha * value + (beta != 0 ? beta * (double)to[c] : 0));
 }
 
-OMP_DECLARE(cwise_linear_grad);
-
-OMP_ACCEPT(cwise_linear_grad)
-{
-    const bsk_cwise_linear_grad_params *p = problem->params;
-    const bsk_tensor *const tensors[] = {&p->dy, &p->x, &p->dx};
-    (void)props;
-    return channels_accept(tensors, 3);
-}
-
-OMP_PREPARE(cwise_linear_grad)
-{
-    (void)device;
-    return channels_prepare(
-        prepared, &((const bsk_cwise_linear_grad_params *)prepared->problem->params)->dy, true);
-}
+CHANNELS_ENTRY(cwise_linear_grad, true, &p->dy, &p->x, &p->dx)
 
 OMP_LAUNCH(cwise_linear_grad)
 {
@@ -485,22 +442,7 @@ OMP_LAUNCH(cwise_linear_grad)
     return BSK_OK;
 }
 
-OMP_DECLARE(batch_norm_grad);
-
-OMP_ACCEPT(batch_norm_grad)
-{
-    const bsk_batch_norm_grad_params *p = problem->params;
-    const bsk_tensor *const tensors[] = {&p->dy, &p->x, &p->dx};
-    (void)props;
-    return channels_accept(tensors, 3);
-}
-
-OMP_PREPARE(batch_norm_grad)
-{
-    (void)device;
-    return channels_prepare(
-        prepared, &((const bsk_batch_norm_grad_params *)prepared->problem->params)->dy, true);
-}
+CHANNELS_ENTRY(batch_norm_grad, true, &p->dy, &p->x, &p->dx)
 
 OMP_LAUNCH(batch_norm_grad)
 {

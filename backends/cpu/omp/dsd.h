@@ -165,9 +165,11 @@ static int64_t FN(pieces_list)(const FN(dsd) * d, FN(band) * band, FN(piece) * p
             next->slot = slot;
             next->skip = (int32_t)band->skip;
             next->entry = band->list;
-            next->s = d->expand ? NULL
-                                : (const T *)(const void *)band->s + slot * size +
-                                      band->row * d->stride_i + band->skip * d->stride_j;
+            /* there is no S where its packed form is given */
+            next->s = d->expand || !band->s
+                          ? NULL
+                          : (const T *)(const void *)band->s + slot * size +
+                                band->row * d->stride_i + band->skip * d->stride_j;
             band->skip += next->depth;
             if (band->skip < depth)
                 continue;
@@ -365,7 +367,8 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
 #endif
 
     if (FN(s_groups)(d) > 1) {
-        s += (size_t)(member / d->t->heads * d->p->s.strides[0]) * type_size(d->p->s.dtype);
+        const int64_t group_first = member / d->t->heads * d->p->s.strides[0];
+        s = s ? s + (size_t)group_first * type_size(d->p->s.dtype) : NULL;
         image = member / d->t->heads * d->image_size;
     }
     for (int64_t block = first; block < last; block++) {

@@ -123,24 +123,7 @@ static void unary_output_slope_row(bsk_unary_kind kind, float c, float *row, int
     }
 }
 
-static bool unary_walk(const bsk_unary_params *p, walk *w)
-{
-    const bsk_tensor *const tensors[] = {&p->y, &p->x};
-    return walk_make(w, tensors, 2);
-}
-
-OMP_DECLARE(unary);
-OMP_PREPARE_NONE(unary)
-
-OMP_ACCEPT(unary)
-{
-    const bsk_unary_params *p = problem->params;
-    walk w;
-    (void)props;
-    if (!is_narrow(&p->x) || !is_narrow(&p->y))
-        return BSK_REFUSE_DTYPE;
-    return unary_walk(p, &w) ? BSK_ACCEPT : BSK_REFUSE_STRIDE;
-}
+OMP_WALK(unary, &p->y, &p->x)
 
 OMP_LAUNCH(unary)
 {
@@ -167,24 +150,7 @@ OMP_LAUNCH(unary)
     return BSK_OK;
 }
 
-OMP_DECLARE(unary_grad);
-OMP_PREPARE_NONE(unary_grad)
-
-static bool unary_grad_walk(const bsk_unary_grad_params *p, walk *w)
-{
-    const bsk_tensor *const tensors[] = {&p->dx, &p->dy, &p->x, &p->y};
-    return walk_make(w, tensors, 4);
-}
-
-OMP_ACCEPT(unary_grad)
-{
-    const bsk_unary_grad_params *p = problem->params;
-    walk w;
-    (void)props;
-    if (!is_narrow(&p->dy) || !is_narrow(&p->dx) || !is_narrow(&p->x) || !is_narrow(&p->y))
-        return BSK_REFUSE_DTYPE;
-    return unary_grad_walk(p, &w) ? BSK_ACCEPT : BSK_REFUSE_STRIDE;
-}
+OMP_WALK(unary_grad, &p->dx, &p->dy, &p->x, &p->y)
 
 OMP_LAUNCH(unary_grad)
 {

@@ -30,13 +30,14 @@ static gate_at gate_of(const gate_set *s, const act_shape *shape, int gate, int6
                      row_at(s->merged, shape, outer, inner)};
 }
 
-/* The contiguous axis of some matrices and a set of gates, or -1. */
-static int32_t cell_axis(const bsk_tensor *const *tensors, int count)
+/* Whether matrices and sets of gates are served, and their contiguous axis. */
+static bsk_reason cell_axis(const bsk_tensor *const *tensors, int count, int32_t *axis)
 {
+    *axis = common_axis(tensors, count);
     for (int i = 0; i < count; i++)
         if (!is_narrow(tensors[i]))
-            return -1;
-    return common_axis(tensors, count);
+            return BSK_REFUSE_DTYPE;
+    return *axis < 0 ? BSK_REFUSE_STRIDE : BSK_ACCEPT;
 }
 
 /* Activated gates of a piece of a row, padding included. */
@@ -71,17 +72,18 @@ static void cell_load(cell *v, const gate_set *s, const act_shape *shape, const 
 OMP_DECLARE(lstm_gates);
 OMP_PREPARE_NONE(lstm_gates)
 
-static int32_t lstm_axis(const bsk_lstm_gates_params *p)
+static bsk_reason lstm_axis(const bsk_lstm_gates_params *p, int32_t *axis)
 {
     const bsk_tensor *const tensors[] = {&p->c, &p->c_next, &p->h_next, &p->gates,
                                          &p->i, &p->u,      &p->f,      &p->o};
-    return cell_axis(tensors, 8);
+    return cell_axis(tensors, 8, axis);
 }
 
 OMP_ACCEPT(lstm_gates)
 {
+    int32_t axis;
     (void)props;
-    return lstm_axis(problem->params) < 0 ? BSK_REFUSE_STRIDE : BSK_ACCEPT;
+    return lstm_axis(problem->params, &axis);
 }
 
 OMP_LAUNCH(lstm_gates)
@@ -90,7 +92,9 @@ OMP_LAUNCH(lstm_gates)
     const bsk_lstm_gates_args *a = args;
     const gate_set gates = {
         &p->gates, {&p->i, &p->u, &p->f, &p->o}, a->gates, {a->i, a->u, a->f, a->o}};
-    const act_shape s = act_shape_of(&p->c, p->axis, lstm_axis(p));
+    int32_t axis;
+    lstm_axis(p, &axis);
+    const act_shape s = act_shape_of(&p->c, p->axis, axis);
     const float *bias = p->bias.dtype != BSK_NONE ? bsk_mem_address(a->bias) : NULL;
     const int64_t parts = bski_ceil_div(s.inner, CHUNK);
 
@@ -123,18 +127,19 @@ OMP_LAUNCH(lstm_gates)
 OMP_DECLARE(lstm_gates_grad);
 OMP_PREPARE_NONE(lstm_gates_grad)
 
-static int32_t lstm_grad_axis(const bsk_lstm_gates_grad_params *p)
+static bsk_reason lstm_grad_axis(const bsk_lstm_gates_grad_params *p, int32_t *axis)
 {
     const bsk_tensor *const tensors[] = {&p->c,  &p->dh, &p->dc_next, &p->dc, &p->gates,
                                          &p->i,  &p->u,  &p->f,       &p->o,  &p->dgates,
                                          &p->di, &p->du, &p->df,      &p->do_};
-    return cell_axis(tensors, 14);
+    return cell_axis(tensors, 14, axis);
 }
 
 OMP_ACCEPT(lstm_gates_grad)
 {
+    int32_t axis;
     (void)props;
-    return lstm_grad_axis(problem->params) < 0 ? BSK_REFUSE_STRIDE : BSK_ACCEPT;
+    return lstm_grad_axis(problem->params, &axis);
 }
 
 /* The gates become their gradients, d, the gradient of c_next, that of c. */
@@ -163,7 +168,9 @@ OMP_LAUNCH(lstm_gates_grad)
         &p->gates, {&p->i, &p->u, &p->f, &p->o}, a->gates, {a->i, a->u, a->f, a->o}};
     const gate_set dgates = {
         &p->dgates, {&p->di, &p->du, &p->df, &p->do_}, a->dgates, {a->di, a->du, a->df, a->do_}};
-    const act_shape s = act_shape_of(&p->c, p->axis, lstm_grad_axis(p));
+    int32_t axis;
+    lstm_grad_axis(p, &axis);
+    const act_shape s = act_shape_of(&p->c, p->axis, axis);
     const float *bias = p->bias.dtype != BSK_NONE ? bsk_mem_address(a->bias) : NULL;
     const int64_t parts = bski_ceil_div(s.inner, CHUNK);
 

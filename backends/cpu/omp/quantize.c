@@ -159,9 +159,14 @@ static piece_stats stats_of(float *restrict row, int64_t count, float saturate, 
     }
     row_pad(row, count, 0);
     s.max = row_max(row, count, 0);
-    s.mean = (double)row_sum(row, count) / (double)count;
-    row_pad(row, count, (float)s.mean);
-    s.square = (double)row_square(row, count, (float)s.mean);
+    /* about 1 at most, so that neither sums nor squares leave the range of f32 */
+    const int e = s.max > 0 && s.max < INFINITY ? (int)max_i64(ilogbf(s.max), -126) : 0;
+    const float scale = ldexpf(1, -e);
+    EACH_VECTOR(i, count) store_f32(row + i, scale * load_f32(row + i));
+    const double mean = (double)row_sum(row, count) / (double)count;
+    row_pad(row, count, (float)mean);
+    s.mean = ldexp(mean, e);
+    s.square = ldexp((double)row_square(row, count, (float)mean), 2 * e);
     return s;
 }
 

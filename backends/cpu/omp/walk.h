@@ -123,6 +123,33 @@ static inline void walk_lines(walk *w, const bsk_tensor *const *tensors, int32_t
         w->rows *= w->dims[d];
 }
 
+/* Accepts what can be walked in f32. */
+static inline bsk_reason walk_accept(walk *w, const bsk_tensor *const *tensors, int32_t count)
+{
+    const bool walks = walk_make(w, tensors, count);
+    for (int32_t t = 0; t < count; t++)
+        if (!is_narrow(tensors[t]))
+            return BSK_REFUSE_DTYPE;
+    return walks ? BSK_ACCEPT : BSK_REFUSE_STRIDE;
+}
+
+/* An entry that walks over these tensors of its params p, the output first, and needs no workspace;
+ * op_walk makes the walk. */
+#define OMP_WALK(op, ...)                                                                          \
+    static bsk_reason op##_walk(const bsk_##op##_params *p, walk *w)                               \
+    {                                                                                              \
+        const bsk_tensor *const tensors[] = {__VA_ARGS__};                                         \
+        return walk_accept(w, tensors, (int32_t)(sizeof tensors / sizeof *tensors));               \
+    }                                                                                              \
+    OMP_DECLARE(op);                                                                               \
+    OMP_PREPARE_NONE(op)                                                                           \
+    OMP_ACCEPT(op)                                                                                 \
+    {                                                                                              \
+        walk w;                                                                                    \
+        (void)props;                                                                               \
+        return op##_walk(problem->params, &w);                                                     \
+    }
+
 /* Where row number `row` begins in each tensor. */
 static inline void walk_row(const walk *w, int64_t row, int64_t at[WALK_TENSORS])
 {

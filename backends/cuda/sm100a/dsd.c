@@ -5,7 +5,7 @@
 #include <backends/cuda/sm80/dsd_host.h>
 #include <backends/cuda/tensor_map.h>
 
-FAMILY(sm100a_dsd_tcgen05)
+CUDA_FUNCTIONS(sm100a_dsd_tcgen05)
 
 enum { THREADS = 128, STEP = 16, SWIZZLE = 128 };
 
@@ -81,7 +81,7 @@ bsk_reason cuda_sm100a_dsd_tcgen05_accept(const bsk_problem *problem, const bsk_
 
 double cuda_sm100a_dsd_tcgen05_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
-    return bski_dsd80_mma_seconds(problem, props, tcgen05_rows);
+    return bski_dsd80_seconds(problem, props, tcgen05_rows);
 }
 
 static bsk_status plan_fill(void *device, bsk_prepared *prepared, tcgen05_plan *plan)
@@ -91,7 +91,7 @@ static bsk_status plan_fill(void *device, bsk_prepared *prepared, tcgen05_plan *
     plan->s = blocks_tensor(prepared->problem);
     plan->b = dense_tensor(prepared->problem);
     TRY(bski_cuda_encoder_find(d->host, &plan->encoder));
-    return bski_dsd80_mma_prepare(device, &plan->lists, tcgen05_rows);
+    return bski_dsd80_prepare(device, &plan->lists, tcgen05_rows);
 }
 
 bsk_status cuda_sm100a_dsd_tcgen05_prepare(void *device, bsk_prepared *prepared)
@@ -116,7 +116,7 @@ bsk_status cuda_sm100a_dsd_tcgen05_launch(const bsk_prepared *prepared, void *qu
     dsd_maps maps;
     TRY(bski_cuda_tensor_map(host, &plan->encoder, &plan->s, bsk_mem_address(from->s), &maps.s));
     TRY(bski_cuda_tensor_map(host, &plan->encoder, &plan->b, bsk_mem_address(from->b), &maps.b));
-    return bski_dsd80_mma_launch_with(&plan->lists, queue, args, THREADS, &maps);
+    return bski_dsd80_launch_with(&plan->lists, queue, args, THREADS, &maps);
 }
 
 void cuda_sm100a_dsd_tcgen05_release(void *device, bsk_prepared *prepared)
@@ -125,7 +125,7 @@ void cuda_sm100a_dsd_tcgen05_release(void *device, bsk_prepared *prepared)
     tcgen05_plan *plan = prepared->state;
     if (!plan)
         return;
-    bski_dsd80_plan_free(d, &plan->lists);
+    bski_dsd80_release(d, &plan->lists);
     host_drop(d->host, plan);
     prepared->state = NULL;
 }

@@ -5,8 +5,7 @@
 
 #include <backends/cuda/sm80/dsd_host.h>
 
-FAMILY(sm80_dsd_mma)
-FAMILY(sm80_dsd_narrow)
+CUDA_FUNCTIONS(sm80_dsd_narrow)
 
 /* --- Kernels --- */
 
@@ -54,22 +53,10 @@ NARROW_KERNELS(NARROW_DECLARE)
 extern const char sm80_dsd_narrow_finish[];
 
 #define MMA_ROW(features, columns, type, dtype)                                                    \
-    {sm80_dsd_mma_##features##_##type,                                                             \
-     "sm80_dsd_mma_" #features "_" #type,                                                          \
-     dtype,                                                                                        \
-     features,                                                                                     \
-     columns,                                                                                      \
-     STAGE_BYTES(features, columns),                                                               \
-     MMA_STAGES},
+    KERNEL_ROW(sm80_dsd_mma_##features##_##type, dtype, features, columns, MMA_STAGES)
 static const kernel_row mma_rows[] = {MMA_KERNELS(MMA_ROW){0}};
 #define NARROW_ROW(features, columns, type, dtype, stages)                                         \
-    {sm80_dsd_narrow_##features##_##columns##_##type,                                              \
-     "sm80_dsd_narrow_" #features "_" #columns "_" #type,                                          \
-     dtype,                                                                                        \
-     features,                                                                                     \
-     columns,                                                                                      \
-     STAGE_BYTES(features, columns),                                                               \
-     stages},
+    KERNEL_ROW(sm80_dsd_narrow_##features##_##columns##_##type, dtype, features, columns, stages)
 static const kernel_row narrow_rows[] = {NARROW_KERNELS(NARROW_ROW){0}};
 
 /* --- The problem --- */
@@ -303,7 +290,7 @@ static bsk_status plan_new(simt_device *d, bsk_prepared *prepared, dsd_plan **pl
     return BSK_OK;
 }
 
-void bski_dsd80_plan_free(simt_device *d, bsk_prepared *prepared)
+void bski_dsd80_release(simt_device *d, bsk_prepared *prepared)
 {
     dsd_plan *plan = prepared->state;
     if (!plan)
@@ -378,8 +365,8 @@ static double kept_elements(const bsk_problem *problem)
 
 /* --- dsd_mma --- */
 
-double bski_dsd80_mma_seconds(const bsk_problem *problem, const bsk_device_props *props,
-                              const kernel_row *rows)
+double bski_dsd80_seconds(const bsk_problem *problem, const bsk_device_props *props,
+                          const kernel_row *rows)
 {
     const bsk_dsd_params *p = problem->params;
     const lists l = lists_of(problem);
@@ -395,7 +382,7 @@ double bski_dsd80_mma_seconds(const bsk_problem *problem, const bsk_device_props
     return launch_seconds + waves * maximum(products, bytes / (units * unit_cache_bytes));
 }
 
-bsk_status bski_dsd80_mma_prepare(void *device, bsk_prepared *prepared, const kernel_row *rows)
+bsk_status bski_dsd80_prepare(void *device, bsk_prepared *prepared, const kernel_row *rows)
 {
     simt_device *d = device;
     const bsk_problem *problem = prepared->problem;
@@ -414,12 +401,12 @@ bsk_status bski_dsd80_mma_prepare(void *device, bsk_prepared *prepared, const ke
     plan->grid[2] = (unsigned)member_count(p);
     schedule_free(d->host, &s);
     if (status)
-        bski_dsd80_plan_free(d, prepared);
+        bski_dsd80_release(d, prepared);
     return status;
 }
 
-bsk_status bski_dsd80_mma_launch_with(const bsk_prepared *prepared, void *queue, const void *args,
-                                      unsigned threads, void *second)
+bsk_status bski_dsd80_launch_with(const bsk_prepared *prepared, void *queue, const void *args,
+                                  unsigned threads, void *second)
 {
     const dsd_plan *plan = prepared->state;
     dsd_arg a = arg_bind(plan, args);
@@ -427,36 +414,12 @@ bsk_status bski_dsd80_mma_launch_with(const bsk_prepared *prepared, void *queue,
     return plan_run(plan, queue, threads, arguments, false);
 }
 
-bsk_status bski_dsd80_mma_launch(const bsk_prepared *prepared, void *queue, const void *args)
+bsk_status bski_dsd80_launch(const bsk_prepared *prepared, void *queue, const void *args)
 {
-    return bski_dsd80_mma_launch_with(prepared, queue, args, MMA_THREADS, NULL);
+    return bski_dsd80_launch_with(prepared, queue, args, MMA_THREADS, NULL);
 }
 
-bsk_reason cuda_sm80_dsd_mma_accept(const bsk_problem *problem, const bsk_device_props *props)
-{
-    (void)props;
-    return bski_dsd80_accept(problem);
-}
-
-double cuda_sm80_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_props *props)
-{
-    return bski_dsd80_mma_seconds(problem, props, mma_rows);
-}
-
-bsk_status cuda_sm80_dsd_mma_prepare(void *device, bsk_prepared *prepared)
-{
-    return bski_dsd80_mma_prepare(device, prepared, mma_rows);
-}
-
-bsk_status cuda_sm80_dsd_mma_launch(const bsk_prepared *prepared, void *queue, const void *args)
-{
-    return bski_dsd80_mma_launch(prepared, queue, args);
-}
-
-void cuda_sm80_dsd_mma_release(void *device, bsk_prepared *prepared)
-{
-    bski_dsd80_plan_free(device, prepared);
-}
+FAMILY(bski_dsd80, sm80_dsd_mma, bski_dsd80_accept, mma_rows)
 
 /* --- dsd_narrow --- */
 
@@ -561,7 +524,7 @@ static bsk_status narrow_plan(void *device, bsk_prepared *prepared, const kernel
     plan->cut_grid[2] = members;
     schedule_free(d->host, &s);
     if (status)
-        bski_dsd80_plan_free(d, prepared);
+        bski_dsd80_release(d, prepared);
     return status;
 }
 
@@ -597,5 +560,5 @@ bsk_status cuda_sm80_dsd_narrow_launch(const bsk_prepared *prepared, void *queue
 
 void cuda_sm80_dsd_narrow_release(void *device, bsk_prepared *prepared)
 {
-    bski_dsd80_plan_free(device, prepared);
+    bski_dsd80_release(device, prepared);
 }

@@ -37,15 +37,7 @@ MMA_DEVICE void store_tile(const dsd_arg *a, const float *acc, float *scratch, i
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int part = 0; part < C::MT / 2; part++) {
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-#pragma unroll
-            for (int j = 0; j < C::NT; j++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    scratch[sum_row<typename C::T>(m, e, a->b_along_k) * PITCH +
-                            sum_column<typename C::T>(j, e, !a->s_flip)] =
-                        acc[4 * ((2 * part + m) * C::NT + j) + e];
+        put_sums<C, PITCH>(scratch, acc, part, a->b_along_k, !a->s_flip);
         __syncwarp();
 #pragma unroll 1
         for (int at = lane; at < 32 * RUNS; at += 32) {

@@ -7,13 +7,6 @@
 #include <backends/cuda/epilogue.h>
 #include <common/checked.h>
 
-#define FAMILY(name)                                                                               \
-    bsk_reason cuda_##name##_accept(const bsk_problem *problem, const bsk_device_props *props);    \
-    double cuda_##name##_seconds(const bsk_problem *problem, const bsk_device_props *props);       \
-    bsk_status cuda_##name##_prepare(void *device, bsk_prepared *prepared);                        \
-    bsk_status cuda_##name##_launch(const bsk_prepared *prepared, void *queue, const void *args);  \
-    void cuda_##name##_release(void *device, bsk_prepared *prepared);
-
 /* A kernel for tiles of so many features and columns. The address of the symbol that the compiler
  * makes for a kernel stands for it. */
 typedef struct kernel_row {
@@ -26,6 +19,36 @@ typedef struct kernel_row {
 
 /* Bytes of a stage, which is 64 bytes of the depth. */
 #define STAGE_BYTES(features, columns) (((features) + (columns)) * 64)
+#define KERNEL_ROW(symbol, dtype, features, columns, stages)                                       \
+    {symbol, #symbol, dtype, features, columns, STAGE_BYTES(features, columns), stages},
+
+/* A family with kernels and perhaps conditions of its own, and all else of `base`. kernels: an
+ * expression, which may name the problem. */
+#define FAMILY(base, name, accepts, kernels)                                                       \
+    CUDA_FUNCTIONS(name)                                                                           \
+    bsk_reason cuda_##name##_accept(const bsk_problem *problem, const bsk_device_props *props)     \
+    {                                                                                              \
+        (void)props;                                                                               \
+        return accepts(problem);                                                                   \
+    }                                                                                              \
+    double cuda_##name##_seconds(const bsk_problem *problem, const bsk_device_props *props)        \
+    {                                                                                              \
+        return base##_seconds(problem, props, kernels);                                            \
+    }                                                                                              \
+    bsk_status cuda_##name##_prepare(void *device, bsk_prepared *prepared)                         \
+    {                                                                                              \
+        const bsk_problem *problem = prepared->problem;                                            \
+        (void)problem;                                                                             \
+        return base##_prepare(device, prepared, kernels);                                          \
+    }                                                                                              \
+    bsk_status cuda_##name##_launch(const bsk_prepared *prepared, void *queue, const void *args)   \
+    {                                                                                              \
+        return base##_launch(prepared, queue, args);                                               \
+    }                                                                                              \
+    void cuda_##name##_release(void *device, bsk_prepared *prepared)                               \
+    {                                                                                              \
+        base##_release(device, prepared);                                                          \
+    }
 
 /* The first kernel for tiles of so many features and at least so many columns. */
 static inline const kernel_row *kernel_find(const kernel_row *rows, bsk_dtype dtype,

@@ -195,6 +195,22 @@ template <typename T> MMA_DEVICE int sum_column(int j, int e, bool along_k)
     return sizeof(T) == 1 && !along_k ? j / 2 * 16 + 2 * c + j % 2 : 8 * j + c;
 }
 
+/* Puts number `part` of 32 rows of a warp's sums into memory, PITCH from a row to the next. */
+template <class C, int PITCH>
+MMA_DEVICE void put_sums(float *to, const float *acc, int part, bool rows_along_k,
+                         bool features_along_k)
+{
+    typedef typename C::T T;
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int j = 0; j < C::NT; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                to[sum_row<T>(m, e, rows_along_k) * PITCH + sum_column<T>(j, e, features_along_k)] =
+                    acc[4 * ((2 * part + m) * C::NT + j) + e];
+}
+
 /* Fragments of one step, which is two runs of the depth: 4 registers for 16 rows of the minibatch,
  * 2 for 8 features. */
 template <typename T, int CHUNKS_N, int CHUNKS_K, int COUNT>

@@ -3,9 +3,6 @@
 
 #include <backends/cuda/sm80/sdd_host.h>
 
-FAMILY(sm80_sdd_mma)
-FAMILY(sm80_sdd_tf32)
-
 enum { SUM_COLUMNS = 64, SUM_THREADS = 256, LEAST_SAMPLES = 256 };
 enum { THREADS = 256, STAGES = 4, DEPTH_BYTES = 64, MAX_PARTS = 32, FINISH_THREADS = 128 };
 
@@ -31,13 +28,7 @@ SDD_KERNELS(SDD_DECLARE)
 extern const char sm80_sdd_finish[], sm80_sdd_columns[], sm80_sdd_columns_finish[];
 
 #define SDD_ROW(features, columns, type, dtype)                                                    \
-    {sm80_sdd_mma_##features##_##type,                                                             \
-     "sm80_sdd_mma_" #features "_" #type,                                                          \
-     dtype,                                                                                        \
-     features,                                                                                     \
-     columns,                                                                                      \
-     STAGE_BYTES(features, columns),                                                               \
-     STAGES},
+    KERNEL_ROW(sm80_sdd_mma_##features##_##type, dtype, features, columns, STAGES)
 static const kernel_row sdd_rows[] = {SDD_KERNELS(SDD_ROW){0}};
 
 typedef struct sdd_plan {
@@ -387,36 +378,12 @@ void bski_sdd80_release(void *device, bsk_prepared *prepared)
 
 /* --- Entries --- */
 
-bsk_reason cuda_sm80_sdd_mma_accept(const bsk_problem *problem, const bsk_device_props *props)
-{
-    (void)props;
-    return bski_sdd80_accept(problem);
-}
-
 /* f32 operands are rounded to tf32 where that is allowed. */
-bsk_reason cuda_sm80_sdd_tf32_accept(const bsk_problem *problem, const bsk_device_props *props)
+static bsk_reason tf32_accept(const bsk_problem *problem)
 {
     const bsk_sdd_params *p = problem->params;
-    (void)props;
     return p->precision == BSK_PRECISION_TF32 ? bski_sdd80_accept(problem) : BSK_REFUSE_OPTION;
 }
 
-#define ENTRY(name)                                                                                \
-    double cuda_##name##_seconds(const bsk_problem *problem, const bsk_device_props *props)        \
-    {                                                                                              \
-        return bski_sdd80_seconds(problem, props, kernel_of(problem));                             \
-    }                                                                                              \
-    bsk_status cuda_##name##_prepare(void *device, bsk_prepared *prepared)                         \
-    {                                                                                              \
-        return bski_sdd80_prepare(device, prepared, kernel_of(prepared->problem));                 \
-    }                                                                                              \
-    bsk_status cuda_##name##_launch(const bsk_prepared *prepared, void *queue, const void *args)   \
-    {                                                                                              \
-        return bski_sdd80_launch(prepared, queue, args);                                           \
-    }                                                                                              \
-    void cuda_##name##_release(void *device, bsk_prepared *prepared)                               \
-    {                                                                                              \
-        bski_sdd80_release(device, prepared);                                                      \
-    }
-ENTRY(sm80_sdd_mma)
-ENTRY(sm80_sdd_tf32)
+FAMILY(bski_sdd80, sm80_sdd_mma, bski_sdd80_accept, kernel_of(problem))
+FAMILY(bski_sdd80, sm80_sdd_tf32, tf32_accept, kernel_of(problem))

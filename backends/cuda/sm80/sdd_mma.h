@@ -193,15 +193,7 @@ MMA_DEVICE void store_tile(const sdd_arg *a, const sdd_tile *tile, const float *
     const int lane = threadIdx.x % 32, mask = (1 << a->column_shift) - 1;
 #pragma unroll
     for (int part = 0; part < C::MT / 2; part++) {
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-#pragma unroll
-            for (int j = 0; j < C::NT; j++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    scratch[sum_row<typename C::T>(m, e, a->b_along_k) * PITCH +
-                            sum_column<typename C::T>(j, e, a->a_along_k)] =
-                        acc[4 * ((2 * part + m) * C::NT + j) + e];
+        put_sums<C, PITCH>(scratch, acc, part, a->b_along_k, a->a_along_k);
         __syncwarp();
 #pragma unroll 1
         for (int at = lane; at < 4 * C::WARP_I; at += 32) {

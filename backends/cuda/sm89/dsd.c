@@ -1,8 +1,6 @@
 /* Plans and launches dsd for sm89 of 8-bit types. */
 #include <backends/cuda/sm80/dsd_host.h>
 
-FAMILY(sm89_dsd_f8)
-
 #define F8_SIZES(X, b, s, dtype)                                                                   \
     X(16, 256, b##_##s, dtype)                                                                     \
     X(32, 256, b##_##s, dtype)                                                                     \
@@ -19,13 +17,7 @@ F8_KERNELS(F8_DECLARE, e5m2)
 enum { STAGES = 4 };
 
 #define F8_ROW(features, columns, types, dtype)                                                    \
-    {sm89_dsd_##features##_##types,                                                                \
-     "sm89_dsd_" #features "_" #types,                                                             \
-     dtype,                                                                                        \
-     features,                                                                                     \
-     columns,                                                                                      \
-     STAGE_BYTES(features, columns),                                                               \
-     STAGES},
+    KERNEL_ROW(sm89_dsd_##features##_##types, dtype, features, columns, STAGES)
 /* By the type of b in the rows, by that of s in the tables. */
 static const kernel_row e4m3_rows[] = {F8_KERNELS(F8_ROW, e4m3){0}};
 static const kernel_row e5m2_rows[] = {F8_KERNELS(F8_ROW, e5m2){0}};
@@ -35,28 +27,4 @@ static const kernel_row *rows_of(const bsk_problem *problem)
     return ((const bsk_dsd_params *)problem->params)->s.dtype == BSK_F8E5M2 ? e5m2_rows : e4m3_rows;
 }
 
-bsk_reason cuda_sm89_dsd_f8_accept(const bsk_problem *problem, const bsk_device_props *props)
-{
-    (void)props;
-    return bski_dsd80_accept(problem);
-}
-
-double cuda_sm89_dsd_f8_seconds(const bsk_problem *problem, const bsk_device_props *props)
-{
-    return bski_dsd80_mma_seconds(problem, props, rows_of(problem));
-}
-
-bsk_status cuda_sm89_dsd_f8_prepare(void *device, bsk_prepared *prepared)
-{
-    return bski_dsd80_mma_prepare(device, prepared, rows_of(prepared->problem));
-}
-
-bsk_status cuda_sm89_dsd_f8_launch(const bsk_prepared *prepared, void *queue, const void *args)
-{
-    return bski_dsd80_mma_launch(prepared, queue, args);
-}
-
-void cuda_sm89_dsd_f8_release(void *device, bsk_prepared *prepared)
-{
-    bski_dsd80_plan_free(device, prepared);
-}
+FAMILY(bski_dsd80, sm89_dsd_f8, bski_dsd80_accept, rows_of(problem))

@@ -25,13 +25,7 @@ enum {
     ALIGNMENT = 128
 };
 
-bsk_reason cuda_sm90a_dsd_mma_accept(const bsk_problem *problem, const bsk_device_props *props);
-double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_props *props);
-bsk_status cuda_sm90a_dsd_mma_prepare(void *device, bsk_prepared *prepared);
-bsk_status cuda_sm90a_dsd_mma_launch(const bsk_prepared *prepared, void *queue, const void *args);
-bsk_status cuda_sm90a_dsd_mma_pack(const bsk_prepared *prepared, void *queue, bsk_mem s,
-                                   bsk_mem packed);
-void cuda_sm90a_dsd_mma_release(void *device, bsk_prepared *prepared);
+CUDA_PACKED_FUNCTIONS(sm90a_dsd_mma)
 
 /* --- Shape --- */
 

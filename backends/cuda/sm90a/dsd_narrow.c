@@ -8,12 +8,7 @@
 #include <common/checked.h>
 #include <common/layout.h>
 
-bsk_reason cuda_sm90a_dsd_narrow_accept(const bsk_problem *problem, const bsk_device_props *props);
-double cuda_sm90a_dsd_narrow_seconds(const bsk_problem *problem, const bsk_device_props *props);
-bsk_status cuda_sm90a_dsd_narrow_prepare(void *device, bsk_prepared *prepared);
-bsk_status cuda_sm90a_dsd_narrow_launch(const bsk_prepared *prepared, void *queue,
-                                        const void *args);
-void cuda_sm90a_dsd_narrow_release(void *device, bsk_prepared *prepared);
+CUDA_FUNCTIONS(sm90a_dsd_narrow)
 
 enum { MAX_TILE = 32, MIN_COLUMNS = 16, UNIT_BYTES = 16 /* of offsets */ };
 #define MOST_BYTES ((double)UNIT_BYTES * (UINT32_MAX - 1))

@@ -7,13 +7,7 @@
 #include <backends/cuda/tensor_map.h>
 #include <common/checked.h>
 
-bsk_reason cuda_dsd_wgmma_accept(const bsk_problem *problem, const bsk_device_props *props);
-double cuda_dsd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props *props);
-bsk_status cuda_dsd_wgmma_prepare(void *device, bsk_prepared *prepared);
-bsk_status cuda_dsd_wgmma_launch(const bsk_prepared *prepared, void *queue, const void *args);
-bsk_status cuda_dsd_wgmma_pack(const bsk_prepared *prepared, void *queue, bsk_mem s,
-                               bsk_mem packed);
-void cuda_dsd_wgmma_release(void *device, bsk_prepared *prepared);
+CUDA_PACKED_FUNCTIONS(dsd_wgmma)
 
 /* --- The problem in the kernel's terms --- */
 

@@ -7,15 +7,8 @@
 #include <common/checked.h>
 #include <common/layout.h>
 
-#define FAMILY(name)                                                                               \
-    bsk_reason cuda_##name##_accept(const bsk_problem *problem, const bsk_device_props *props);    \
-    double cuda_##name##_seconds(const bsk_problem *problem, const bsk_device_props *props);       \
-    bsk_status cuda_##name##_prepare(void *device, bsk_prepared *prepared);                        \
-    bsk_status cuda_##name##_launch(const bsk_prepared *prepared, void *queue, const void *args);  \
-    void cuda_##name##_release(void *device, bsk_prepared *prepared);
-FAMILY(sdd_mma)
-FAMILY(sdd_pair)
-#undef FAMILY
+CUDA_FUNCTIONS(sdd_mma)
+CUDA_FUNCTIONS(sdd_pair)
 
 /* --- Shapes --- */
 

@@ -11,11 +11,7 @@
 #include <common/checked.h>
 #include <common/layout.h>
 
-bsk_reason cuda_sdd_wgmma_accept(const bsk_problem *problem, const bsk_device_props *props);
-double cuda_sdd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props *props);
-bsk_status cuda_sdd_wgmma_prepare(void *device, bsk_prepared *prepared);
-bsk_status cuda_sdd_wgmma_launch(const bsk_prepared *prepared, void *queue, const void *args);
-void cuda_sdd_wgmma_release(void *device, bsk_prepared *prepared);
+CUDA_FUNCTIONS(sdd_wgmma)
 
 /* What sdd_wgmma.cu is compiled for. */
 enum { THREADS = 384, WARPS = 8, ACCUMULATORS = 128 };
