@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Builds bsk and trains the character model of examples/textmodel on the project's own text:
-# block-sparse beside dense at equal parameter count, a minute of training each.
-#     ci/demo.sh [OPTION]...      options of textmodel: --device ID, --seconds S, --density D ...
-# Writes build/demo/index.html. Fails if a model needs more bits per character than gzip -9.
+# Builds bsk and trains the language model of examples/lm on the project's own text: a transformer
+# with block-sparse layers and attention beside a dense one with as many parameters, in turns, a
+# minute of training in all.
+#     ci/demo.sh [OPTION]...      options of lm: --device ID, --seconds S, --model mlp, --help ...
+# Runs on an NVIDIA GPU where build/ has the backend for it already, else on the CPU.
+# Writes build/demo/index.html.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,10 +32,14 @@ step 'needed packages' ci/deps.sh
 if [ ! -f build/build.ninja ]; then
     step 'configure' meson setup build --buildtype=release
 fi
-step 'build' ninja -C build examples/textmodel
+step 'build' ninja -C build examples/lm
 
+device=cpu:0
+if [ -e build/backends/cuda/bsk_cuda.so ] && nvidia-smi -L >/dev/null 2>&1; then
+    device=cuda:0
+fi
 mkdir -p build/demo
-build/examples/textmodel --root . --device cpu:0 --compare --require-gzip \
-    --save build/demo/model.bsktext --html build/demo/index.html "$@"
+BSK_PLUGIN_PATH=build/backends/cuda build/examples/lm --root . --device "$device" --seconds 30 \
+    --compare --save build/demo/model.bsklm --html build/demo/index.html --generate 300 "$@"
 echo
-echo "model: build/demo/model.bsktext   page: build/demo/index.html"
+echo "model: build/demo/model.bsklm   page: build/demo/index.html"

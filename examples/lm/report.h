@@ -14,10 +14,10 @@ typedef struct run_point {
 typedef struct run {
     const char *name;
     model model;
-    double seconds; /* of training, without evaluations */
-    double tokens;
-    double train_bits; /* moving average over recent batches */
-    double held_bits;  /* the last evaluation */
+    double seconds;       /* of training, without evaluations */
+    double tokens, steps; /* of this process */
+    double train_bits;    /* moving average over recent batches */
+    double held_bits;     /* the last evaluation */
     run_point points[MAX_POINTS];
     int point_count;
 } run;
@@ -25,11 +25,14 @@ typedef struct run {
 typedef struct report {
     run *runs;
     int run_count;
-    const char *device, *entry;
+    const char *device;
     size_t text_size, held_size;
     int files;
     double gzip_bits; /* for each held-out byte; 0 if gzip is not there */
 } report;
+
+double run_rate(const run *r);   /* bytes of text a second */
+double run_gflops(const run *r); /* useful operations, 1e9 a second */
 
 /* Writes the page; plots come from gnuplot, and a sentence takes their place where it is missing.
  * Returns 0, or -1 after a message to stderr. */

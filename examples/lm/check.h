@@ -21,7 +21,7 @@ static inline void *check_alloc(size_t bytes)
 {
     void *memory = malloc(bytes ? bytes : 1);
     if (!memory) {
-        fprintf(stderr, "textmodel: out of memory\n");
+        fprintf(stderr, "lm: out of memory\n");
         exit(1);
     }
     return memory;
