@@ -6,6 +6,7 @@ as the array's own library states them; ``tensor`` translates them once, when a 
 """
 
 import ctypes
+import functools
 import sys
 
 from . import _c
@@ -67,15 +68,36 @@ class Place:
         size, address, _ = getattr(local, "workspace", (0, 0, None))
         if size < plan.workspace_bytes or address % plan.workspace_alignment:
             size = plan.workspace_bytes
-            memory = ctypes.create_string_buffer(size + plan.workspace_alignment)
-            address = ctypes.addressof(memory)
-            address += -address % plan.workspace_alignment
-            local.workspace = size, address, memory
+            local.workspace = size, *_host_memory(size, plan.workspace_alignment)
+            address = local.workspace[1]
         return address
+
+    def memory(self, size, alignment):
+        """(address, owner) of memory that lives as long as its owner."""
+        return _host_memory(size, alignment)
 
     def destroy(self, plan):
         """Called for a plan that nobody uses any more."""
         return True
+
+
+def _host_memory(size, alignment):
+    memory = ctypes.create_string_buffer(size + alignment)
+    address = ctypes.addressof(memory)
+    return address + -address % alignment, memory
+
+
+class _DeviceMemory:
+    """Memory of a device by the library."""
+
+    def __init__(self, place, size):
+        self.place, self.mem = place, _c.Mem()
+        _c.check(_c.lib.bsk_mem_alloc(place.device.handle, size, ctypes.addressof(self.mem)))
+
+    def __del__(self):
+        if not sys.is_finalizing() and self.mem.handle:
+            self.place.wait()
+            _c.lib.bsk_mem_free(self.place.device.handle, ctypes.addressof(self.mem))
 
 
 class DevicePlace(Place):
@@ -88,7 +110,6 @@ class DevicePlace(Place):
         self.stream = stream
         self.wait = synchronize
         self.kind = kind
-        self.workspaces = {}
 
     def enter(self, plan):
         stream = self.stream()
@@ -98,16 +119,16 @@ class DevicePlace(Place):
     def device_workspace(self, stream, plan):
         """One for each thread and stream, which grows; what it replaces is freed when idle."""
         held = self.local.__dict__.setdefault("workspaces", {})
-        mem = held.get(stream)
-        if mem is None or mem.size < plan.workspace_bytes:
-            if mem is not None:
-                self.wait()
-                _c.lib.bsk_mem_free(self.device.handle, ctypes.addressof(mem))
-            mem = held[stream] = _c.Mem()
-            _c.check(_c.lib.bsk_mem_alloc(self.device.handle, plan.workspace_bytes,
-                                          ctypes.addressof(mem)))
-            mem.size = plan.workspace_bytes
-        return mem.handle + mem.offset
+        size, address, _ = held.get(stream, (0, 0, None))
+        if size < plan.workspace_bytes:
+            size = plan.workspace_bytes
+            held[stream] = size, *self.memory(size, plan.workspace_alignment)
+            address = held[stream][1]
+        return address
+
+    def memory(self, size, alignment):
+        made = _DeviceMemory(self, size)
+        return made.mem.handle + made.mem.offset, made
 
     def destroy(self, plan):
         self.wait()
@@ -175,12 +196,22 @@ def _register_numpy(np):
 
 # --- torch ----------------------------------------------------------------------------------------
 
+# What is to be called before an op writes to an address: by those who keep copies of what is there.
+watched = {}
+
+
 def _register_torch(torch):
     def torch_tensor(x):
         return (x.dtype, x.shape, x.stride(), x.device), x.data_ptr() or NOWHERE
 
+    def torch_out(x):
+        address = x.data_ptr() or NOWHERE
+        if address in watched:
+            watched.pop(address)()
+        return (x.dtype, x.shape, x.stride(), x.device), address
+
     for kind in (torch.Tensor, torch.nn.Parameter):
-        describe[kind] = describe_out[kind] = torch_tensor
+        describe[kind], describe_out[kind] = torch_tensor, torch_out
 
 
 def _torch_place(device):
@@ -190,37 +221,48 @@ def _torch_place(device):
         raise TypeError(f"tensors on {device} are not served")
     index = device.index or 0
     current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    stream = ((lambda: current(index)) if current
+    stream = (functools.partial(current, index) if current
               else (lambda: torch.cuda.current_stream(index).cuda_stream))
     capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing",
                         torch.cuda.is_current_stream_capturing)
+    return _torch_device_place(torch, device, index, stream, capturing)
 
+
+def _torch_device_place(torch, device, index, stream, capturing):
     class TorchPlace(DevicePlace):
         def enter(self, plan):
             now = stream()
             held = self.local.__dict__
-            queue = held.get(now)
-            if queue is None:
+            try:
+                queue = held[now]
+            except KeyError:
                 queue = held[now] = self.device.queue(now)
-            if capturing():
+            # The default stream cannot be captured, and to ask the driver takes its time.
+            if now and capturing():
                 plan.captured = True  # the graph refers to its tables from now on
                 return queue, self.new_workspace(plan)
             return queue, (self.torch_workspace(held, now, plan) if plan.workspace_bytes else 0)
 
         def new_workspace(self, plan):
             """Of a capture's own memory, which other ops of the graph may have before and after."""
-            memory = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)
-            self.local.captured = memory
-            return memory.data_ptr()
+            address, self.local.captured = self.memory(plan.workspace_bytes,
+                                                       plan.workspace_alignment)
+            return address
 
-        @staticmethod
-        def torch_workspace(held, now, plan):
+        def torch_workspace(self, held, now, plan):
             """One for each thread and stream, which grows."""
-            memory = held.get((now,))
-            if memory is None or memory.numel() < plan.workspace_bytes:
-                memory = held[(now,)] = torch.empty(plan.workspace_bytes, dtype=torch.uint8,
-                                                    device=device)
-            return memory.data_ptr()
+            size, address, _ = held.get((now,), (0, 0, None))
+            if size < plan.workspace_bytes or address % plan.workspace_alignment:
+                size = plan.workspace_bytes
+                held[(now,)] = size, *self.memory(size, plan.workspace_alignment)
+                address = held[(now,)][1]
+            return address
+
+        def memory(self, size, alignment):
+            """Of torch's caching allocator."""
+            made = torch.empty(size + alignment, dtype=torch.uint8, device=device)
+            address = made.data_ptr()
+            return address + -address % alignment, made
 
         def destroy(self, plan):
             if plan.captured or capturing():
@@ -322,9 +364,9 @@ class _Describe(dict):
             loaded = sys.modules.get(module)
             base = getattr(loaded, "ndarray" if module == "numpy" else "Tensor", None)
             if base and issubclass(kind, base):
-                if base not in self:
+                if base not in describe:
                     register(loaded)
-                if kind is not base and kind not in self:
+                if kind not in self:
                     self[kind] = self[base]
                 return self[kind]
         if hasattr(kind, "__cuda_array_interface__"):

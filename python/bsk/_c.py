@@ -113,14 +113,17 @@ CODES = {ctypes.c_size_t: "N", ctypes.c_int: "i", ctypes.c_int32: "i", ctypes.c_
          ctypes.c_uint64: "Q", ctypes.c_double: "d", ctypes.c_void_p: "P"}
 
 
+SIZED = ("workspace", "packed")
+
+
 def packer(cls):
     """A struct.Struct that makes the bytes of an args struct: numbers as they come, a bsk_mem from
-    its kind and its address, that of the workspace also from its size. Other sizes of views are 0,
-    which means unknown."""
+    its kind and its address, those of SIZED also from their size. Other sizes of views are 0, which
+    means unknown."""
     text, position = "@", 0
     for name, kind in cls._fields_:
         offset = getattr(cls, name).offset
-        code = CODES[kind] if kind is not Mem else "QP8xQ" if name == "workspace" else "QP"
+        code = CODES[kind] if kind is not Mem else "QP8xQ" if name in SIZED else "QP"
         text += "x" * (offset - position) + code
         position = offset + struct.calcsize("@" + code)
     made = struct.Struct(text + "x" * (ctypes.sizeof(cls) - position))

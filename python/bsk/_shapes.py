@@ -122,6 +122,10 @@ RULES = {
     "block_softmax": {"lse": lambda r: (r.x[0], r.x[1] * r.layout.heads, r.layout.shape[0])},
     "block_softmax_grad": {"dx": lambda r: r.dy},
     "attention": {"o": lambda r: (*r.q[:3], r.v[3]), "lse": lambda r: r.q[:3]},
+    "attention_decode": {"o": lambda r: (*r.q[:3], r.v[3]), "lse": lambda r: r.q[:3]},
+    "layout_topk": {"index": lambda r: r.scores[:-1] + (r.k or r.scores[-1],),
+                    "count": lambda r: r.scores[:-1]},
+    "layout_mask": {"index": lambda r: r.mask, "count": lambda r: r.mask[:-1]},
 }
 for _name in ("masked_topk_softmax",):
     RULES[_name] = {"y": lambda r: r.x}
@@ -145,6 +149,8 @@ def output_of(op, name, shapes, choices, layout, main):
         rule = shapes.__getitem__
         request = like
     shape = tuple(rule(request))
+    if op.startswith("layout_"):
+        return shape, I32
     if name in TYPES:
         return shape, TYPES[name]
     return shape, (F64 if main == F64 else F32) if name in SIDE else main

@@ -1,30 +1,56 @@
 """The names of older libraries, as thin aliases on torch tensors.
 
-- openai/blocksparse: `BlocksparseMatMul`, `BlocksparseTransformer`, `SparseProj`
+- openai/blocksparse: `BlocksparseMatMul`, `BlocksparseTransformer`, `SparseProj`, its functions
+  (`layer_norm`, `softmax_cross_entropy`, ...), its optimizers, `Ema`, and the pruning of blocks
 - openai/sparse_attention: `blocksparse_attention_impl`, `attention_impl`, `get_attn_mask`,
-  `split_heads`, `merge_heads`, `split_states`, `merge_states`, `strided_transpose`
+  `get_callback`, `get_blocksparse_obj`, `split_heads`, `merge_heads`, `split_states`,
+  `merge_states`, `strided_transpose`, `shape_list`, `recomputable`
 - huggingface/pytorch_block_sparse: `BlockSparseLinear`, `BlockSparseModelPatcher`,
-  `PseudoBlockSparseLinear`, `SparseOptimizer`, `BlockSparseMatrix`
+  `PseudoBlockSparseLinear`, `SparseOptimizer`, `BlockSparseMatrix`, `BlockSparseMatrixEmulator`
 """
 
-import torch
+import functools
 
-from . import ops
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from . import _blocksparse, ops
+from ._blocksparse import *  # noqa: F403
 from .layout import Layout
+from .torch._register import once
 from .torch import (BlockSparseLinear, BlockSparseModelPatcher, PatternOptimizer,
                     PseudoBlockSparseLinear, attention, blocks_from_dense, blocks_to_dense, matmul,
                     matmul_sampled)
 
 SparseOptimizer = PatternOptimizer
 
-__all__ = ["BlocksparseMatMul", "BlocksparseTransformer", "SparseProj", "attention_impl",
-           "blocksparse_attention_impl", "get_attn_mask", "merge_heads", "merge_states",
+__all__ = [*_blocksparse.__all__, "BlocksparseMatMul", "BlocksparseTransformer", "SparseProj",
+           "attention_impl", "blocksparse_attention_impl", "get_attn_mask", "get_blocksparse_obj",
+           "get_callback", "merge_heads", "merge_states", "recomputable", "shape_list",
            "split_heads", "split_states", "strided_transpose", "BlockSparseLinear",
-           "BlockSparseMatrix", "BlockSparseModelPatcher", "PseudoBlockSparseLinear",
-           "SparseOptimizer"]
+           "BlockSparseMatrix", "BlockSparseMatrixEmulator", "BlockSparseModelPatcher",
+           "PseudoBlockSparseLinear", "SparseOptimizer"]
 
 
 # --- openai/blocksparse ---------------------------------------------------------------------------
+
+class _L2Normalize(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, layout, w, gain, eps, dtype):
+        got = ops.l2_normalize(layout, w.detach(), y=dtype, saved=True, gain=gain, eps=eps)
+        ctx.layout, ctx.eps = layout, eps
+        ctx.save_for_backward(w, gain, got.saved)
+        return got.y
+
+    @staticmethod
+    @once("a product of bsk.compat")
+    def backward(ctx, dy):
+        w, gain, saved = ctx.saved_tensors
+        got = ops.l2_normalize_grad(ctx.layout, dy.contiguous(), w, saved, gain=gain, eps=ctx.eps,
+                                    dw=torch.empty_like(w), dgain=None if gain is None else True)
+        dw, dgain = (got, None) if gain is None else (got.dw, got.dgain)
+        return None, dw, dgain, None, None
+
 
 class BlocksparseMatMul:
     """Products with a block-sparse matrix whose values the caller keeps.
@@ -100,9 +126,37 @@ class BlocksparseMatMul:
         return ops.weight_checker(self.layout, w=torch.empty(self.g_shape, device=device))
 
     def l2_normalize(self, w, gain=None, epsilon=1e-12, dtype=None):
-        """Columns of the matrix at length 1 (times gain); not differentiable here."""
-        code = None if dtype is None else str(dtype)
-        return ops.l2_normalize(self.layout, w.detach(), y=code, gain=gain, eps=epsilon)
+        """Columns of the matrix at length 1 (times gain)."""
+        return _L2Normalize.apply(self.layout, w, gain, epsilon,
+                                  None if dtype is None else str(dtype))
+
+    def _dense(self, w, gate=None):
+        w = torch.as_tensor(w)
+        return blocks_to_dense(w if gate is None else w * torch.as_tensor(gate)[:, None, None],
+                               self.layout)
+
+    def fprop_test(self, x, w, gate=None):
+        """The product by dense torch, to compare with; arrays or tensors."""
+        x, dense = torch.as_tensor(x), self._dense(w, gate)
+        return x @ dense if self.axis else dense.t() @ x
+
+    def bprop_test(self, e, w, gate=None):
+        """The gradient of x by dense torch."""
+        e, dense = torch.as_tensor(e), self._dense(w, gate)
+        return e @ dense.t() if self.axis else dense @ e
+
+    def updat_test(self, x, e, gate=None, dw_gated=False):
+        """The gradient of the weight by dense torch; dw_gated: 0 for blocks of gate 0."""
+        x, e = torch.as_tensor(x), torch.as_tensor(e)
+        dw = blocks_from_dense(x.t() @ e if self.axis else x @ e.t(), self.layout)
+        return dw * (torch.as_tensor(gate) != 0)[:, None, None] if dw_gated else dw
+
+    def l2_normalize_test(self, w, gain=None, epsilon=1e-12):
+        """`l2_normalize` by dense torch."""
+        dense = self._dense(w)
+        dense = dense / dense.square().sum(0).clamp_min(epsilon).sqrt()
+        dense = dense if gain is None else dense * torch.as_tensor(gain)
+        return blocks_from_dense(dense, self.layout)
 
     def prune(self, param, gate):
         """Drops the blocks of gate 0: (new object, its weight, its gate)."""
@@ -166,6 +220,7 @@ class _Scores(torch.autograd.Function):
         return ops.attn_scores(layout, q.detach(), k.detach())
 
     @staticmethod
+    @once("a product of bsk.compat")
     def backward(ctx, ds):
         q, k = ctx.saved_tensors
         ds = ds.contiguous()
@@ -186,6 +241,7 @@ class _Apply(torch.autograd.Function):
         return op(layout, s.detach().contiguous(), v.detach(), y=y)
 
     @staticmethod
+    @once("a product of bsk.compat")
     def backward(ctx, dy):
         s, v = ctx.saved_tensors
         dy = dy.contiguous()
@@ -205,6 +261,7 @@ class _Softmax(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once("a product of bsk.compat")
     def backward(ctx, dy):
         y, = ctx.saved_tensors
         dx = ops.block_softmax_grad(ctx.layout, dy.to(y.dtype).contiguous(), y, scale=ctx.scale)
@@ -335,6 +392,65 @@ def strided_transpose(x, n_ctx, local_attn_ctx, blocksize):
     return turned.reshape(batch, n_ctx, width)
 
 
+def shape_list(x):
+    """The shape as a list."""
+    return list(x.shape)
+
+
+def recomputable(*names):
+    """A decorator: with recompute=True a call keeps its inputs only, and runs again for gradients.
+
+    The function has tensors as positional arguments; it may be named, as in the original.
+    """
+    def decorate(function):
+        @functools.wraps(function)
+        def wrapper(*tensors, recompute=False, **options):
+            if not recompute or not torch.is_grad_enabled():
+                return function(*tensors, **options)
+            return checkpoint(functools.partial(function, **options), *tensors)
+
+        return wrapper
+
+    return decorate(names[0]) if names and callable(names[0]) else decorate
+
+
+def get_callback(attn_mode, local_attn_ctx=None):
+    """The mask callback of a mode for `BlocksparseTransformer`: what a block's elements see."""
+    def callback(shape, head, i, j, block):
+        row = torch.arange(shape[0])[:, None] + i * shape[0]
+        col = torch.arange(shape[1])[None] + j * shape[1]
+        seen = col <= row
+        return seen & (row - col < local_attn_ctx) if attn_mode == "local" else seen
+
+    if attn_mode not in ("all", "local", "strided", "fixed"):
+        raise ValueError(f"attn_mode is {attn_mode!r}; must be 'all', 'local', 'strided' or "
+                         f"'fixed'")
+    return callback
+
+
+def _pattern(time, heads, attn_mode, local_attn_ctx, blocksize, num_verts, vertsize):
+    if attn_mode == "all":
+        return Layout.causal(time, blocksize)
+    if attn_mode == "local":
+        return Layout.local(time, blocksize, local_attn_ctx)
+    if attn_mode == "strided":
+        return Layout.strided(time, blocksize, local_attn_ctx)
+    if attn_mode == "fixed":
+        groups = num_verts or 1
+        return Layout.fixed(time, blocksize, local_attn_ctx // blocksize, vertsize or 1, groups,
+                            heads if groups > 1 else 1)
+    raise ValueError(f"attn_mode is {attn_mode!r}; must be 'all', 'local', 'strided' or 'fixed'")
+
+
+def get_blocksparse_obj(n_ctx, n_heads, attn_mode, blocksize=32, local_attn_ctx=None,
+                        num_verts=None, vertsize=None):
+    """A `BlocksparseTransformer` of a mode; that of 'strided' takes time as `strided_transpose`
+    gives it."""
+    layout = _pattern(n_ctx, n_heads, attn_mode, local_attn_ctx, blocksize, num_verts, vertsize)
+    return BlocksparseTransformer(layout.to_mask(), blocksize, n_heads,
+                                  get_callback(attn_mode, local_attn_ctx))
+
+
 def attention_impl(q, k, v, heads, attn_mode, local_attn_ctx=None, recompute=True):
     """Dense attention [batch, time, state] with a mask, as a reference."""
     q, k, v = (split_heads(x, heads) for x in (q, k, v))
@@ -356,20 +472,9 @@ def blocksparse_attention_impl(q, k, v, heads, attn_mode, local_attn_ctx=None, b
     num_verts, vertsize : int
         Of 'fixed': groups of verticals, and block columns of a group.
     """
-    time, window, interleave = q.shape[1], 0, 1
-    if attn_mode == "all":
-        layout = Layout.causal(time, blocksize)
-    elif attn_mode == "local":
-        layout, window = Layout.local(time, blocksize, local_attn_ctx), local_attn_ctx
-    elif attn_mode == "strided":
-        layout, interleave = Layout.strided(time, blocksize, local_attn_ctx), local_attn_ctx
-    elif attn_mode == "fixed":
-        groups = num_verts or 1
-        layout = Layout.fixed(time, blocksize, local_attn_ctx // blocksize, vertsize or 1, groups,
-                              heads if groups > 1 else 1)
-    else:
-        raise ValueError(f"attn_mode is {attn_mode!r}; must be 'all', 'local', 'strided' or "
-                         f"'fixed'")
+    layout = _pattern(q.shape[1], heads, attn_mode, local_attn_ctx, blocksize, num_verts, vertsize)
+    window = local_attn_ctx if attn_mode == "local" else 0
+    interleave = local_attn_ctx if attn_mode == "strided" else 1
     q, k, v = (split_heads(x, heads) for x in (q, k, v))
     return merge_heads(attention(q, k, v, layout, True, window, interleave=interleave))
 
@@ -444,6 +549,43 @@ class BlockSparseMatrix(torch.nn.Module):
         """[2, nnz]: the coordinates of the blocks."""
         return torch.tensor([c.tolist() for c in self.layout.to_coo()[1:]])
 
+    def block_mask_build(self, positions=None):
+        """[grid rows, grid cols] of bool: the positions (row, column), or the kept blocks."""
+        mask = torch.zeros(self.layout.grid, dtype=torch.bool)
+        rows, cols = (zip(*positions) if positions is not None
+                      else self.build_coo_block_index().tolist())
+        mask[list(rows), list(cols)] = True
+        return mask
+
+    def rebuild(self, block_mask, block_ptr=None):
+        """Another pattern of as many blocks; block_ptr names the slot of each, row by row."""
+        mask = torch.as_tensor(block_mask)
+        if int(mask.sum()) != self.layout.nnz:
+            raise ValueError(f"block_mask has {int(mask.sum())} blocks; must have "
+                             f"{self.layout.nnz}")
+        row, col = mask.cpu().nonzero().t().tolist()
+        if block_ptr is not None:
+            order = torch.as_tensor(block_ptr).cpu().argsort().tolist()
+            row, col = [row[i] for i in order], [col[i] for i in order]
+        self.layout = Layout.from_coo(row, col, self.layout.shape, self.layout.block, order="given")
+
+    def multiply_(self, factor):
+        """Scales the values in place, without gradient."""
+        with torch.no_grad():
+            self.data.mul_(factor)
+        return self
+
+    def to_sparse(self, data_replace=None):
+        """A torch.sparse_coo tensor [grid rows, grid cols, block rows, block cols]."""
+        data = self.data if data_replace is None else data_replace
+        return torch.sparse_coo_tensor(self.build_coo_block_index().to(data.device), data,
+                                       (*self.layout.grid, *self.layout.block))
+
+    def check_with_dense(self, dense):
+        """Raises ValueError where a kept block differs from the matrix."""
+        if not torch.allclose(self.data, blocks_from_dense(dense, self.layout), atol=1e-5):
+            raise ValueError("the blocks differ from those of the matrix")
+
     def block_norm(self, p=2):
         return self.data.detach().flatten(1).norm(p, 1)
 
@@ -457,6 +599,25 @@ class BlockSparseMatrix(torch.nn.Module):
         """x W^T, or with transpose=False x W."""
         return matmul(x, self.data, self.layout, transpose=transpose)
 
-    def matmul_with_output_sparse_support(self, a, b):
-        """The kept blocks of a^T b."""
-        return matmul_sampled(a, b, self.layout)
+    def matmul_with_output_sparse_support(self, a, b, overwrite_data=False):
+        """The kept blocks of a^T b; with overwrite_data they become the values as well."""
+        made = matmul_sampled(a, b, self.layout)
+        if overwrite_data:
+            with torch.no_grad():
+                self.data.copy_(made)
+        return made
+
+
+class BlockSparseMatrixEmulator(BlockSparseMatrix):
+    """The same by dense torch, for finding faults: a matrix with zeros where no blocks are."""
+
+    def reverse_matmul(self, x, transpose=True):
+        dense = self.to_dense()
+        return x @ (dense.t() if transpose else dense)
+
+    def matmul_with_output_sparse_support(self, a, b, overwrite_data=False):
+        made = blocks_from_dense(a.flatten(0, -2).t() @ b.flatten(0, -2), self.layout)
+        if overwrite_data:
+            with torch.no_grad():
+                self.data.copy_(made)
+        return made

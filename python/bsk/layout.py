@@ -3,6 +3,8 @@
 import array
 import ctypes
 import html
+import itertools
+import weakref
 
 from . import _arrays, _c
 from ._c import check, lib
@@ -42,6 +44,11 @@ def _nested(values):
     return [1 if x else 0 for x in flat], tuple(shape)
 
 
+# Where only numbers can be passed on, a layout has one that no other gets.
+_tokens = itertools.count(1)
+by_token = weakref.WeakValueDictionary()
+
+
 class Layout:
     """Which blocks of a matrix, or of one matrix a head, are kept. Immutable.
 
@@ -79,7 +86,9 @@ class Layout:
         self.grid = info.grid_rows, info.grid_cols
         self.heads, self.nnz, self.density = info.heads, info.nnz, info.density
         self.ragged = any(self.shape[i] % self.block[i] for i in (0, 1))
-        self._bytes = self.token = None
+        self._bytes = None
+        self.token = next(_tokens)
+        by_token[self.token] = self
 
     def __del__(self):
         if getattr(self, "handle", None) and lib is not None:

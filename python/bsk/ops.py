@@ -35,7 +35,8 @@ class Plan:
 
     captured = False
 
-    def __init__(self, handle, layout, where, info, pack, run, makers):
+    def __init__(self, op, handle, layout, where, info, pack, run, makers):
+        self.op = op
         self.handle = handle
         self.layout = layout  # its address is part of the key
         self.where = where
@@ -43,15 +44,82 @@ class Plan:
         self.mem_kind = where.mem_kind
         self.workspace_bytes = info.workspace_bytes
         self.workspace_alignment = max(info.workspace_alignment, 1)
+        self.packed_bytes = info.packed_bytes
+        self.packed_alignment = max(info.packed_alignment, 1)
         self.entry = info.entry.decode()
         self.pack = pack
         self.run = run
         self.makers = makers
 
+    @property
+    def packs(self):
+        """Whether each run packs the weights into the workspace, so that an image saves time."""
+        return 0 < self.packed_bytes <= self.workspace_bytes
+
     def __del__(self):
         if not sys.is_finalizing() and self.where.destroy(self):
             handle = ctypes.c_void_p(self.handle)
             _c.lib.bsk_plan_destroy(ctypes.addressof(handle))
+
+
+class Packed:
+    """The packed forms of one array of weights, for the argument ``packed`` of the products.
+
+    A run whose plan reads the weights in another order than they have in memory packs them first.
+    With an object of this class the second run of a plan does it, and later ones find the image:
+    for weights that stay as they are, and are given to every call with the same object.
+
+    Parameters
+    ----------
+    all_plans : bool
+        Pack for plans too that have an image, but no need of it in each run.
+
+    Examples
+    --------
+    >>> import numpy as np, bsk
+    >>> layout, packed = bsk.Layout.full((64, 64), 32), bsk.ops.Packed()
+    >>> x, w = np.ones((8, 64), np.float32), np.ones((4, 32, 32), np.float32)
+    >>> [float(bsk.ops.matmul(layout, x, w, packed=packed).sum()) for _ in range(3)]
+    [32768.0, 32768.0, 32768.0]
+    >>> w *= 2
+    >>> packed.clear()
+    >>> float(bsk.ops.matmul(layout, x, w, packed=packed).sum())
+    65536.0
+    """
+
+    # Images that are kept: each size of the activations has a plan, and so an image, of its own.
+    MAX_IMAGES = 4
+
+    def __init__(self, all_plans=True):
+        self.all_plans = all_plans
+        self.images = {}
+
+    def clear(self):
+        """To be called when the weights have changed."""
+        self.images = {}
+
+    def __len__(self):
+        return sum(1 for image in self.images.values() if image)
+
+    def image(self, plan, queue, kind, weights):
+        """The address of the image for a run, or 0."""
+        if not plan.packed_bytes or plan.captured or not (self.all_plans or plan.packs):
+            return 0
+        images, key = self.images, (plan, queue, weights)
+        found = images.get(key)
+        if found:
+            return found[0]
+        if found is None:
+            while len(images) >= self.MAX_IMAGES:
+                images.pop(next(iter(images)), None)
+            images[key] = ()
+            return 0
+        address, owner = plan.where.memory(plan.packed_bytes, plan.packed_alignment)
+        function = getattr(_c.lib, f"bsk_{plan.op}_prepack")
+        _c.check(function(plan.handle, queue, _c.Mem(kind=kind, handle=weights),
+                          _c.Mem(kind=kind, handle=address, size=plan.packed_bytes)))
+        images[key] = address, owner
+        return address
 
 
 class Description:
@@ -149,7 +217,7 @@ def _make_plan(op, layout, attributes, signatures, given, pairs, alignment):
     _c.check(_c.lib.bsk_plan_query(handle.value, ctypes.addressof(info)))
     if info.staged:
         _c.warn_staged(info)
-    return Plan(handle.value, layout, where, info, _c.packer(op.args_type).pack,
+    return Plan(op.name, handle.value, layout, where, info, _c.packer(op.args_type).pack,
                 getattr(_c.lib, f"bsk_{op.name}_run"), makers)
 
 
@@ -189,7 +257,7 @@ def _source(op):
     """The text of the function of an op: straight code, since it runs before every kernel."""
     first, keywords = op.order()
     defaults = [f"{n}=None" if n in op.outputs or n in op.optional else f"{n}={_default(op, n)}"
-                for n in keywords]
+                for n in keywords] + ["packed=None"] * op.packed
     lines = [f"def {op.name}({', '.join(first + ['*'] + defaults if defaults else first)}):"]
     add = lines.append
     names = [n for n, _, _ in op.tensors]
@@ -205,7 +273,7 @@ def _source(op):
         elif n in op.inputs:
             add(f"    s_{n}, p_{n} = {look}[_type({n})]({n})")
         elif n in op.required:
-            add(f"    if {n} is None or _type({n}) is _str: s_{n} = {n}; p_{n} = 0")
+            add(f"    if {n} is None or _type({n}) is _str or {n} is True: s_{n} = {n}; p_{n} = 0")
             add(f"    else: s_{n}, p_{n} = {look}[_type({n})]({n})")
     if extra:
         add(f"    if {' is '.join(extra)} is None:")
@@ -250,6 +318,9 @@ def _source(op):
         add(f"        p_{n} = _describe_out[_type({n})]({n})[1]")
     add("    _kind = _plan.mem_kind")
     add("    _queue, _space = _plan.enter(_plan)")
+    if op.packed:
+        add("    _image = 0 if packed is None else "
+            f"packed.image(_plan, _queue, _kind, p_{names[1]})")
     values = []
     for n in op.fields:
         if n == "struct_size":
@@ -257,7 +328,7 @@ def _source(op):
         elif n == "workspace":
             values.append("_kind if _space else 0, _space, _plan.workspace_bytes")
         elif n == "packed":
-            values.append("0, 0")
+            values.append("_kind if _image else 0, _image, _plan.packed_bytes")
         elif n in op.lists:
             add(f"    a_{n} = _views(_kind, p_{n})")
             values.append(f"a_{n}.buffer_info()[0] if s_{n} else 0")
@@ -345,6 +416,8 @@ def _documentation(op):
             legal = ("{" + ", ".join(map(repr, _c.enums[kind].__members__)) + "}"
                      if kind in _c.enums else {"double": "float"}.get(kind, "int"))
             text += [f"{n} : {legal}, default {_default(op, n)}"]
+    if op.packed:
+        text += ["packed : bsk.ops.Packed, optional"]
     results = op.outputs or op.updated
     text += ["", "Returns", "-------", ", ".join(results) + " : array"
              + (" or named tuple of arrays" if len(results) > 1 else "")]
@@ -375,7 +448,7 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted([*_abi.OPS, "clear_plans", "plans", "MAX_PLANS"])
+    return sorted([*_abi.OPS, "Packed", "clear_plans", "plans", "MAX_PLANS"])
 
 
 __all__ = sorted(_abi.OPS)

@@ -180,3 +180,155 @@ def test_fixed_attention():
 def test_strided_transpose():
     x = torch.arange(12.).reshape(1, 12, 1)
     assert compat.strided_transpose(x, 12, 4, 1)[0, :3, 0].tolist() == [0, 4, 8]
+
+
+def test_matmul_oracles_and_l2_normalize():
+    torch.manual_seed(6)
+    mask = (torch.rand(5, 4) < 0.6).int()
+    for axis in (0, 1):
+        bsmm = compat.BlocksparseMatMul(mask, 8, axis)
+        make = dict(dtype=torch.float64, requires_grad=True)
+        w, x = torch.randn(bsmm.w_shape, **make), torch.randn(bsmm.i_shape(6), **make)
+        y = bsmm(x, w)
+        e = torch.randn_like(y)
+        dx, dw = torch.autograd.grad(y, (x, w), e)
+        assert torch.allclose(y, bsmm.fprop_test(x, w))
+        assert torch.allclose(dx, bsmm.bprop_test(e, w))
+        assert torch.allclose(dw, bsmm.updat_test(x, e))
+        gain = torch.rand(bsmm.K, dtype=torch.float64).requires_grad_()
+        for g in (None, gain):
+            inputs = (w,) if g is None else (w, g)
+            got, expected = bsmm.l2_normalize(w, g), bsmm.l2_normalize_test(w, g)
+            draw = torch.randn_like(got)
+            assert torch.allclose(got, expected)
+            for a, b in zip(torch.autograd.grad(got, inputs, draw),
+                            torch.autograd.grad(expected, inputs, draw)):
+                assert torch.allclose(a, b)
+
+
+def test_blocksparse_readme():
+    """The example of openai/blocksparse: its activations are [N, features]."""
+    from bsk.compat import BlocksparseMatMul
+    hidden_size, block_size, minibatch_size = 512, 32, 64
+    torch.manual_seed(7)
+    sparsity = torch.randint(2, (hidden_size // block_size, hidden_size // block_size))
+    bsmm = BlocksparseMatMul(sparsity, block_size=block_size, feature_axis=1)
+    x = torch.ones(minibatch_size, hidden_size)
+    w = torch.randn(bsmm.w_shape)
+    y = bsmm(x, w)
+    assert y.shape == (minibatch_size, hidden_size)
+    assert torch.allclose(y, bsmm.fprop_test(x, w), atol=1e-3)
+
+
+@pytest.mark.parametrize("options", [
+    {"attn_mode": "all"}, {"attn_mode": "local", "local_attn_ctx": 64},
+    {"attn_mode": "strided", "local_attn_ctx": 8}])
+def test_sparse_attention_readme(options):
+    """The comparison of openai/sparse_attention's README, with less context."""
+    from bsk.compat import attention_impl, blocksparse_attention_impl
+    torch.manual_seed(8)
+    q, k, v = (torch.randn(4, 256, 64, requires_grad=True) for _ in range(3))
+    dense = attention_impl(q, k, v, heads=4, **options, recompute=True)
+    sparse = blocksparse_attention_impl(q, k, v, heads=4, **options, recompute=True)
+    assert torch.allclose(dense, sparse, atol=1e-5)
+    grads = [torch.autograd.grad(y.square().sum(), (q, k, v)) for y in (dense, sparse)]
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(*grads))
+
+
+def test_fixed_readme():
+    from bsk.compat import blocksparse_attention_impl
+    q, k, v = (torch.randn(4, 256, 64) for _ in range(3))
+    out = blocksparse_attention_impl(q, k, v, heads=4, attn_mode="fixed", local_attn_ctx=128,
+                                     num_verts=4, vertsize=1, recompute=True)
+    assert out.shape == q.shape and torch.isfinite(out).all()
+
+
+@pytest.mark.parametrize("mode,context", [("all", None), ("local", 16), ("strided", 4),
+                                          ("fixed", 16)])
+def test_blocksparse_obj(mode, context):
+    """The parts give what the fused function gives."""
+    torch.manual_seed(9)
+    more = {"num_verts": 2, "vertsize": 1} if mode == "fixed" else {}
+    bst = compat.get_blocksparse_obj(64, 2, mode, 8, context, **more)
+    q, k, v = (torch.randn(2, 64, 16) for _ in range(3))
+    want = compat.blocksparse_attention_impl(q, k, v, 2, mode, context, blocksize=8, **more)
+    if mode == "strided":
+        q, k, v, want = (compat.strided_transpose(x, 64, context, 8) for x in (q, k, v, want))
+    got = bst.weight_value_op(bst.masked_softmax(bst.query_key_op(q, k), 8 ** -0.5), v)
+    assert torch.allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_recomputable():
+    runs = []
+
+    @compat.recomputable("mlp")
+    def mlp(x, w, scale=1.0):
+        runs.append(1)
+        return scale * torch.tanh(x @ w)
+
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 5, requires_grad=True)
+    plain = torch.autograd.grad(mlp(x, w, scale=2.0).sum(), (x, w))
+    assert len(runs) == 1 and compat.shape_list(x) == [3, 4]
+    mlp(x, w, scale=2.0, recompute=True).sum().backward()
+    assert len(runs) == 3
+    assert torch.equal(plain[0], x.grad) and torch.equal(plain[1], w.grad)
+
+
+def test_pytorch_block_sparse_readme():
+    """Its linear layer in a model, and its patcher with the regular expressions of the README."""
+    from bsk.compat import BlockSparseLinear, BlockSparseModelPatcher
+    model = torch.nn.Sequential(BlockSparseLinear(1024, 256, density=0.1), torch.nn.ReLU(),
+                                torch.nn.Linear(256, 64))
+    assert model(torch.randn(2, 1024)).shape == (2, 64)
+    names = torch.nn.ModuleDict({"encoder": torch.nn.ModuleDict({"layer": torch.nn.ModuleList(
+        torch.nn.ModuleDict({"intermediate": torch.nn.ModuleDict(
+            {"dense": torch.nn.Linear(64, 128)})}) for _ in range(3))})})
+    patcher = BlockSparseModelPatcher()
+    patcher.add_pattern(r"encoder\.layer\.[0-9]+\.intermediate\.dense", {"density": 0.5})
+    assert patcher.patch_model(names) == 3
+    # One device: torch runs the module as it is.
+    parallel = torch.nn.DataParallel(model.to("cuda" if torch.cuda.is_available() else "cpu"))
+    x = torch.randn(4, 1024, device=model[2].weight.device)
+    assert torch.equal(parallel(x), model(x))
+
+
+@pytest.mark.parametrize("kind", [compat.BlockSparseMatrix, compat.BlockSparseMatrixEmulator])
+def test_block_sparse_matrix(kind):
+    torch.manual_seed(10)
+    matrix = kind.randn((128, 64), blocks=[(0, 0), (1, 0), (2, 0), (0, 1)])
+    mask = matrix.block_mask_build()
+    assert mask.tolist() == [[True, True], [True, False], [True, False], [False, False]]
+    assert torch.equal(matrix.block_mask_build([(0, 0), (1, 0), (2, 0), (0, 1)]), mask)
+    dense = matrix.to_dense().detach()
+    matrix.check_with_dense(dense)
+    with pytest.raises(ValueError, match="differ"):
+        matrix.check_with_dense(dense + 1)
+    sparse = matrix.to_sparse().to_dense()
+    assert torch.equal(sparse.permute(0, 2, 1, 3).reshape(128, 64), dense)
+    x = torch.randn(3, 5, 64)
+    assert torch.allclose(matrix.reverse_matmul(x), x @ dense.t(), atol=1e-4)
+    y = torch.randn(3, 5, 128)
+    assert torch.allclose(matrix.reverse_matmul(y, False), y @ dense, atol=1e-4)
+    made = matrix.matmul_with_output_sparse_support(y, x, overwrite_data=True)
+    assert torch.equal(matrix.data, made)
+    expected = bsk.torch.blocks_from_dense(y.flatten(0, 1).t() @ x.flatten(0, 1), matrix.layout)
+    assert torch.allclose(made, expected, atol=1e-4)
+    assert torch.allclose(matrix.multiply_(2.0).data, 2 * made)
+    matrix.rebuild([[0, 1], [1, 0], [0, 1], [1, 0]], [3, 0, 1, 2])
+    assert matrix.build_coo_block_index().t().tolist() == [[1, 0], [2, 1], [3, 0], [0, 1]]
+    with pytest.raises(ValueError, match="must have 4"):
+        matrix.rebuild([[1, 1], [1, 1], [1, 1], [1, 1]])
+
+
+# The larger sizes: pytorch_block_sparse's rows 1 and (16, 16), densities 0.42 and 1.
+@pytest.mark.parametrize("transpose", [True, False])
+@pytest.mark.parametrize("lead,density", [((1,), 0.42), ((16, 16), 0.42), ((1,), 1.0)])
+def test_reverse_matmul_large(lead, density, transpose):
+    torch.manual_seed(11)
+    count = int(density * 32 * 64)
+    matrix = compat.BlockSparseMatrix.randn((2048, 1024), n_blocks=count, positive=True)
+    assert matrix.layout.nnz == count
+    x, dense = torch.rand(*lead, 1024 if transpose else 2048), matrix.to_dense()
+    expected = x @ (dense.t() if transpose else dense)
+    assert torch.allclose(matrix.reverse_matmul(x, transpose), expected, rtol=1e-5, atol=1e-3)

@@ -20,7 +20,8 @@ def test_guide():
     assert got.attempted > 30 and not got.failed
 
 
-@pytest.mark.parametrize("module", [bsk, bsk.compat, bsk.torch.patch], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [bsk, bsk.compat, bsk.ops, bsk.torch.patch],
+                         ids=lambda m: m.__name__)
 def test_docstrings(module):
     got = doctest.testmod(module)
     assert got.attempted and not got.failed

@@ -217,3 +217,25 @@ def test_threads(np, data):
     for t in threads:
         t.join()
     assert not wrong
+
+
+def test_packed(np, data):
+    """The same bits with the packed form of the weights, for every op that takes one."""
+    layout, x, w, dense = data
+    dy = np.random.default_rng(1).standard_normal((7, 92)).astype(np.float32)
+    for call in (lambda **more: ops.matmul(layout, x, w, **more),
+                 lambda **more: ops.matmul(layout, dy, w, transpose_w=1, **more),
+                 lambda **more: ops.matmul_dgrad(layout, dy, w, **more),
+                 lambda **more: ops.dsd(layout, dy.T.copy(), w, **more),
+                 lambda **more: ops.dds(layout, x, w, **more)):
+        packed, expected = ops.Packed(), call()
+        for _ in range(3):
+            np.testing.assert_array_equal(call(packed=packed), expected)
+        made = len(packed)
+        packed.clear()
+        assert not len(packed) and made <= 1
+    packed = ops.Packed()
+    for n in range(1, 20):
+        for _ in range(2):
+            ops.matmul(layout, x[:1].repeat(n, 0), w, packed=packed)
+    assert len(packed) <= ops.Packed.MAX_IMAGES

@@ -1,6 +1,7 @@
 """Differentiable ops and modules, on the CPU and on a GPU where there is one."""
 
 import copy
+import gc
 import io
 import pickle
 import warnings
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 import bsk  # noqa: E402
 import bsk.torch as bt  # noqa: E402
 from bsk import Layout  # noqa: E402
+from bsk.torch import _packed  # noqa: E402
 from torch import nn  # noqa: E402
 
 
@@ -367,3 +369,83 @@ def test_functional_ops_on_tensors(device):
     if device != "cpu":
         with pytest.raises(bsk.InvalidError, match="lies on"):
             bsk.ops.bias_act(x, bias=torch.ones(8))
+
+
+def test_weights_are_packed_once(device, monkeypatch):
+    """Without gradients a packed form of the weight is kept while the weight stays."""
+    # Also where the plan can do without.
+    monkeypatch.setattr(bsk.ops.Plan, "packs", property(lambda plan: plan.packed_bytes > 0))
+    layer = bt.BlockSparseLinear(512, 256, density=0.5, seed=2, device=device)
+    if device != "cpu":
+        layer = layer.bfloat16()
+    x = torch.randn(64, 512, device=device, dtype=layer.weight.dtype)
+
+    def check():
+        got = layer(x)
+        expected = nn.functional.linear(x, layer.to_dense(), layer.bias)
+        assert torch.allclose(got.float(), expected.float(), atol=1e-4 if device == "cpu" else 5e-2)
+
+    def images():
+        entry = _packed._entries.get(id(layer.weight))
+        return 0 if entry is None else len(entry.packed)
+
+    with torch.no_grad():
+        for _ in range(3):
+            check()
+        made = images()  # 1 where the plan has a packed form
+        for change in (lambda: layer.weight.mul_(2), lambda: layer.weight.detach().sub_(1),
+                       lambda: bsk.ops.unary(layer.weight, y=layer.weight, kind="tanh"),
+                       lambda: bsk.ops.unary(layer.weight.data, y=layer.weight.data, kind="neg"),
+                       lambda: setattr(layer.weight, "data", layer.weight.data * 3),
+                       lambda: layer.load_state_dict(layer.state_dict())):
+            change()
+            for _ in range(3):
+                check()
+            assert images() == made
+        bt.forget_packed(layer)
+        assert images() == 0
+        check(), check()
+        assert images() == made
+    layer(x).float().sum().backward()
+    assert images() == 0
+    check()
+    key = id(layer.weight)
+    with torch.no_grad():
+        check()
+    del layer
+    gc.collect()
+    assert key not in _packed._entries
+
+
+def test_pattern_step_forgets_what_was_packed(device, monkeypatch):
+    monkeypatch.setattr(bsk.ops.Plan, "packs", property(lambda plan: plan.packed_bytes > 0))
+    layer = bt.BlockSparseLinear(256, 256, density=0.5, seed=2, device=device)
+    x = torch.randn(64, 256, device=device)
+    pattern = bt.PatternOptimizer(layer, lr=0.3)
+    with torch.no_grad():
+        for _ in range(3):
+            layer(x), layer(x), layer(x)
+            pattern.step()
+            assert torch.allclose(layer(x), bt.dense_twin(layer)(x), atol=1e-4)
+
+
+@pytest.mark.skipif(not hasattr(torch, "func"), reason="torch before 2.0")
+def test_func(device):
+    """The transforms of torch.func: gradients, those of single samples, Jacobians."""
+    layer = bt.BlockSparseLinear(64, 32, density=0.5, block_shape=(8, 8), seed=1, device=device)
+    x = torch.randn(5, 64, device=device)
+
+    def loss(parameters, x):
+        return torch.func.functional_call(layer, parameters, (x,)).square().sum()
+
+    parameters = dict(layer.named_parameters())
+    got = torch.func.grad(loss)(parameters, x)
+    loss(parameters, x).backward()
+    for name, p in layer.named_parameters():
+        assert torch.allclose(got[name], p.grad, atol=1e-5)
+    single = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x[:, None])
+    for name, p in layer.named_parameters():
+        assert single[name].shape == (5, *p.shape)
+        assert torch.allclose(single[name].sum(0), p.grad, atol=1e-4)
+    jacobian = torch.func.jacrev(layer)(x[0])
+    assert torch.allclose(jacobian, layer.to_dense(), atol=1e-5)

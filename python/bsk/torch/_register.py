@@ -1,32 +1,29 @@
 """What differs between versions of torch: custom ops, autocast; and layouts as arguments of ops."""
 
-import itertools
-import weakref
-
 import torch
+
+from ..layout import by_token
 
 CUSTOM_OPS = hasattr(torch.library, "custom_op")
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
-# Custom ops take numbers: a layout is passed by a number that no other one gets.
-_layouts = weakref.WeakValueDictionary()
-_next = itertools.count(1)
+
+# For functions whose results the compiler may take for constants.
+constant_result = getattr(getattr(torch, "compiler", None), "assume_constant_result",
+                          lambda function: function)
 
 
 def token_of(layout):
-    """The number that stands for a layout."""
-    if layout.token is None:
-        layout.token = next(_next)
-        _layouts[layout.token] = layout
+    """The number that stands for a layout: custom ops take numbers."""
     return layout.token
 
 
 def layout_of(token):
-    return _layouts[token]
+    return by_token[token]
 
 
-def differentiable(name, fake, backward, setup):
+def differentiable(name, fake, backward, setup, plain=None):
     """Makes an op of a function on tensors.
 
     Parameters
@@ -39,11 +36,21 @@ def differentiable(name, fake, backward, setup):
         ``backward(ctx, *gradients)``: one gradient for each argument.
     setup : callable
         ``setup(ctx, inputs, output)``: what backward needs.
+    plain : callable, optional
+        The same function for calls that nothing is recorded of.
     """
     def decorate(function):
         kind = _function(name, function, backward, setup)
+        direct = plain or function
+
         if not CUSTOM_OPS:
-            return kind.apply
+            def call(*inputs):
+                if _recorded(inputs):
+                    return kind.apply(*inputs)
+                return direct(*inputs)
+
+            return call
+        transformed = _transformable(name, function, backward, setup)
         op = torch.library.custom_op(name, mutates_args=())(function)
         op.register_fake(fake)
         op.register_autograd(backward, setup_context=setup)
@@ -53,12 +60,28 @@ def differentiable(name, fake, backward, setup):
         def call(*inputs):
             if torch.compiler.is_compiling() or type(inputs[0]) not in PLAIN:
                 return op(*inputs)
-            return kind.apply(*inputs)
+            if _functorch_is_active():
+                return transformed.apply(*inputs)
+            if _recorded(inputs):
+                return kind.apply(*inputs)
+            return direct(*inputs)
 
         call.op = op
         return call
 
     return decorate
+
+
+_functorch_is_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+
+
+def _recorded(inputs):
+    """Whether autograd records a call."""
+    if torch.is_grad_enabled():
+        for x in inputs:
+            if isinstance(x, torch.Tensor) and x.requires_grad:
+                return True
+    return False
 
 
 def _function(name, function, backward, setup):
@@ -70,6 +93,56 @@ def _function(name, function, backward, setup):
 
     return type(name.partition("::")[2], (torch.autograd.Function,),
                 {"forward": staticmethod(forward), "backward": staticmethod(backward)})
+
+
+def _transformable(name, function, backward, setup):
+    """The same in the form that torch.func takes; members of a mapped dimension run in turn."""
+    def vmap(info, in_dims, *inputs):
+        members = [made.apply(*(x if d is None else x.select(d, i)
+                                for x, d in zip(inputs, in_dims)))
+                   for i in range(info.batch_size)]
+        if not isinstance(members[0], tuple):
+            return torch.stack(members), 0
+        return (tuple(torch.stack(parts) for parts in zip(*members)),
+                (0,) * len(members[0]))
+
+    made = type(name.partition("::")[2], (torch.autograd.Function,),
+                {"forward": staticmethod(function), "setup_context": staticmethod(setup),
+                 "backward": staticmethod(backward), "vmap": staticmethod(vmap)})
+    return made
+
+
+class _Refused(torch.autograd.Function):
+    """A gradient whose own derivative is an error and not a silent zero."""
+
+    @staticmethod
+    def forward(ctx, name, gradient, *anchors):
+        ctx.name = name
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise NotImplementedError(f"{ctx.name} is differentiable once only")
+
+
+def once(name):
+    """Decorates the backward of an autograd function that can be differentiated once."""
+    def decorate(backward):
+        def wrapped(ctx, *gradients):
+            with torch.no_grad():
+                results = backward(ctx, *gradients)
+            if not torch.is_grad_enabled():
+                return results
+            anchors = [t for t in (*ctx.saved_tensors, *gradients)
+                       if t is not None and t.requires_grad]
+            if not anchors:
+                return results
+            return tuple(_Refused.apply(name, r, *anchors) if torch.is_tensor(r) else r
+                         for r in results)
+
+        return wrapped
+
+    return decorate
 
 
 def autocast_dtype(x):

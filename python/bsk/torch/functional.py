@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ._packed import forget, packed_of
 from ._register import autocast_dtype, differentiable, layout_of, token_of
 
 
@@ -58,11 +59,19 @@ def _matmul_backward(ctx, dy):
     return dx, dw if need[1] else None, dbias if need[2] else None, dgate, None, None
 
 
-@differentiable("bsk::matmul", _matmul_fake, _matmul_backward, _matmul_setup)
+def _matmul_plain(x, w, bias, gate, layout, transpose):
+    """With a packed form of the weight, which stays from call to call."""
+    w = w if w.is_contiguous() else w.contiguous()
+    return ops.matmul(layout_of(layout), _rows(x), w, bias=_side(bias, x), gate=_side(gate, x),
+                      transpose_w=int(transpose), packed=packed_of(w))
+
+
+@differentiable("bsk::matmul", _matmul_fake, _matmul_backward, _matmul_setup, _matmul_plain)
 def _matmul(x: Tensor, w: Tensor, bias: Optional[Tensor], gate: Optional[Tensor], layout: int,
             transpose: bool) -> Tensor:
-    return ops.matmul(layout_of(layout), _rows(x.detach()), w.detach().contiguous(),
-                      bias=_side(bias, x), gate=_side(gate, x), transpose_w=int(transpose))
+    forget(w)  # it is trained
+    return ops.matmul(layout_of(layout), _rows(x), w.contiguous(), bias=_side(bias, x),
+                      gate=_side(gate, x), transpose_w=int(transpose))
 
 
 # --- bsk::wgrad: the kept blocks of x^T dy --------------------------------------------------------
@@ -115,8 +124,8 @@ def _wgrad(x: Tensor, dy: Tensor, w: Optional[Tensor], gate: Optional[Tensor], l
     side = torch.float64 if x.dtype == torch.float64 else torch.float32
     a, b = (dy, x) if transpose else (x, dy)
     got = ops.matmul_wgrad(
-        layout_of(layout), _rows(a.detach()), _rows(b.detach()), gate=_side(gate, x),
-        w=None if w is None else w.detach().contiguous(), dgate=None if w is None else True,
+        layout_of(layout), _rows(a), _rows(b), gate=_side(gate, x),
+        w=None if w is None else w.contiguous(), dgate=None if w is None else True,
         dbias=True if bias else None, gate_mode="scale" if gate is not None else "ignore")
     dw = got if isinstance(got, Tensor) else got.dw
     return (dw, x.new_empty(0, dtype=side) if w is None else got.dgate,
@@ -152,8 +161,9 @@ def matmul_by_token(x, weight, token, bias=None, gate=None, transpose=False):
     wanted = autocast_dtype(x)
     if wanted is not None and x.dtype != torch.float64:
         x, weight = x.to(wanted), weight.to(wanted)
-    flat = x.reshape(-1, x.shape[-1])
-    y = _matmul(flat, weight, bias, gate, token, transpose)
+    if x.dim() == 2:
+        return _matmul(x, weight, bias, gate, token, transpose)
+    y = _matmul(x.reshape(-1, x.shape[-1]), weight, bias, gate, token, transpose)
     return y.reshape(x.shape[:-1] + y.shape[-1:])
 
 
