@@ -226,7 +226,7 @@ static void row_fill(bench_row *row, runner *r, int who)
     row->samples = w->samples.count;
     row->launches = w->samples.count * w->repeat;
     row->host_us = w->host_ms * 1e3;
-    row->flops = r->info.flops;
+    row->flops = r->info.flops * bench_visible_share(r->c);
     row->bytes = r->info.bytes;
     row_peers(row, r);
     row->roof = roof_share(&r->b->host, row);
@@ -473,6 +473,8 @@ static void run_set(bench *b)
         bench_case(b, &list.specs[i]);
     if (b->lost)
         fprintf(stderr, "bsk: the device is lost: %s\n", bsk_last_error());
+    else if (strcmp(b->set, "attention") == 0)
+        bench_attention_memory(b->device, stdout);
     free(list.specs);
 }
 

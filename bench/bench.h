@@ -16,6 +16,14 @@ bool bench_set(const char *name, test_list *list);
 /* "cpu, smoke ..." for messages. */
 const char *bench_set_names(void);
 
+/* --- attention.c --- */
+
+/* Visible elements of attention as a share of those of the kept blocks; 1 for other ops, and under
+ * rules other than causal, window and interleave with numbers from the layout's text. */
+double bench_visible_share(const test_case *c);
+/* What a forward and a backward run take, at rising lengths. Nothing is run. */
+void bench_attention_memory(const bsk_device *device, FILE *to);
+
 /* --- rotation.c --- */
 
 /* Copies of a case's memory, together larger than the last-level cache, so that a run does not find

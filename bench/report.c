@@ -112,8 +112,9 @@ static void json_host(cJSON *root, const bench_host *h)
 }
 
 /* Names of the patterns, in the order of test_pattern. */
-static const char *const pattern_names[] = {"random",   "full",  "empty",  "one",    "diagonal",
-                                            "barabasi", "watts", "uneven", "banded", "skewed"};
+static const char *const pattern_names[] = {"random",   "full",     "empty", "one",
+                                            "diagonal", "barabasi", "watts", "uneven",
+                                            "banded",   "skewed",   "text"};
 
 static void json_peers(cJSON *row, const bench_row *r)
 {
@@ -153,7 +154,10 @@ static void json_row(cJSON *rows, const bench_row *r)
     cJSON_AddBoolToObject(row, "packed", r->packed);
     cJSON_AddStringToObject(row, "dtype", bsk_dtype_name(s->dtype));
     cJSON_AddStringToObject(row, "axis", s->axis == BSK_NC ? "nc" : "cn");
-    cJSON_AddStringToObject(row, "pattern", s->br ? pattern_names[s->pattern] : "");
+    cJSON_AddStringToObject(row, "pattern",
+                            s->layout ? s->layout
+                            : s->br   ? pattern_names[s->pattern]
+                                      : "");
     cJSON_AddStringToObject(row, "block", block);
     cJSON_AddNumberToObject(row, "n", (double)s->n);
     cJSON_AddNumberToObject(row, "k", (double)s->k);

@@ -262,25 +262,60 @@ static void set_memory(test_list *list)
     test_emit(list, a);
 }
 
-/* Attention of 8 heads of 64 over 4096 times: full, causal, and random patterns. */
+/* --- Attention: 8 heads, one batch ---------------------------------------------------------- */
+
+/* Patterns, with the rules that see through them; NULL: all blocks. */
+static const struct {
+    const char *layout;
+    uint32_t rules;
+} attention_patterns[] = {
+    {NULL, 0},
+    {"causal", RULE_CAUSAL},
+    {"local:window=256", RULE_CAUSAL | RULE_WINDOW},
+    {"strided:stride=16", RULE_CAUSAL | RULE_INTERLEAVE},
+    {"fixed:local=8,global=1", RULE_CAUSAL},
+    {"sliding:blocks=8,causal", RULE_CAUSAL},
+    {"bigbird:window=3,first=1,random=3,seed=1", 0},
+    {"longformer:window=8,start=0", 0},
+    {"random:density=0.1,seed=1", 0},
+};
+enum { ATTENTION_FIXED = 4 };
+
+/* Forward and backward. */
+static void emit_attention(test_list *list, int pattern, bsk_dtype dtype, int32_t block, int64_t d,
+                           int64_t time)
+{
+    test_spec s = {.op = "attention", .dtype = dtype, .br = block, .bc = block, .n = d};
+    s.k = s.m = time;
+    s.count = 8;
+    s.layout = attention_patterns[pattern].layout;
+    s.pattern = s.layout ? PATTERN_TEXT : PATTERN_FULL;
+    s.rules = attention_patterns[pattern].rules;
+    s.seed = 3;
+    s.options = OPT_SAVED;
+    test_emit(list, s);
+    s.op = "attention_grad";
+    s.options = 0;
+    test_emit(list, s);
+}
+
+/* All patterns at one size, and the fixed one at the others. */
 static void set_attention(test_list *list)
 {
-    static const char *const ops[] = {"attention", "attention_grad"};
-    static const int32_t blocks[] = {128, 64, 32, 16};
     static const bsk_dtype types[] = {BSK_F32, BSK_BF16};
-    for (int o = 0; o < TEST_COUNT(ops); o++)
-        for (int t = 0; t < TEST_COUNT(types); t++)
-            for (int b = -2; b < TEST_COUNT(blocks); b++) {
-                test_spec s = {.op = ops[o], .dtype = types[t], .k = 4096, .m = 4096, .n = 64};
-                s.br = s.bc = blocks[b < 0 ? 0 : b];
-                s.count = 8;
-                s.options = o ? 0 : OPT_SAVED;
-                s.pattern = b < 0 ? PATTERN_FULL : PATTERN_RANDOM;
-                s.pattern_value = 0.1;
-                s.rules = b == -1 ? RULE_CAUSAL : 0;
-                s.seed = 3;
-                test_emit(list, s);
-            }
+    static const int32_t blocks[] = {16, 32, 128};
+    static const int64_t sizes[] = {32, 128}, times[] = {1024, 8192, 16384};
+    for (int t = 0; t < TEST_COUNT(types); t++) {
+        for (int p = 0; p < TEST_COUNT(attention_patterns); p++)
+            emit_attention(list, p, types[t], 64, 64, 2048);
+        for (int b = 0; b < TEST_COUNT(blocks); b++)
+            emit_attention(list, ATTENTION_FIXED, types[t], blocks[b], 64, 2048);
+    }
+    for (int d = 0; d < TEST_COUNT(sizes); d++)
+        emit_attention(list, ATTENTION_FIXED, BSK_BF16, 64, sizes[d], 2048);
+    for (int n = 0; n < TEST_COUNT(times); n++)
+        emit_attention(list, ATTENTION_FIXED, BSK_BF16, 64, 64, times[n]);
+    emit_attention(list, ATTENTION_FIXED, BSK_F16, 64, 64, 2048);
 }
 
 static void set_smoke(test_list *list)
@@ -322,5 +357,5 @@ bool bench_set(const char *name, test_list *list)
 
 const char *bench_set_names(void)
 {
-    return "cpu, half, formats, hopper, memory, ops, smoke";
+    return "attention, cpu, half, formats, hopper, memory, ops, smoke";
 }

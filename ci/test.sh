@@ -28,7 +28,7 @@ setup() {
 
 # setup_core FOLDER OPTION...: the same without the accelerators, which one build covers.
 setup_core() {
-    setup "$@" -Dcuda=disabled -Dhip=disabled -Dopencl=disabled -Dpeers=disabled
+    setup "$@" -Dcuda=disabled -Dhip=disabled -Dopencl=disabled -Demulator=disabled -Dpeers=disabled
 }
 
 # bsk_check FOLDER [FILTER...]: the conformance tests of the CPU, summed from their report.
@@ -74,6 +74,14 @@ small_cases=(
     'prune_threshold f32 n64 value0.93' 'reduced_wgrad f32 b5x7 n9 nc l2 special'
     'sdd f32 b16 n22 g3' 'weight_checker f32 b8' 'weight_identity f32 b8' 'weight_normal f32 b8'
     'weight_orthogonal f32 b8'
+    'attn_scores f32 b5x12 n24 k21 m36 h3 g2 uneven beta0.5'
+    'attn_apply f16 b8 n16 k48 m48 h2 g1 d0.25 packed gqa'
+    'attn_apply_t f16 b5x12 n24 k21 m36 g2 d0.25 c4 gqa'
+    'block_softmax f32 b5x12 n24 k21 m36 g2 d0.50 c4 saved causal prefix keymask'
+    'block_softmax_grad f16 b5x12 n24 k21 m36 g1 d0.25 softcap beta-1'
+    'attention f32 b5x12 n24 k21 m36 g1 d0.50 c2 keymask'
+    'attention_grad f32 b5x12 n24 k21 m36 g1 d0.50 c2 keymask'
+    'attention_decode f32 b1x2 n3 k1 m4 causal ragged' 'layout_topk f32 n3 k40' 'layout_mask u8 n3 k40'
 )
 
 # check_small NAME COMMAND...: the small cases through COMMAND on opencl:0, as many at a time as
@@ -253,10 +261,14 @@ step_clang() {
 }
 
 # The address, undefined-behaviour and leak sanitizers, in a build that fuzz uses as well.
-step_asan() {
+setup_asan() {
     CC=clang setup_core asan -Dbuildtype=debugoptimized -Dfuzz=true -Db_lundef=false \
         -Db_sanitize=address,undefined \
         -Dc_args='-fsanitize=fuzzer-no-link -fno-sanitize-recover=undefined'
+}
+
+step_asan() {
+    setup_asan
     meson compile -C build-ci/asan -j "$jobs"
     meson test -C build-ci/asan --print-errorlogs --suite unit --timeout-multiplier 3
     ci/sum.py meson build-ci/asan/meson-logs/testlog.json
@@ -274,7 +286,7 @@ step_tsan() {
 }
 
 step_no_openmp() {
-    CC=gcc setup_core no-openmp -Dopenmp=disabled
+    CC=gcc setup_core no-openmp -Dopenmp=disabled -Doptimization=1
     meson compile -C build-ci/no-openmp -j "$jobs"
     bsk_check no-openmp bf16
 }
@@ -288,11 +300,13 @@ step_reference_only() {
 
 # Both targets at once. The same inputs every time: longer runs with other seeds are for developers.
 step_fuzz() {
-    [ -x build-ci/asan/tests/fuzz/fuzz_plan ] || step_asan
+    [ -d build-ci/asan ] || setup_asan
+    meson compile -C build-ci/asan -j "$jobs" fuzz_plan fuzz_layout
     local target pids=()
     for target in plan layout; do
         (
-            mkdir -p build-ci/asan/corpus-$target
+            rm -rf build-ci/asan/corpus-$target
+            mkdir build-ci/asan/corpus-$target
             cd build-ci/asan
             tests/fuzz/fuzz_$target -seed=1 -runs=60000 -max_len=4096 -timeout=20 \
                 -rss_limit_mb=2048 -print_final_stats=1 corpus-$target >"$logs/fuzz-$target.log" 2>&1

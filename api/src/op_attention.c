@@ -117,6 +117,16 @@ static bsk_status expect_scores(const bski_op_info *op, const char *name, const 
     return bski_expect_shape(op, name, s, 5, dims, "batch, heads per layout head, blocks");
 }
 
+/* Heads in all, of scores whose own dimension counts them per head of the layout. */
+static bsk_status score_heads(const bski_op_info *op, const char *name, const bsk_tensor *s,
+                              const bsk_layout_tables *l, int64_t *heads)
+{
+    if (bski_mul_i64(s->dims[1], l->heads, heads))
+        return BSK_OK;
+    return bski_fail(BSK_E_INVALID, "%s: %s has %lld heads for each of the layout's %d: too many",
+                     op->name, name, (long long)s->dims[1], (int)l->heads);
+}
+
 /* [batch or 1, time], absent is fine. */
 static bsk_status expect_segment(const bski_op_info *op, const char *name, const bsk_tensor *t,
                                  int64_t batch, int64_t time)
@@ -348,7 +358,8 @@ static bsk_status block_softmax_check(const bski_op_info *op, const void *params
 {
     const bsk_block_softmax_params *p = params;
     const masks m = MASKS_OF(p);
-    const shape z = {p->x.dims[0], p->x.dims[1] * l->heads, l->rows, l->cols};
+    shape z = {p->x.dims[0], 0, l->rows, l->cols};
+    BSKI_TRY(score_heads(op, "x", &p->x, l, &z.heads));
     BSKI_TRY(expect_time(op, "rows", l->rows, l->rows, p->interleave));
     BSKI_TRY(expect_time(op, "columns", l->cols, l->cols, p->interleave));
     BSKI_TRY(expect_scores(op, "x", &p->x, &z, l));
@@ -396,10 +407,11 @@ static bsk_status block_softmax_grad_check(const bski_op_info *op, const void *p
                                            const bsk_layout_tables *l)
 {
     const bsk_block_softmax_grad_params *p = params;
-    const shape z = {p->dy.dims[0], p->dy.dims[1] * l->heads, l->rows, l->cols};
+    shape z = {p->dy.dims[0], 0, l->rows, l->cols};
     if ((p->softcap > 0) != (p->x.dtype != BSK_NONE))
         return bski_fail(BSK_E_INVALID, "%s: x is %s softcap", op->name,
                          p->softcap > 0 ? "absent but required with" : "given without");
+    BSKI_TRY(score_heads(op, "dy", &p->dy, l, &z.heads));
     BSKI_TRY(expect_scores(op, "dy", &p->dy, &z, l));
     BSKI_TRY(expect_scores(op, "y", &p->y, &z, l));
     BSKI_TRY(expect_scores(op, "dx", &p->dx, &z, l));
@@ -567,3 +579,113 @@ const bski_op_info bski_op_attention_grad = {
     .flops = attention_grad_flops,
 };
 BSKI_DEFINE_OP(attention_grad, attention_grad)
+
+/* --- attention_decode --------------------------------------------------------------------- */
+
+static const bski_arg attention_decode_args[] = {
+    {HEADS_ARG(attention_decode, q), .dtypes = FLOATS},
+    {HEADS_ARG(attention_decode, k), .dtypes = BSKI_SAME},
+    {HEADS_ARG(attention_decode, v), .dtypes = BSKI_SAME},
+    {HEADS_ARG(attention_decode, o), .role = BSKI_OUT, .dtypes = FLOATS},
+    {LSE_ARG(attention_decode), .role = BSKI_OUT, .optional = 1},
+    {BSKI_ARG(attention_decode, slopes), .optional = 1, .rank_min = 1, .rank_max = 1,
+     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    INTS_ARG(attention_decode, table, 2),
+    INTS_ARG(attention_decode, q_len, 1),
+    INTS_ARG(attention_decode, k_len, 1),
+    INTS_ARG(attention_decode, block_index, 4),
+    INTS_ARG(attention_decode, block_count, 3),
+};
+
+static const bski_field attention_decode_attrs[] = {
+    BSKI_ATTR(attention_decode, causal, I32, 0, 1),
+    BSKI_ATTR(attention_decode, block, I32, 0, INT32_MAX),
+    BSKI_ATTR(attention_decode, q_block, I64, 0, INFINITY),
+    BSKI_ATTR(attention_decode, window, I64, 0, INFINITY),
+    SOFTCAP(attention_decode),
+};
+
+static const bski_field attention_decode_scalars[] = {
+    BSKI_SCALAR(attention_decode, scale, F64, -INFINITY, INFINITY),
+};
+
+/* Lists of blocks, by member, key/value head and block of queries. */
+static bsk_status expect_lists(const bski_op_info *op, const bsk_attention_decode_params *p)
+{
+    const int64_t q_time = p->q.dims[2], each = p->q_block > 0 ? p->q_block : q_time;
+    const int64_t lists = each > 0 ? bski_ceil_div(q_time, each) : 0;
+    const bsk_tensor counts = {BSK_I32, 3, {p->q.dims[0], p->k.dims[1], lists}, {0}};
+    bsk_tensor entries = counts;
+    entries.rank = 4;
+    entries.dims[3] = p->block_index.dims[3];
+    if (p->block_count.dtype != BSK_NONE && p->block_index.dtype == BSK_NONE)
+        return bski_fail(BSK_E_INVALID, "%s: block_count is given without block_index", op->name);
+    if (p->block_index.dtype != BSK_NONE && p->table.dtype != BSK_NONE && p->block > 0 &&
+        p->k.dims[2] % p->block != 0)
+        return bski_fail(BSK_E_INVALID, "%s: block is %d; must divide the %lld keys of a page",
+                         op->name, (int)p->block, (long long)p->k.dims[2]);
+    BSKI_TRY(bski_expect_broadcast(op, "block_index", &p->block_index, &entries,
+                                   "batch, kv_heads, lists"));
+    return bski_expect_broadcast(op, "block_count", &p->block_count, &counts,
+                                 "batch, kv_heads, lists");
+}
+
+static bsk_status attention_decode_check(const bski_op_info *op, const void *params,
+                                         const bsk_layout_tables *l)
+{
+    const bsk_attention_decode_params *p = params;
+    const int64_t batch = p->q.dims[0], heads = p->q.dims[1];
+    const int64_t v_dims[4] = {p->k.dims[0], p->k.dims[1], p->k.dims[2], p->v.dims[3]};
+    const int64_t o_dims[4] = {batch, heads, p->q.dims[2], p->v.dims[3]};
+    const bool paged = p->table.dtype != BSK_NONE;
+    int64_t keys;
+    (void)l;
+    BSKI_TRY(expect_kv_heads(op, "k", &p->k, heads));
+    BSKI_TRY(bski_expect_dim(op, "k", &p->k, 3, p->q.dims[3], "as q"));
+    BSKI_TRY(bski_expect_shape(op, "v", &p->v, 4, v_dims, "pages, kv_heads, page, dv"));
+    BSKI_TRY(bski_expect_shape(op, "o", &p->o, 4, o_dims, "batch, heads, q_time, dv"));
+    if (p->lse.dtype != BSK_NONE)
+        BSKI_TRY(bski_expect_shape(op, "lse", &p->lse, 3, p->q.dims, "batch, heads, q_time"));
+    if (!paged)
+        BSKI_TRY(bski_expect_dim(op, "k", &p->k, 0, batch, "batch, without a table"));
+    else if (!bski_mul_i64(p->table.dims[1], p->k.dims[2], &keys))
+        return bski_fail(BSK_E_INVALID,
+                         "%s: table.dims[1] is %lld; too many for pages of %lld keys", op->name,
+                         (long long)p->table.dims[1], (long long)p->k.dims[2]);
+    else
+        BSKI_TRY(bski_expect_dim(op, "table", &p->table, 0, batch, "batch"));
+    BSKI_TRY(bski_expect_vector(op, "slopes", &p->slopes, heads, "heads"));
+    BSKI_TRY(bski_expect_vector(op, "q_len", &p->q_len, batch, "batch"));
+    BSKI_TRY(bski_expect_vector(op, "k_len", &p->k_len, batch, "batch"));
+    return expect_lists(op, p);
+}
+
+/* Of all keys that a member can have, or of full lists. */
+static double attention_decode_flops(const void *params, const bsk_layout_tables *l)
+{
+    const bsk_attention_decode_params *p = params;
+    const double page = (double)p->k.dims[2], block = p->block > 0 ? p->block : page;
+    const double all = page * (p->table.dtype != BSK_NONE ? (double)p->table.dims[1] : 1);
+    const double listed =
+        p->block_index.dtype != BSK_NONE ? block * (double)p->block_index.dims[3] : all;
+    (void)l;
+    return 2 * fmin(all, listed) * (double)p->q.dims[0] * (double)p->q.dims[1] *
+           (double)p->q.dims[2] * (double)(p->q.dims[3] + p->v.dims[3]);
+}
+
+const bski_op_info bski_op_attention_decode = {
+    .name = "attention_decode",
+    .kernel_op = BSK_OP_ATTENTION_DECODE,
+    BSKI_STRUCTS(attention_decode),
+    .layout = -1,
+    .pairs = -1,
+    .args = attention_decode_args,
+    .arg_count = BSKI_COUNT(attention_decode_args),
+    .attrs = attention_decode_attrs,
+    .attr_count = BSKI_COUNT(attention_decode_attrs),
+    .scalars = attention_decode_scalars,
+    .scalar_count = BSKI_COUNT(attention_decode_scalars),
+    .check = attention_decode_check,
+    .flops = attention_decode_flops,
+};
+BSKI_DEFINE_OP(attention_decode, attention_decode)

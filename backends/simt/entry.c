@@ -23,6 +23,12 @@ static bsk_status tables_make(void *device, bsk_prepared *prepared, const simt_n
         TRY(bski_simt_table(device, prepared, SLOT_ROW, t->slot_row, t->nnz, sizeof(i32)));
         TRY(bski_simt_table(device, prepared, SLOT_COL, t->slot_col, t->nnz, sizeof(i32)));
     }
+    if (need->rows) {
+        const i64 starts = (i64)t->heads * ((i64)t->grid_rows + 1);
+        TRY(bski_simt_table(device, prepared, ROW_START, t->row_start, starts, sizeof(i64)));
+        TRY(bski_simt_table(device, prepared, ROW_COL, t->row_col, t->nnz, sizeof(i32)));
+        TRY(bski_simt_table(device, prepared, ROW_SLOT, t->row_slot, t->nnz, sizeof(i32)));
+    }
     if (need->cols) {
         const i64 starts = (i64)t->heads * ((i64)t->grid_cols + 1);
         TRY(bski_simt_table(device, prepared, COL_START, t->col_start, starts, sizeof(i64)));
@@ -52,7 +58,8 @@ bsk_status bski_simt_prepare(void *device, bsk_prepared *prepared, const simt_ne
                                                                                 : dtype;
     for (int k = 0; k < SIMT_MAX_NEEDS && need->kernels[k]; k++) {
         bsk_status status =
-            d->api->kernel(d, need->file, need->kernels[k], type, variant_of(d), &s->kernel[k]);
+            d->api->kernel(d, need->file, need->kernels[k], type,
+                           need->variant ? need->variant : variant_of(d), &s->kernel[k]);
         if (status) {
             bski_simt_release(device, prepared);
             return status;
@@ -114,13 +121,13 @@ i64 bski_simt_num(bsk_dtype type, double v)
 bool bski_simt_vector(const simt_device *d, bsk_dtype type, const bsk_tensor *t, bsk_mem mem,
                       int inner)
 {
-    const int outer = 1 - inner;
     if (t->dtype == BSK_NONE)
         return true;
-    if (t->dims[inner] > 1 && t->strides[inner] != 1)
-        return false;
-    return d->wide || (simt_aligned(mem) &&
-                       (t->dims[outer] <= 1 || t->strides[outer] % simt_vec(d, type) == 0));
+    bool vector = (t->dims[inner] <= 1 || t->strides[inner] == 1) && (d->wide || simt_aligned(mem));
+    for (int i = 0; i < t->rank; i++)
+        vector &=
+            i == inner || d->wide || t->dims[i] <= 1 || t->strides[i] % simt_vec(d, type) == 0;
+    return vector;
 }
 
 bool bski_simt_vector_rows(const simt_device *d, bsk_dtype type, bsk_mem mem, i64 rows, i64 cols)

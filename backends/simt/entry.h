@@ -19,13 +19,26 @@ enum { SIMT_LANES = 256, SIMT_LONG_LANES = 512, SIMT_MAX_NEEDS = 8 };
 typedef struct simt_need {
     const char *file;
     const char *kernels[SIMT_MAX_NEEDS];
-    bool slots;       /* SLOT_ROW, SLOT_COL */
-    bool cols;        /* COL_START, COL_ROW, COL_SLOT */
-    bsk_dtype u16_as; /* the type whose kernels serve problems of u16 */
-    bsk_dtype type;   /* of the kernels, where it is not the problem's */
+    bool slots;          /* SLOT_ROW, SLOT_COL */
+    bool rows;           /* ROW_START, ROW_COL, ROW_SLOT */
+    bool cols;           /* COL_START, COL_ROW, COL_SLOT */
+    bsk_dtype u16_as;    /* the type whose kernels serve problems of u16 */
+    bsk_dtype type;      /* of the kernels, where it is not the problem's */
+    const char *variant; /* where it is not the device's own */
 } simt_need;
 
-enum { SLOT_ROW, SLOT_COL, COL_START, COL_ROW, COL_SLOT, OWN_TABLE, SIMT_TABLES };
+enum {
+    SLOT_ROW,
+    SLOT_COL,
+    ROW_START,
+    ROW_COL,
+    ROW_SLOT,
+    COL_START,
+    COL_ROW,
+    COL_SLOT,
+    OWN_TABLE,
+    SIMT_TABLES
+};
 
 /* A plan's state. */
 typedef struct simt_state {
@@ -129,10 +142,23 @@ i64 bski_simt_groups_most(const simt_device *d, i64 most, i64 resident);
 
 /* A scalar argument: the bits of a number of the type that kernels for `type` compute in. */
 i64 bski_simt_num(bsk_dtype type, double v);
+/* The same for the problem's type. */
+static inline i64 simt_num(const bsk_prepared *prepared, double v)
+{
+    return bski_simt_num(prepared->problem->dtype, v);
+}
 
 static inline i64 simt_runs(i64 cols, i64 vec)
 {
     return cols / vec + (cols % vec > 0);
+}
+
+/* Groups for a walk over runs of the problem's type. */
+static inline i64 simt_walk_groups(const bsk_prepared *prepared, const void *queue, i64 rows,
+                                   i64 cols)
+{
+    const simt_device *d = queue_device(queue);
+    return bski_simt_groups(d, rows * simt_runs(cols, simt_vec(d, prepared->problem->dtype)));
 }
 
 /* An optional tensor's memory. */
@@ -146,8 +172,8 @@ static inline bsk_mem mem_none(void)
     return (bsk_mem){BSK_MEM_NULL, NULL, 0, 0};
 }
 
-/* Whether runs of a tensor at mem may be loaded as vectors: unit stride on axis `inner`, every row
- * aligned. Absent tensors may. Wide devices take any address. */
+/* Whether runs of a tensor at mem may be loaded as vectors: unit stride on axis `inner`, every line
+ * along it aligned. Absent tensors may. Wide devices take any address. */
 bool bski_simt_vector(const simt_device *d, bsk_dtype type, const bsk_tensor *t, bsk_mem mem,
                       int inner);
 /* The same for contiguous memory in rows of cols elements. */

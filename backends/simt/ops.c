@@ -3,18 +3,6 @@
 
 #include <backends/simt/ops.h>
 
-static i64 num(const bsk_prepared *prepared, double v)
-{
-    return bski_simt_num(prepared->problem->dtype, v);
-}
-
-/* Groups for a walk over runs of the problem's type. */
-static i64 walk_groups(const bsk_prepared *prepared, const void *queue, i64 rows, i64 cols)
-{
-    const simt_device *d = queue_device(queue);
-    return bski_simt_groups(d, rows * simt_runs(cols, simt_vec(d, prepared->problem->dtype)));
-}
-
 /* --- embedding, block_gather --- */
 
 enum { CONVERT, COPY };
@@ -47,7 +35,7 @@ SIMT_LAUNCH(embedding)
                   bski_simt_vector(d, p->table.dtype, &p->y, a->y, 1),
     };
     return LAUNCH(p->y.dtype == p->table.dtype ? COPY : CONVERT,
-                  walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->table, a->index,
+                  simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->table, a->index,
                   a->y);
 }
 
@@ -76,8 +64,8 @@ SIMT_LAUNCH(block_gather)
         .vector = bski_simt_vector_rows(d, p->x.dtype, a->x, p->x.dims[0], size) &&
                   bski_simt_vector_rows(d, p->x.dtype, a->y, p->y.dims[0], size),
     };
-    return LAUNCH(COPY, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->x, a->index,
-                  a->y);
+    return LAUNCH(COPY, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->x,
+                  a->index, a->y);
 }
 
 /* --- embedding_grad --- */
@@ -185,8 +173,8 @@ SIMT_LAUNCH(embedding_grad)
         .cols = p->dtable.dims[1],
         .dy_row = p->dy.strides[0],
         .dtable_row = p->dtable.strides[0],
-        .alpha = num(prepared, a->alpha),
-        .beta = num(prepared, a->beta),
+        .alpha = simt_num(prepared, a->alpha),
+        .beta = simt_num(prepared, a->beta),
         .dy_type = (i32)p->dy.dtype,
         .dtable_type = (i32)p->dtable.dtype,
         .dy_vector = bski_simt_vector(d, p->dy.dtype, &p->dy, a->dy, 1),
@@ -195,10 +183,10 @@ SIMT_LAUNCH(embedding_grad)
     arg.packed = arg.dy_vector && p->dy.dtype == prepared->problem->dtype &&
                  arg.cols % simt_vec(d, p->dy.dtype) == 0;
     TRY(LAUNCH(STARTS, bski_simt_groups(d, arg.rows + 1), 1, arg, keys, start));
-    TRY(LAUNCH(PARTS, walk_groups(prepared, queue, 2 * arg.parts, arg.cols), 1, arg, a->dy, keys,
-               values, start, partial));
-    return LAUNCH(SUMS, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->dy, values,
-                  start, partial, a->dtable);
+    TRY(LAUNCH(PARTS, simt_walk_groups(prepared, queue, 2 * arg.parts, arg.cols), 1, arg, a->dy,
+               keys, values, start, partial));
+    return LAUNCH(SUMS, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->dy,
+                  values, start, partial, a->dtable);
 }
 
 /* --- bias_act --- */
@@ -242,7 +230,7 @@ SIMT_LAUNCH(bias_act)
     };
     arg.packed = arg.vector && arg.bias_vector && p->y.dtype == p->x.dtype &&
                  arg.cols % simt_vec(d, p->x.dtype) == 0;
-    return LAUNCH(0, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->x,
+    return LAUNCH(0, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->x,
                   mem_of(&p->bias, a->bias), a->y);
 }
 
@@ -344,14 +332,14 @@ SIMT_LAUNCH(bias_act_grad)
                  (p->x.dtype == BSK_NONE || p->x.dtype == type) &&
                  (p->dx.dtype == BSK_NONE || p->dx.dtype == type);
     if (p->dbias.dtype == BSK_NONE)
-        return LAUNCH(SLOPES, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->dy, x,
-                      bias, dx);
+        return LAUNCH(SLOPES, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->dy,
+                      x, bias, dx);
     TRY(LAUNCH(s.by_cols ? SLOPES_COLS : SLOPES_ROWS, s.across, s.shares, arg, a->dy, x, bias, dx,
                a->workspace));
     const dbias_arg finish = {.features = s.features,
                               .shares = s.shares,
-                              .alpha = num(prepared, a->alpha),
-                              .beta = num(prepared, a->beta)};
+                              .alpha = simt_num(prepared, a->alpha),
+                              .beta = simt_num(prepared, a->beta)};
     const i64 cols = d->wide ? 1 : DBIAS_COLS;
     return LAUNCH(DBIAS, bski_simt_groups_most(d, bski_ceil_div(s.features, cols), 16), 1, finish,
                   a->workspace, a->dbias);
@@ -402,8 +390,8 @@ SIMT_LAUNCH(cross_entropy)
         .logits_row = p->logits.strides[0],
         .dlogits_row = p->dlogits.strides[0],
         .ignore_index = p->ignore_index,
-        .alpha = num(prepared, a->alpha),
-        .smoothing = num(prepared, p->smoothing),
+        .alpha = simt_num(prepared, a->alpha),
+        .smoothing = simt_num(prepared, p->smoothing),
         .use_ignore_index = p->use_ignore_index,
         .label_type = (i32)p->labels.dtype,
         .dlogits_type = (i32)p->dlogits.dtype,

@@ -3,33 +3,6 @@
 
 #include <backends/simt/select.h>
 
-static i64 num(const bsk_prepared *prepared, double v)
-{
-    return bski_simt_num(prepared->problem->dtype, v);
-}
-
-static bool is_given(const bsk_tensor *t)
-{
-    return t->dtype != BSK_NONE;
-}
-
-/* Whether runs along axis `inner` of a tensor may be loaded as vectors. */
-static bool runs_vector(const simt_device *d, bsk_dtype type, const bsk_tensor *t, bsk_mem mem,
-                        int inner)
-{
-    bool vector = (t->dims[inner] <= 1 || t->strides[inner] == 1) && (d->wide || simt_aligned(mem));
-    for (int i = 0; i < t->rank; i++)
-        vector &=
-            i == inner || d->wide || t->dims[i] <= 1 || t->strides[i] % simt_vec(d, type) == 0;
-    return vector;
-}
-
-static i64 walk_groups(const bsk_prepared *prepared, const void *queue, i64 rows, i64 cols)
-{
-    const simt_device *d = queue_device(queue);
-    return bski_simt_groups(d, rows * simt_runs(cols, simt_vec(d, prepared->problem->dtype)));
-}
-
 /* A power of two of lanes, at most `most`, for `runs` runs. */
 static i32 lanes_for(const simt_device *d, i64 runs, i32 most)
 {
@@ -70,8 +43,8 @@ SIMT_LAUNCH(reduce_max)
         .lanes = lanes_for(d, runs, 8),
         .y_type = (i32)p->y.dtype,
         .at_type = (i32)p->argmax.dtype,
-        .x_vector = runs_vector(d, p->x.dtype, &p->x, a->x, 2),
-        .y_vector = runs_vector(d, p->x.dtype, &p->y, a->y, 1),
+        .x_vector = bski_simt_vector(d, p->x.dtype, &p->x, a->x, 2),
+        .y_vector = bski_simt_vector(d, p->x.dtype, &p->y, a->y, 1),
     };
     const i64 items = arg.outer * bski_ceil_div(runs, arg.lanes);
     return LAUNCH(0, bski_simt_groups_most(d, items, d->wide ? 4 : 64), 1, arg, a->x, a->y,
@@ -110,11 +83,11 @@ SIMT_LAUNCH(take_along)
         .shared = p->index.strides[2] == 0 || p->index.dims[2] == 1,
         .index_type = (i32)p->index.dtype,
         .y_type = (i32)p->y.dtype,
-        .x_vector = runs_vector(d, p->x.dtype, &p->x, a->x, 2),
-        .y_vector = runs_vector(d, p->x.dtype, &p->y, a->y, 2),
+        .x_vector = bski_simt_vector(d, p->x.dtype, &p->x, a->x, 2),
+        .y_vector = bski_simt_vector(d, p->x.dtype, &p->y, a->y, 2),
     };
-    return LAUNCH(0, walk_groups(prepared, queue, arg.outer * arg.along, arg.cols), 1, arg, a->x,
-                  a->index, a->y);
+    return LAUNCH(0, simt_walk_groups(prepared, queue, arg.outer * arg.along, arg.cols), 1, arg,
+                  a->x, a->index, a->y);
 }
 
 SIMT_PREPARE_BY(take_along_grad, .file = "select", .kernels = {"take_along_grad"})
@@ -145,16 +118,16 @@ SIMT_LAUNCH(take_along_grad)
         .dx_outer = p->dx.strides[0],
         .dx_along = p->dx.strides[1],
         .dx_col = p->dx.strides[2],
-        .alpha = num(prepared, a->alpha),
-        .beta = num(prepared, a->beta),
+        .alpha = simt_num(prepared, a->alpha),
+        .beta = simt_num(prepared, a->beta),
         .by_along = by_along,
         .index_type = (i32)p->index.dtype,
         .dx_type = (i32)p->dx.dtype,
-        .dx_vector = runs_vector(d, p->dy.dtype, &p->dx, a->dx, by_along ? 1 : 2),
+        .dx_vector = bski_simt_vector(d, p->dy.dtype, &p->dx, a->dx, by_along ? 1 : 2),
     };
     const i64 rows = arg.outer * (by_along ? arg.cols : arg.count);
-    return LAUNCH(0, walk_groups(prepared, queue, rows, by_along ? arg.count : arg.cols), 1, arg,
-                  a->dy, a->index, a->dx);
+    return LAUNCH(0, simt_walk_groups(prepared, queue, rows, by_along ? arg.count : arg.cols), 1,
+                  arg, a->dy, a->index, a->dx);
 }
 
 /* --- topk --- */
@@ -213,10 +186,10 @@ SIMT_LAUNCH(topk)
         .size = t.size,
         .x_row = p->x.strides[0],
         .values_row = p->values.strides[0],
-        .index_row = is_given(&p->index) ? p->index.strides[0] : 0,
+        .index_row = p->index.strides[0],
         .values_type = (i32)p->values.dtype,
         .index_type = (i32)p->index.dtype,
-        .x_vector = runs_vector(d, p->x.dtype, &p->x, a->x, 1),
+        .x_vector = bski_simt_vector(d, p->x.dtype, &p->x, a->x, 1),
     };
     return LAUNCH(0, t.groups, 1, arg, a->x, a->values, mem_of(&p->index, a->index),
                   bsk_mem_at(a->workspace, t.keys), bsk_mem_at(a->workspace, t.places));
@@ -253,8 +226,8 @@ SIMT_LAUNCH(rectified_topk)
         .rebase = p->rebase,
         .lanes = lanes_for(d, simt_runs(p->x.dims[1], simt_vec(d, type)), SIMT_LANES),
         .y_type = (i32)p->y.dtype,
-        .x_vector = runs_vector(d, type, &p->x, a->x, 1),
-        .y_vector = runs_vector(d, type, &p->y, a->y, 1),
+        .x_vector = bski_simt_vector(d, type, &p->x, a->x, 1),
+        .y_vector = bski_simt_vector(d, type, &p->y, a->y, 1),
     };
     return LAUNCH(0, topk_groups(d, &arg), 1, arg, a->x, a->y);
 }
@@ -280,16 +253,16 @@ SIMT_LAUNCH(rectified_topk_grad)
         .x_row = p->x.strides[0],
         .dy_row = p->dy.strides[0],
         .y_row = p->dx.strides[0],
-        .alpha = num(prepared, a->alpha),
-        .beta = num(prepared, a->beta),
+        .alpha = simt_num(prepared, a->alpha),
+        .beta = simt_num(prepared, a->beta),
         .rebase = p->rebase,
         .constant_cut = p->constant_cut,
         .lanes = lanes_for(d, simt_runs(p->x.dims[1], simt_vec(d, type)), SIMT_LANES),
         .x_type = (i32)p->x.dtype,
         .y_type = (i32)p->dx.dtype,
-        .x_vector = runs_vector(d, type, &p->x, a->x, 1),
-        .dy_vector = runs_vector(d, type, &p->dy, a->dy, 1),
-        .y_vector = runs_vector(d, type, &p->dx, a->dx, 1),
+        .x_vector = bski_simt_vector(d, type, &p->x, a->x, 1),
+        .dy_vector = bski_simt_vector(d, type, &p->dy, a->dy, 1),
+        .y_vector = bski_simt_vector(d, type, &p->dx, a->dx, 1),
     };
     return LAUNCH(0, topk_groups(d, &arg), 1, arg, a->dy, a->x, a->dx);
 }

@@ -5,11 +5,6 @@
 
 enum { HELD_RUNS = 4 }; /* ROW_RUNS of softmax.h */
 
-static i64 num(const bsk_prepared *prepared, double v)
-{
-    return bski_simt_num(prepared->problem->dtype, v);
-}
-
 /* --- rows --- */
 
 enum { SOFTMAX_TENSORS = 4 };
@@ -127,7 +122,7 @@ SIMT_LAUNCH(masked_softmax)
         .count = s.count,
         .k = p->k,
         .mask_last = p->mask.dtype == BSK_NONE ? 0 : p->mask.strides[p->mask.rank - 1],
-        .scale = num(prepared, a->scale != 0 ? a->scale : 1),
+        .scale = simt_num(prepared, a->scale != 0 ? a->scale : 1),
         .rank = s.rank,
         .lanes = lanes_of(d, type, s.count),
         .y_type = (i32)p->y.dtype,
@@ -185,8 +180,8 @@ SIMT_LAUNCH(masked_softmax_grad)
         .rows = s.rows,
         .count = s.count,
         .mask_last = p->mask.dtype == BSK_NONE ? 0 : p->mask.strides[p->mask.rank - 1],
-        .factor = num(prepared, a->alpha * (a->scale != 0 ? a->scale : 1)),
-        .beta = num(prepared, a->beta),
+        .factor = simt_num(prepared, a->alpha * (a->scale != 0 ? a->scale : 1)),
+        .beta = simt_num(prepared, a->beta),
         .rank = s.rank,
         .lanes = lanes_of(d, type, s.count),
         .y_type = (i32)p->y.dtype,

@@ -5,21 +5,9 @@
 
 #include <backends/simt/training.h>
 
-static i64 num(const bsk_prepared *prepared, double v)
-{
-    return bski_simt_num(prepared->problem->dtype, v);
-}
-
 static double one_if_zero(double v)
 {
     return v != 0 ? v : 1;
-}
-
-/* Groups for a walk over runs of the problem's type. */
-static i64 walk_groups(const bsk_prepared *prepared, const void *queue, i64 rows, i64 cols)
-{
-    const simt_device *d = queue_device(queue);
-    return bski_simt_groups(d, rows * simt_runs(cols, simt_vec(d, prepared->problem->dtype)));
 }
 
 /* Elements of one member of the first dimension. */
@@ -87,17 +75,17 @@ static adam_arg adam_of(const bsk_prepared *prepared, const bsk_adam_params *p,
     const double step = (double)a->step;
     const double correction = sqrt(1 - pow(p->beta2, step)) / (1 - pow(p->beta1, step));
     return (adam_arg){
-        .beta1 = num(prepared, p->beta1),
-        .rest1 = num(prepared, 1 - p->beta1),
-        .beta2 = num(prepared, p->beta2),
-        .rest2 = num(prepared, 1 - p->beta2),
-        .eps = num(prepared, p->eps),
-        .grad_scale = num(prepared, one_if_zero(a->grad_scale)),
-        .rate = num(prepared, p->steps.dtype != BSK_NONE ? a->lr : a->lr * correction),
-        .decay = num(prepared, a->lr * a->weight_decay),
-        .clip_sigma = num(prepared, a->clip_sigma),
-        .log_beta1 = num(prepared, log(p->beta1)),
-        .log_beta2 = num(prepared, log(p->beta2)),
+        .beta1 = simt_num(prepared, p->beta1),
+        .rest1 = simt_num(prepared, 1 - p->beta1),
+        .beta2 = simt_num(prepared, p->beta2),
+        .rest2 = simt_num(prepared, 1 - p->beta2),
+        .eps = simt_num(prepared, p->eps),
+        .grad_scale = simt_num(prepared, one_if_zero(a->grad_scale)),
+        .rate = simt_num(prepared, p->steps.dtype != BSK_NONE ? a->lr : a->lr * correction),
+        .decay = simt_num(prepared, a->lr * a->weight_decay),
+        .clip_sigma = simt_num(prepared, a->clip_sigma),
+        .log_beta1 = simt_num(prepared, log(p->beta1)),
+        .log_beta2 = simt_num(prepared, log(p->beta2)),
         .step = a->step,
         .seed = (i64)a->seed,
         .offset = (i64)a->offset,
@@ -125,8 +113,8 @@ SIMT_LAUNCH(adam)
             .rows = arg.rows, .cols = arg.cols, .grad_type = arg.grad_type, .vector = arg.vector};
         TRY(LAUNCH(LIVE, bski_simt_groups_most(d, rows.rows, 16), 1, rows, a->grad, live));
     }
-    return LAUNCH(STEP, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->param, a->grad,
-                  a->m, a->v, mem_of(&p->norm_scale, a->norm_scale), gate, copy, live,
+    return LAUNCH(STEP, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->param,
+                  a->grad, a->m, a->v, mem_of(&p->norm_scale, a->norm_scale), gate, copy, live,
                   mem_of(&p->steps, a->steps));
 }
 
@@ -188,7 +176,7 @@ SIMT_LAUNCH(adam_n)
     adam_arg arg = adam_n_of(prepared, a);
     arg.rows = 1;
     arg.cols = count_of(&p->param);
-    const i64 groups = walk_groups(prepared, queue, 1, arg.cols);
+    const i64 groups = simt_walk_groups(prepared, queue, 1, arg.cols);
     for (i64 first = 0; groups > 0 && first < p->pairs; first += LIST_TENSORS) {
         bsk_mem buffers[OTHERS + LISTS * LIST_TENSORS] = {mem_of(&p->norm_scale, a->norm_scale),
                                                           mem_of(&p->steps, a->steps)};
@@ -229,11 +217,11 @@ SIMT_LAUNCH(ema)
     const i64 member = member_of(&p->average);
     ema_arg arg = {.rows = by_row ? p->average.dims[0] : 1,
                    .cols = by_row ? member : p->average.dims[0] * member,
-                   .rest = num(prepared, 1 - a->decay),
+                   .rest = simt_num(prepared, 1 - a->decay),
                    .param_type = (i32)p->param.dtype};
     arg.vector = ALL_VECTOR(arg.rows, arg.cols, a->average, a->param);
-    return LAUNCH(0, walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->average, a->param,
-                  gate);
+    return LAUNCH(0, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->average,
+                  a->param, gate);
 }
 
 /* --- global_norm --- */
@@ -278,8 +266,9 @@ SIMT_LAUNCH(global_norm)
     const bsk_global_norm_params *p = prepared->problem->params;
     const bsk_global_norm_args *a = args;
     const i64 shares = norm_shares(p, d), total = count_of(&p->x);
-    global_norm_parts_arg arg = {
-        .count = total, .shares = shares, .grad_scale = num(prepared, one_if_zero(a->grad_scale))};
+    global_norm_parts_arg arg = {.count = total,
+                                 .shares = shares,
+                                 .grad_scale = simt_num(prepared, one_if_zero(a->grad_scale))};
     for (arg.first = 0; shares > 0 && arg.first < p->pairs; arg.first += LIST_TENSORS) {
         bsk_mem buffers[LIST_TENSORS + 1] = {0};
         const i64 count = list_take(buffers, a->x, arg.first, p->pairs);
@@ -295,8 +284,9 @@ SIMT_LAUNCH(global_norm)
                                             .buffers = buffers,
                                             .buffer_count = LIST_TENSORS + 1}));
     }
-    const global_norm_finish_arg finish = {
-        .parts = shares * p->pairs, .beta = num(prepared, a->beta), .clip = num(prepared, a->clip)};
+    const global_norm_finish_arg finish = {.parts = shares * p->pairs,
+                                           .beta = simt_num(prepared, a->beta),
+                                           .clip = simt_num(prepared, a->clip)};
     return LAUNCH(NORM_FINISH, 1, 1, finish, a->workspace, a->sum, mem_of(&p->norm, a->norm),
                   mem_of(&p->norm_scale, a->norm_scale));
 }
@@ -315,10 +305,10 @@ SIMT_LAUNCH(loss_scale)
 {
     const bsk_loss_scale_params *p = prepared->problem->params;
     const bsk_loss_scale_args *a = args;
-    const loss_scale_arg arg = {.growth = num(prepared, p->growth),
-                                .backoff = num(prepared, p->backoff),
-                                .low = num(prepared, p->low),
-                                .high = num(prepared, p->high),
+    const loss_scale_arg arg = {.growth = simt_num(prepared, p->growth),
+                                .backoff = simt_num(prepared, p->backoff),
+                                .low = simt_num(prepared, p->low),
+                                .high = simt_num(prepared, p->high),
                                 .interval = p->interval};
     return LAUNCH(0, 1, 1, arg, a->scale, a->norm_scale, a->good, mem_of(&p->steps, a->steps));
 }
@@ -395,12 +385,12 @@ static adafactor_arg adafactor_of(const bsk_prepared *prepared, const bsk_adafac
         .shares = f->shares,
         .row_parts = f->row_parts,
         .square_parts = f->square_parts,
-        .grad_scale = num(prepared, one_if_zero(a->grad_scale)),
-        .decay = num(prepared, decay),
-        .rest = num(prepared, 1 - decay),
-        .eps = num(prepared, p->eps),
-        .rate = num(prepared, a->lr),
-        .clip = num(prepared, p->clip),
+        .grad_scale = simt_num(prepared, one_if_zero(a->grad_scale)),
+        .decay = simt_num(prepared, decay),
+        .rest = simt_num(prepared, 1 - decay),
+        .eps = simt_num(prepared, p->eps),
+        .rate = simt_num(prepared, a->lr),
+        .clip = simt_num(prepared, p->clip),
         .grad_type = (i32)p->grad.dtype,
         .lanes_run = f->lanes_run,
     };

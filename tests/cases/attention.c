@@ -1,11 +1,9 @@
 /* Block-sparse attention. k and m are the layout's rows and columns, n is the size of a head, heads
  * those of the layout with count query heads each, groups the batch, value the scale; rules say
  * what is visible and how heads lie. The expectation looks at every pair of times, not at lists. */
-#include <math.h>
-#include <stdlib.h>
+#include "tests/cases/attention.h"
 
 #include "common/philox.h"
-#include "tests/harness/test.h"
 
 TEST_CALLS(attn_scores)
 TEST_CALLS(attn_apply)
@@ -16,8 +14,7 @@ TEST_CALLS(attention)
 TEST_CALLS(attention_grad)
 
 enum { INTERLEAVE = 3, MISSING = 2 };
-#define KEEP    0.75
-#define SOFTCAP 1.5
+#define KEEP 0.75
 
 /* --- Sizes and tensors ---------------------------------------------------------------------- */
 
@@ -26,19 +23,15 @@ typedef struct sizes {
     int64_t q_time, k_time, d, dv, interleave;
 } sizes;
 
-static bool has_rule(const test_case *c, uint32_t rule)
-{
-    return (c->spec.rules & rule) != 0;
-}
-
 static sizes sizes_of(const test_case *c)
 {
     const test_spec *s = &c->spec;
-    sizes z = {.batch = s->groups ? s->groups : 1, .d = s->n, .dv = s->n};
+    sizes z = {.batch = s->groups ? s->groups : 1, .d = s->n, .dv = s->n, .interleave = 1};
     z.per_head = s->count ? s->count : 1;
     z.heads = (s->heads ? s->heads : 1) * z.per_head;
     z.kv_heads = has_rule(c, RULE_MQA) ? 1 : has_rule(c, RULE_GQA) ? z.heads / 2 : z.heads;
-    z.interleave = has_rule(c, RULE_INTERLEAVE) ? INTERLEAVE : 1;
+    if (has_rule(c, RULE_INTERLEAVE))
+        z.interleave = c->text.stride ? c->text.stride : INTERLEAVE;
     z.q_time = s->k - (has_rule(c, RULE_SHORT) ? MISSING : 0);
     z.k_time = s->m - (has_rule(c, RULE_SHORT) ? MISSING : 0);
     if (has_rule(c, RULE_DV))
@@ -53,7 +46,7 @@ static test_tensor *set_heads(test_case *c, const char *name, bsk_dtype dtype, i
     bsk_tensor t = {dtype, 4, {z.batch, heads, time, d, 0}, {0}};
     test_tensor *set = test_set(
         c, name, has_rule(c, RULE_PACKED) ? bsk_tensor_heads(dtype, z.batch, heads, time, d) : t);
-    set->zero_ok = c->spec.pattern == PATTERN_EMPTY;
+    set->zero_ok = c->spec.pattern == PATTERN_EMPTY || has_rule(c, RULE_SHORT);
     return set;
 }
 
@@ -110,13 +103,21 @@ static void set_masks(test_case *c, int64_t q_time, int64_t k_time)
     }
 }
 
+/* Of the layout's text, or some. */
+static int64_t window_of(const test_case *c)
+{
+    if (!has_rule(c, RULE_WINDOW))
+        return 0;
+    return c->text.window ? c->text.window : c->spec.m / 3;
+}
+
 #define SET_CHOICES(c, type)                                                                       \
     do {                                                                                           \
         bsk_##type##_params *params_ = (bsk_##type##_params *)(void *)(c)->params;                 \
         params_->interleave = (int32_t)sizes_of(c).interleave;                                     \
         params_->causal = has_rule(c, RULE_CAUSAL);                                                \
         params_->align = has_rule(c, RULE_END) ? BSK_ALIGN_END : BSK_ALIGN_START;                  \
-        params_->window = has_rule(c, RULE_WINDOW) ? (c)->spec.m / 3 : 0;                          \
+        params_->window = window_of(c);                                                            \
         params_->softcap = has_rule(c, RULE_SOFTCAP) ? SOFTCAP : 0;                                \
     } while (0)
 
@@ -142,12 +143,6 @@ typedef struct problem {
     bool seen;  /* some pair is visible */
     bool dense; /* softmax of stored scores: times are those of the layout */
 } problem;
-
-/* One pair of a query and a key. */
-typedef struct pair {
-    int64_t slot, row, col; /* the element in the block */
-    int64_t distance;       /* pos(i) - j */
-} pair;
 
 static problem problem_of(test_case *c)
 {
@@ -191,13 +186,6 @@ static int64_t pair_element(const problem *p, int64_t b, int64_t h, const pair *
     return ((array * c->info.nnz + at->slot) * c->spec.br + at->row) * c->spec.bc + at->col;
 }
 
-static int64_t clamped(const test_tensor *len, int64_t b, int64_t time)
-{
-    if (!len->desc.dtype)
-        return time;
-    return (int64_t)fmin(fmax(len->value[b], 0), (double)time);
-}
-
 static double segment(const test_tensor *t, int64_t b, int64_t time)
 {
     return t->value[(t->desc.dims[0] > 1 ? b : 0) * t->desc.dims[1] + time];
@@ -239,7 +227,7 @@ static bool pair_visible(problem *p, int64_t b, int64_t h, int64_t i, int64_t j,
     if (has_rule(c, RULE_CAUSAL) && at->distance < 0 &&
         !(prefix->desc.dtype && (double)j < prefix->value[b]))
         return false;
-    if (has_rule(c, RULE_WINDOW) && llabs(at->distance) >= c->spec.m / 3)
+    if (has_rule(c, RULE_WINDOW) && llabs(at->distance) >= window_of(c))
         return false;
     const bool visible = segments_meet(p, b, i, j) && bit_is_set(p, at);
     p->seen |= visible;
@@ -256,46 +244,12 @@ static void problem_free(problem *p)
 
 /* --- Scores --------------------------------------------------------------------------------- */
 
-/* A number and a bound of its error before the store. */
-typedef struct number {
-    double v, error;
-} number;
-
-/* Element e of head h and time i of [batch, heads, time, d]. */
-static const double *vector_at(const test_tensor *t, int64_t b, int64_t h, int64_t time)
-{
-    const int64_t *d = t->desc.dims;
-    return t->value + ((b * d[1] + h) * d[2] + time) * d[3];
-}
-
-static number dot(const test_case *c, const double *x, const double *y, int64_t d)
-{
-    number r = {0, 0};
-    double mag = 0;
-    for (int64_t k = 0; k < d; k++) {
-        r.v += x[k] * y[k];
-        mag += fabs(x[k] * y[k]);
-    }
-    r.error = test_arith_eps(c) * (double)(d + 2) * mag;
-    return r;
-}
-
 static number score_of(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j, const pair *at,
                        number x)
 {
-    const test_tensor *bias = test_arg_at(p->c, "bias"), *slopes = test_arg_at(p->c, "slopes");
+    const test_tensor *bias = test_arg_at(p->c, "bias");
     const double u = test_arith_eps(p->c);
-    number s = {p->scale * x.v, fabs(p->scale) * x.error};
-    s.error += 8 * u * fabs(s.v);
-    if (has_rule(p->c, RULE_SOFTCAP)) {
-        s.v = SOFTCAP * tanh(s.v / SOFTCAP);
-        s.error += 8 * u * SOFTCAP;
-    }
-    if (slopes->desc.dtype) {
-        const double slope = slopes->value[h] * (double)llabs(at->distance);
-        s.v -= slope;
-        s.error += 4 * u * (fabs(s.v) + slope);
-    }
+    number s = plain_score(p->c, p->scale, h, at->distance, x);
     if (bias->desc.dtype) {
         const int64_t *d = bias->desc.dims;
         const int64_t e =
@@ -305,57 +259,6 @@ static number score_of(const problem *p, int64_t b, int64_t h, int64_t i, int64_
         s.error += 4 * u * (fabs(s.v) + fabs(bias->value[e]));
     }
     return s;
-}
-
-/* The softmax of one row: scores by key, NaN where not visible, and what follows from them. */
-typedef struct row {
-    double *score;
-    pair *at;
-    double lse, error; /* of lse; a probability's relative error is 2 * error */
-    int64_t live;
-} row;
-
-static row row_make(int64_t keys)
-{
-    row r = {.score = malloc((size_t)(keys + 1) * sizeof(double)),
-             .at = malloc((size_t)(keys + 1) * sizeof(pair))};
-    if (!r.score || !r.at)
-        abort();
-    return r;
-}
-
-static void row_free(row *r)
-{
-    free(r->score);
-    free(r->at);
-}
-
-/* Sums a row whose scores are set; worst is the largest error of a score. */
-static void row_close(const test_case *c, row *r, int64_t keys, double worst)
-{
-    double max = -INFINITY, sum = 0, spread = 0;
-    r->live = 0;
-    for (int64_t j = 0; j < keys; j++)
-        if (!isnan(r->score[j])) {
-            r->live++;
-            max = fmax(max, r->score[j]);
-            spread = fmax(spread, fabs(r->score[j]));
-        }
-    for (int64_t j = 0; j < keys; j++)
-        sum += isnan(r->score[j]) ? 0 : exp(r->score[j] - max);
-    r->lse = r->live ? max + log(sum) : -INFINITY;
-    r->error = worst + test_arith_eps(c) * ((double)r->live + 16 + 8 * spread);
-}
-
-static double row_share(const row *r, int64_t j)
-{
-    return isnan(r->score[j]) ? 0 : exp(r->score[j] - r->lse);
-}
-
-static void row_expect_lse(test_tensor *lse, int64_t at, const row *r)
-{
-    if (lse->desc.dtype)
-        test_expect(lse, at, r->lse, r->live ? 2 * r->error : 0);
 }
 
 /* --- attn_scores, attn_apply ---------------------------------------------------------------- */
@@ -471,7 +374,7 @@ static void oracle_softmax(test_case *c)
     test_tensor *x = test_arg_at(c, "x"), *y = test_arg_at(c, "y"), *lse = test_arg_at(c, "lse");
     const int64_t rows = c->info.rows, keys = c->info.cols;
     const double u = test_arith_eps(c);
-    row r = row_make(keys);
+    softmax_row r = row_make(keys);
     p.dense = true;
     p.scale = c->spec.value != 0 ? c->spec.value : 1;
     for (int64_t e = 0; e < y->elems; e++)
@@ -580,20 +483,22 @@ static void build_attention(test_case *c)
     set_masks(c, z.q_time, z.k_time);
 }
 
-/* NaN in the keys and values beyond a member's length: they must not be read. */
+/* NaN in the keys and values beyond a member's length: they must not be read. Where members share
+ * memory, what is one's padding another one sees. */
 static void poison_padding(test_case *c, const char *name)
 {
     test_tensor *t = test_arg_at(c, name);
     const test_tensor *len = test_arg_at(c, "k_len");
     const int64_t *d = t->desc.dims;
-    for (int64_t e = 0; len->desc.dtype && e < t->elems; e++)
+    const bool apart = d[0] <= 1 || t->desc.strides[0] != 0;
+    for (int64_t e = 0; apart && len->desc.dtype && e < t->elems; e++)
         if (e / d[3] % d[2] >= clamped(len, e / (d[1] * d[2] * d[3]), d[2]))
             bski_store(t->desc.dtype, t->init, t->at[e], NAN);
     test_values_refresh(t);
 }
 
 /* Scores of query i of head h. */
-static void row_scores(problem *p, int64_t b, int64_t h, int64_t i, row *r)
+static void row_scores(problem *p, int64_t b, int64_t h, int64_t i, softmax_row *r)
 {
     test_case *c = p->c;
     const double *q = vector_at(test_arg_at(c, "q"), b, h, i);
@@ -619,15 +524,6 @@ static double drop_factor(const problem *p, int64_t b, int64_t h, const pair *at
     return bski_philox_uniform(p->c->spec.seed, 3, e) < KEEP ? 1 / KEEP : 0;
 }
 
-/* Entries may round probabilities and their gradients to a 16-bit type before a product; in f32 the
- * factors they are made of may be denormal. */
-static double rounding(const test_case *c, double v)
-{
-    return c->spec.dtype == BSK_F64   ? 0
-           : c->spec.dtype == BSK_F32 ? 0x1p-148
-                                      : test_store_error(c->spec.dtype, v);
-}
-
 static void oracle_attention(test_case *c)
 {
     poison_padding(c, "k");
@@ -635,7 +531,7 @@ static void oracle_attention(test_case *c)
     problem p = problem_of(c);
     test_tensor *v = test_arg_at(c, "v"), *o = test_arg_at(c, "o"), *lse = test_arg_at(c, "lse");
     const double u = test_arith_eps(c);
-    row r = row_make(p.z.k_time);
+    softmax_row r = row_make(p.z.k_time);
     for (int64_t b = 0; b < p.z.batch; b++)
         for (int64_t h = 0; h < p.z.heads; h++)
             for (int64_t i = 0; i < p.z.q_time; i++) {

@@ -50,12 +50,20 @@ static const uint32_t visible[] = {
         RULE_RAGGED | RULE_DOCUMENTS,
 };
 
-/* Share of the cases numbered i that a tier takes: one in so many, in an order without a period,
- * since options follow from remainders of i. */
-static bool left_out(const test_list *list, int i, uint32_t quick, uint32_t ci)
+/* Share of the cases numbered n that a tier takes: one in so many, in an order without a period. */
+static bool left_out(const test_list *list, int n, uint32_t quick, uint32_t ci)
 {
-    const uint32_t mixed = ((uint32_t)i * 2654435761u) >> 16;
+    const uint32_t mixed = ((uint32_t)n * 2654435761u) >> 16;
     return mixed % (list->tier == TIER_QUICK ? quick : list->tier == TIER_CI ? ci : 1) != 0;
+}
+
+/* What the choices of case n follow from: remainders of n itself would tie them to the types and
+ * ops, which are counted innermost. */
+static int drawn(int n)
+{
+    uint32_t x = (uint32_t)n * 2246822519u + 3266489917u;
+    x = (x ^ x >> 15) * 2654435761u;
+    return (int)((x ^ x >> 13) >> 2 & 0x1fffffff);
 }
 
 static test_spec spec_of(const char *op, int grid, int shape, int pattern, int type)
@@ -80,13 +88,14 @@ static test_spec spec_of(const char *op, int grid, int shape, int pattern, int t
 static void list_products(test_list *list)
 {
     static const char *const ops[] = {"attn_scores", "attn_apply", "attn_apply_t"};
-    int i = 0;
+    int n = 0;
     for (int g = 0; g < TEST_COUNT(grids); g++)
         for (int h = 0; h < TEST_COUNT(shapes); h++)
             for (int t = 0; t < TEST_COUNT(dtypes); t++)
-                for (int o = 0; o < TEST_COUNT(ops); o++, i++) {
-                    if (left_out(list, i, 13, 3))
+                for (int o = 0; o < TEST_COUNT(ops); o++, n++) {
+                    if (left_out(list, n, 13, 3))
                         continue;
+                    const int i = drawn(n);
                     test_spec s = spec_of(ops[o], g, h, (g + h + t) % TEST_COUNT(patterns), t);
                     s.fill = i % 2 ? FILL_INT : FILL_REAL;
                     s.out = i % 5 == 1 ? dtypes[(t + 1) % 4] : BSK_NONE;
@@ -102,14 +111,15 @@ static void list_products(test_list *list)
 
 static void list_softmax(test_list *list)
 {
-    int i = 0;
+    int n = 0;
     for (int g = 0; g < TEST_COUNT(grids); g++)
         for (int v = 0; v < TEST_COUNT(visible); v++)
-            for (int t = 0; t < TEST_COUNT(dtypes); t++, i++) {
-                if (left_out(list, i, 7, 2))
+            for (int t = 0; t < TEST_COUNT(dtypes); t++, n++) {
+                if (left_out(list, n, 7, 2))
                     continue;
+                const int i = drawn(n);
                 const int h = (g + 3 * v + t) % TEST_COUNT(shapes);
-                test_spec s = spec_of("block_softmax", g, h, (i + g) % TEST_COUNT(patterns), t);
+                test_spec s = spec_of("block_softmax", g, h, (n + g) % TEST_COUNT(patterns), t);
                 s.rules = (s.rules & ~(uint32_t)RULE_SHORT) | visible[v];
                 s.value = i % 4 == 1 ? -0.75 : i % 4 == 2 ? 3 : 0;
                 s.options = (i % 2 ? OPT_SAVED : 0) | (i % 3 == 1 ? OPT_OFFSET : 0) |
@@ -130,16 +140,17 @@ static void list_softmax(test_list *list)
 
 static void list_attention(test_list *list)
 {
-    int i = 0;
+    int n = 0;
     for (int g = 0; g < TEST_COUNT(grids); g++)
         for (int h = 0; h < TEST_COUNT(shapes); h++)
             for (int v = 0; v < TEST_COUNT(visible); v++)
-                for (int t = 0; t < TEST_COUNT(dtypes); t++, i++) {
+                for (int t = 0; t < TEST_COUNT(dtypes); t++, n++) {
                     /* f64 and large grids are the slow ones */
                     const uint32_t large = g == 3 || g == 6 || g == 8 ? 3 : 1;
-                    if (left_out(list, i, 17 * large, 5 * large))
+                    if (left_out(list, n, 17 * large, 5 * large))
                         continue;
-                    test_spec s = spec_of("attention", g, h, (i + h) % TEST_COUNT(patterns), t);
+                    const int i = drawn(n);
+                    test_spec s = spec_of("attention", g, h, (n + h) % TEST_COUNT(patterns), t);
                     s.rules |= visible[v] | (i % 4 == 2 ? RULE_DROPOUT : 0);
                     s.value = i % 4 == 1 ? -0.5 : i % 4 == 3 ? 0.7 : 0;
                     s.options = (i % 2 ? OPT_SAVED : 0) | (i % 3 == 1 ? OPT_LD | OPT_OFFSET : 0) |
@@ -156,8 +167,39 @@ static void list_attention(test_list *list)
                 }
 }
 
+/* Patterns of the library with the rules that see through them. */
+static void list_named(test_list *list)
+{
+    static const struct {
+        const char *layout;
+        int32_t heads;
+        uint32_t rules;
+    } named[] = {
+        {"causal", 1, RULE_CAUSAL},
+        {"local:window=20", 1, RULE_CAUSAL | RULE_WINDOW},
+        {"strided:stride=6", 1, RULE_CAUSAL | RULE_INTERLEAVE},
+        {"fixed:local=3,global=1,patterns=2", 2, RULE_CAUSAL},
+        {"longformer:window=3,start=1/6,end=2/8", 1, 0},
+    };
+    static const char *const ops[] = {"attention", "attention_grad", "block_softmax"};
+    for (int p = 0; p < TEST_COUNT(named); p++)
+        for (int o = 0; o < TEST_COUNT(ops); o++) {
+            test_spec s = {.op = ops[o], .dtype = o % 2 == p % 2 ? BSK_F32 : BSK_BF16};
+            s.br = s.bc = p % 2 ? 8 : 16;
+            s.k = s.m = 96;
+            s.n = 24;
+            s.heads = named[p].heads;
+            s.count = 2;
+            s.pattern = PATTERN_TEXT;
+            s.layout = named[p].layout;
+            s.rules = named[p].rules | RULE_PACKED;
+            test_emit(list, s);
+        }
+}
+
 void cases_attention(test_list *list)
 {
+    list_named(list);
     list_products(list);
     list_softmax(list);
     list_attention(list);

@@ -736,10 +736,84 @@ def attention_cases():
               "dout", saved=saved, layout=layout)
 
 
+def decode_cases():
+    """Two members with 3 and 2 queries, over 5 pages of 4 keys, of which one member has a bad one."""
+    batch, heads, kv_heads, queries, d, dv, pages, page, columns = 2, 4, 2, 3, 2, 3, 5, 4, 3
+    q = uniform(batch, heads, queries, d)
+    k, v = uniform(pages, kv_heads, page, d), uniform(pages, kv_heads, page, dv)
+    table = Tensor([batch, columns], [4, 0, 2, 1, 9, 3], "i32")
+    q_len, k_len = Tensor([batch], [3, 2], "i32"), Tensor([batch], [11, 40], "i32")
+    slopes = uniform(heads, low=0.1, high=0.5)
+    # lists of blocks of 2 keys by member, head and block of 2 queries; one block is named twice
+    index = Tensor([batch, kv_heads, 2, 4], [0, 3, 5, 1, 2, 2, -1, 4, 5, 4, 3, 2, 6, 0, 1, 2,
+                                             1, 0, 5, 4, 0, 4, 2, 1, 3, 2, 1, 0, 5, 4, 3, 2], "i32")
+    count = Tensor([batch, kv_heads, 2], [3, 4, 2, 9, 4, 0, 4, 3], "i32")
+    for listed in (False, True):
+        o, lse = [], []
+        for at in range(batch * heads * queries):
+            b, h, i = at // (heads * queries), at // queries % heads, at % queries
+            seen = list(range(columns * page))
+            if listed:
+                entry = (b * kv_heads + h // 2) * 2 + i // 2
+                blocks = index.values[entry * 4:][:min(count.values[entry], 4)]
+                seen = [2 * block + j for block in blocks if 0 <= block < 6 for j in range(2)]
+            keys = min(k_len.values[b], columns * page)
+            pos = i + keys - q_len.values[b]
+            powers, total, sums = 0, 0.0, [0.0] * dv
+            for j in seen:
+                where = table.values[b * columns + j // page]
+                if (j >= keys or not 0 <= where < pages or i >= q_len.values[b]
+                        or (listed and (j > pos or pos - j >= 9))):
+                    continue
+                slot = (where * kv_heads + h // 2) * page + j % page
+                score = 0.8 * sum(q.values[at * d + f] * k.values[slot * d + f] for f in range(d))
+                if listed:
+                    score = 1.2 * math.tanh(score / 1.2) - slopes.values[h] * abs(pos - j)
+                powers += 1
+                total += math.exp(score)
+                for f in range(dv):
+                    sums[f] += math.exp(score) * v.values[slot * dv + f]
+            o += [s / total if powers else 0.0 for s in sums]
+            lse.append(math.log(total) if powers else -math.inf)
+        attrs = {"causal": 1, "window": 9, "softcap": 1.2, "block": 2, "q_block": 2}
+        lists = [("slopes", slopes), ("block_index", index), ("block_count", count)]
+        case("attention_decode", attrs if listed else {}, {"scale": 0.8},
+             [("q", q), ("k", k), ("v", v), ("table", table), ("q_len", q_len), ("k_len", k_len)] +
+             (lists if listed else []),
+             [("o", Tensor((batch, heads, queries, dv), o)),
+              ("lse", Tensor((batch, heads, queries), lse))])
+
+
+def list_cases():
+    rows, columns, capacity = 4, 9, 6
+    scores = uniform(rows, columns)
+    scores.values[3], scores.values[12], scores.values[20] = math.inf, -math.inf, scores.values[21]
+    limit = [9, 6, 9, 2]
+    mask = integers((rows, columns), 0, 2, "u8")
+    mask.values[:columns] = [7] * columns
+
+    def lists(kept):
+        index = [j for row in kept for j in (row + [-1] * capacity)[:capacity]]
+        return [("index", Tensor([rows, capacity], index, "i32")),
+                ("count", Tensor([rows], [len(row) for row in kept], "i32"))]
+
+    kept = []
+    for n, end in enumerate(limit):
+        row = scores.values[n * columns:][:end]
+        always = [j for j in range(end) if j < 1 or j >= end - 2]
+        others = sorted((-row[j], j) for j in range(end) if j not in always and row[j] > -math.inf)
+        kept.append(sorted(always + [j for _, j in others[:5 - len(always)]]))
+    case("layout_topk", {"k": 5, "first": 1, "last": 2}, {},
+         [("scores", scores), ("limit", Tensor([rows], limit, "i32"))], lists(kept))
+    case("layout_mask", {}, {}, [("mask", mask)],
+         lists([[j for j in range(columns) if mask.values[n * columns + j]] for n in range(rows)]))
+
+
 def main():
     for cases in (binary_cases, unary_cases, sum_cases, cast_cases, channel_cases, filter_cases,
                   choice_cases, topk_cases, softmax_cases, layer_norm_cases, batch_norm_cases,
-                  lstm_cases, companion_cases, optimizer_cases, quantize_cases, attention_cases):
+                  lstm_cases, companion_cases, optimizer_cases, quantize_cases, attention_cases,
+                  decode_cases, list_cases):
         cases()
 
 

@@ -20,6 +20,7 @@ static const struct {
     {test_norms, &test_norms_count},
     {test_training, &test_training_count},
     {test_attention, &test_attention_count},
+    {test_decode, &test_decode_count},
 };
 
 const test_op *test_op_at(int32_t index)
@@ -263,7 +264,17 @@ static bsk_status layout_shuffled(const test_spec *s, const bsk_layout_params *p
     return status;
 }
 
-static bsk_status layout_make(const test_spec *s, bsk_layout **layout)
+static bsk_status layout_text(const test_spec *s, const bsk_layout_params *p,
+                              test_layout_text *text, bsk_layout **layout)
+{
+    char why[160];
+    if (test_layout_read(s->layout, p, text, why, sizeof why))
+        return test_layout_make(text, layout);
+    fprintf(stderr, "bsk: %s: %s\n", s->layout, why);
+    return BSK_E_INVALID;
+}
+
+static bsk_status layout_make(const test_spec *s, test_layout_text *text, bsk_layout **layout)
 {
     bsk_layout_params p = BSK_INIT(bsk_layout_params);
     p.rows = s->k;
@@ -281,6 +292,8 @@ static bsk_status layout_make(const test_spec *s, bsk_layout **layout)
         return bsk_layout_barabasi_albert(NULL, &p, (int32_t)s->pattern_value, s->seed, layout);
     case PATTERN_WATTS:
         return bsk_layout_watts_strogatz(NULL, &p, (int32_t)s->pattern_value, 0.2, s->seed, layout);
+    case PATTERN_TEXT:
+        return layout_text(s, &p, text, layout);
     default:
         return layout_masked(s, &p, layout);
     }
@@ -288,9 +301,9 @@ static bsk_status layout_make(const test_spec *s, bsk_layout **layout)
 
 static bool case_layout(test_case *c)
 {
-    if (!c->spec.br || strcmp(c->op->name, "reduced_wgrad") == 0)
+    if (!c->spec.br || c->about->layout < 0)
         return true;
-    if (layout_make(&c->spec, &c->layout))
+    if (layout_make(&c->spec, &c->text, &c->layout))
         return false;
     c->info.struct_size = sizeof c->info;
     bsk_layout_query(c->layout, &c->info);

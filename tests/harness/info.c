@@ -6,25 +6,66 @@
 
 #include <cjson/cJSON.h>
 
+#include "tests/harness/pattern.h"
 #include "tests/harness/test.h"
+
+typedef struct request {
+    bool json;
+    const char *layout, *svg;
+} request;
 
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
-    bool *json = state->input;
-    (void)arg;
-    if (key == 'j') {
-        *json = true;
-        return 0;
-    }
-    if (key == ARGP_KEY_ARG)
+    request *r = state->input;
+    switch (key) {
+    case 'j':
+        r->json = true;
+        break;
+    case 'l':
+        r->layout = arg;
+        break;
+    case 's':
+        r->svg = arg;
+        break;
+    case ARGP_KEY_ARG:
         argp_error(state, "info takes no arguments");
-    return ARGP_ERR_UNKNOWN;
+        break;
+    case ARGP_KEY_END:
+        if (r->svg && !r->layout)
+            argp_error(state, "--svg needs --layout");
+        break;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+    return 0;
 }
 
-static const struct argp_option options[] = {{"json", 'j', 0, 0, "Print JSON", 0}, {0}};
+/* Patterns and keys behind the options, from their own tables. */
+static char *help_filter(int key, const char *text, void *input)
+{
+    char *help = NULL;
+    size_t size;
+    (void)input;
+    FILE *f = key == ARGP_KEY_HELP_POST_DOC ? open_memstream(&help, &size) : NULL;
+    if (!f)
+        return (char *)(uintptr_t)text;
+    fputs("A layout is NAME[:KEY=VALUE,...], as in local:time=128,block=8,window=32. Names and "
+          "their keys:\n",
+          f);
+    test_layout_help(f);
+    fclose(f);
+    return help;
+}
+
+static const struct argp_option options[] = {
+    {"json", 'j', 0, 0, "Print JSON", 0},
+    {"layout", 'l', "LAYOUT", 0, "Say what this layout keeps, instead of the list", 0},
+    {"svg", 's', "FILE", 0, "Draw the layout into FILE", 0},
+    {0},
+};
 static const struct argp parser = {
-    options, parse_option, "",  "Lists devices, architectures and kernel entries.",
-    NULL,    NULL,         NULL};
+    options, parse_option, "",  "Lists devices, architectures and kernel entries.\v",
+    NULL,    help_filter,  NULL};
 
 static const int32_t block_sizes[] = {8, 16, 32, 64, 128};
 
@@ -56,6 +97,7 @@ static void json_entry(cJSON *list, const bsk_entry_info *e)
             cJSON_AddItemToArray(blocks, cJSON_CreateNumber(block_sizes[i]));
     cJSON_AddBoolToObject(row, "other_blocks", !e->blocks || (e->blocks & 1));
     cJSON_AddBoolToObject(row, "reference", e->reference != 0);
+    cJSON_AddBoolToObject(row, "by_name", e->by_name != 0);
     cJSON_AddItemToArray(list, row);
 }
 
@@ -130,15 +172,17 @@ static void print_text(const bsk_context *context)
 
 int bsk_info_main(int argc, char **argv)
 {
-    bool json = false;
+    request r = {0};
     bsk_context *context = NULL;
     argp_err_exit_status = 2;
-    argp_parse(&parser, argc, argv, 0, NULL, &json);
+    argp_parse(&parser, argc, argv, 0, NULL, &r);
+    if (r.layout)
+        return test_layout_info(r.layout, r.svg, r.json);
     if (bsk_context_create(NULL, &context)) {
         fprintf(stderr, "bsk: %s\n", bsk_last_error());
         return 1;
     }
-    if (json)
+    if (r.json)
         print_json(context);
     else
         print_text(context);

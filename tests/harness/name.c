@@ -10,11 +10,10 @@
 
 /* In the order of the OPT_ bits. */
 static const char *const option_names[] = {
-    "gate",    "bias",      "residual", "rowscale", "colscale", "ld",     "trans",
-    "inplace", "offset",    "dgate",    "dbias",    "gain",     "saved",  "lazy",
-    "copy",    "normscale", "skip",     "clip",     "decay",    "smooth", "ignore",
-    "dloss",   "noloss",    "nograd",   "shared",   "tiny",     "ld8",    "scales",
-    "repeat",  "splat"};
+    "gate",   "bias",  "residual", "rowscale", "colscale", "ld",    "trans",  "inplace",
+    "offset", "dgate", "dbias",    "gain",     "saved",    "lazy",  "copy",   "normscale",
+    "skip",   "clip",  "decay",    "smooth",   "ignore",   "dloss", "noloss", "nograd",
+    "shared", "tiny",  "ld8",      "scales",   "repeat",   "splat"};
 
 /* In the order of the RULE_ bits. */
 static const char *const rule_names[] = {"causal",  "end",     "window",     "prefix",  "documents",
@@ -48,6 +47,8 @@ static const struct {
     {"batch_norm_grad", {"", "infer"}},
     {"lstm_gates", {"merged", "split"}},
     {"quantize", {"", "stochastic", "flush", "stochastic_flush"}},
+    {"attention_decode", {"", "counted"}},
+    {"layout_mask", {"", "none", "all"}},
 };
 
 static const char *const fill_names[] = {"", "int", "special", "huge"};
@@ -121,6 +122,9 @@ static void add_geometry(char *name, const test_spec *s)
         break;
     case PATTERN_SKEWED:
         add(name, "skew%.2f", s->pattern_value);
+        break;
+    case PATTERN_TEXT:
+        add(name, "%s", s->layout);
         break;
     }
     add_word(name, order_names[s->order]);

@@ -14,6 +14,7 @@
 
 #include "api/src/op.h"
 #include "common/dtype.h"
+#include "tests/harness/pattern.h"
 
 enum { TEST_ARGS = BSKI_MAX_ARGS, TEST_NAME = 256, TEST_VIEWS = 16 };
 
@@ -39,7 +40,8 @@ typedef enum test_pattern {
     PATTERN_WATTS,    /* pattern_value is k */
     PATTERN_UNEVEN,   /* heads of rising density, the first one empty */
     PATTERN_BANDED,   /* around the diagonal; pattern_value is the density */
-    PATTERN_SKEWED    /* few long rows: the longest has 20 times the mean, or all; by density */
+    PATTERN_SKEWED,   /* few long rows: the longest has 20 times the mean, or all; by density */
+    PATTERN_TEXT      /* what test_spec.layout says (pattern.h) */
 } test_pattern;
 
 /* Options; name.c has the words for them. */
@@ -112,8 +114,9 @@ typedef struct test_spec {
     int64_t n;
     test_pattern pattern;
     double pattern_value;
-    int32_t heads;  /* 0: 1 */
-    int32_t groups; /* dsd, dds, sdd: 0 means rank 2, else batch = heads * groups */
+    const char *layout; /* of PATTERN_TEXT, without geometry */
+    int32_t heads;      /* 0: 1 */
+    int32_t groups;     /* dsd, dds, sdd: 0 means rank 2, else batch = heads * groups */
     bsk_order order;
     bsk_axis axis;
     int32_t transpose;
@@ -178,9 +181,9 @@ struct test_op {
 extern const test_op test_products[], test_weights[], test_ops[], test_optim[];
 extern const int32_t test_products_count, test_weights_count, test_ops_count, test_optim_count;
 extern const test_op test_elementwise[], test_select[], test_norms[], test_training[];
-extern const test_op test_attention[];
+extern const test_op test_attention[], test_decode[];
 extern const int32_t test_elementwise_count, test_select_count, test_norms_count,
-    test_training_count, test_attention_count;
+    test_training_count, test_attention_count, test_decode_count;
 const test_op *test_op_find(const char *name);
 const test_op *test_op_at(int32_t index); /* NULL past the end */
 
@@ -204,6 +207,7 @@ void cases_select(test_list *list);
 void cases_norms(test_list *list);
 void cases_training(test_list *list);
 void cases_attention(test_list *list);
+void cases_decode(test_list *list);
 
 void test_spec_name(const test_spec *spec, char name[TEST_NAME]);
 /* Every word of filter (a glob) equals some word of name. */
@@ -252,6 +256,7 @@ struct test_case {
     const bski_op_info *about;
     bsk_layout *layout;
     bsk_layout_info info;
+    test_layout_text text;     /* of PATTERN_TEXT */
     int32_t *head, *row, *col; /* [nnz] by slot */
     test_tensor t[TEST_ARGS];
     uint64_t rng;

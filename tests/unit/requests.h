@@ -110,6 +110,10 @@ static const struct {
     {"attention_grad", "q=1SKN k=1SMN v=1SMN o=1SKN dout=1SKN lse=1SKf dq=!1SKN dk=!1SMN dv=!1SMN "
                        "bias=1SKM slopes=Sf prefix=1i q_segment=1Ki k_segment=1Mi bits=ZB1u "
                        "bits_index=Zi"},
+    {"attention_decode", "q=1SKN k=RSBN v=RSBN o=1SKN lse=1SKf slopes=Sf table=!1Ci "
+                         "block_index=1S1Si block_count=1S1i"},
+    {"layout_topk", "scores=SNM index=SNSi count=SNi limit=SNi"},
+    {"layout_mask", "mask=SNMu index=SNSi count=SNi"},
     {"lstm_gates", "c=NS c_next=NS h_next=NS gates=!NM bias=Mf"},
     {"lstm_gates_grad", "dh=NS c=NS dc_next=NS dc=NS gates=!NM bias=Mf dgates=!NM"},
     {"split4", "x=NM y0=NS y1=NS y2=NS y3=NS"},

@@ -208,6 +208,20 @@ static bool ds_fixed(const void *about, const bski_geometry *g, int32_t head, in
     return kept;
 }
 
+/* As DeepSpeed's in whole stripes, without future blocks unless bidirectional or horizontal. Rows
+ * of verticals end with the stripes that have columns. */
+static bool plain_fixed(const void *about, const bski_geometry *g, int32_t head, int64_t i,
+                        int64_t j)
+{
+    const bsk_fixed_pattern *f = about;
+    const int64_t first = f->local - (1 + head % f->patterns) * f->global;
+    const bool column = j % f->local >= first && j % f->local < first + f->global;
+    const bool row = i % f->local >= first && i % f->local < first + f->global &&
+                     i - i % f->local < g->grid_cols;
+    return ((i / f->local == j / f->local || column) && (f->bidirectional || j <= i)) ||
+           (f->horizontal && row);
+}
+
 static bool in_ranges(const bsk_global_pattern *p, int64_t block, int32_t *range)
 {
     for (int32_t k = 0; k < p->count; k++)
@@ -262,7 +276,9 @@ static void test_deepspeed(void)
     static const int32_t start[] = {1, 4, 9}, end[] = {2, 7, 10}, windows[] = {3, 1, 4};
     for (int32_t n = 10; n <= 17; n++)
         for (int32_t bits = 0; bits < 8; bits++) {
-            const bsk_layout_params p = params_of(4 * n, 4 * n, 4, 4, 3);
+            /* as many columns as rows, more, or less; the last blocks cut short */
+            const bsk_layout_params p =
+                params_of(4 * n - bits, 4 * n + 5 * (bits % 3 - 1), 4, 4, 3);
             bsk_global_pattern q = BSK_INIT(bsk_global_pattern);
             q.causal = bits & 1;
             for (q.window = 0; q.window < 6; q.window++) {
@@ -288,9 +304,11 @@ static void test_deepspeed(void)
                     f.global = global;
                     f.patterns = local / global;
                     f.bidirectional = bits & 1;
-                    f.horizontal = bits >> 1 & 1 && f.bidirectional;
+                    f.horizontal = bits >> 1 & 1;
                     f.deepspeed = 1;
                     CHECK_BLOCKS(bsk_layout_fixed(NULL, &p, &f, &layout), ds_fixed, &f);
+                    f.deepspeed = 0;
+                    CHECK_BLOCKS(bsk_layout_fixed(NULL, &p, &f, &layout), plain_fixed, &f);
                 }
         }
 }
@@ -456,6 +474,14 @@ static void test_shared_masks(void)
 
 /* --- bad input -------------------------------------------------------------------------------- */
 
+/* The first calls give no blocks, later ones all. */
+static int changes(void *user, int32_t head, int64_t row, int64_t col)
+{
+    int *calls = user;
+    (void)head, (void)row, (void)col;
+    return (*calls)++ >= 32 * 48;
+}
+
 static void test_errors(void)
 {
     const bsk_layout_params p = params_of(32, 48, 8, 8, 1), square = params_of(32, 32, 8, 8, 1);
@@ -497,6 +523,8 @@ static void test_errors(void)
     c.filter_height = c.filter_width = 3;
     CHECK(bsk_layout_conv(NULL, &p, &c, &l) == BSK_E_INVALID); /* 32 x 32 */
     CHECK(bsk_layout_from_elements(NULL, &p, NULL, NULL, &l) == BSK_E_INVALID);
+    int calls = 0;
+    CHECK(bsk_layout_from_elements(NULL, &p, changes, &calls, &l) == BSK_E_INVALID);
     CHECK(!l);
 }
 

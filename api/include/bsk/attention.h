@@ -300,6 +300,59 @@ BSK_API bsk_status bsk_attention_grad_plan(const bsk_device *device,
 BSK_API bsk_status bsk_attention_grad_run(const bsk_plan *plan, bsk_queue *queue,
                                           const bsk_attention_grad_args *args);
 
+/* --- attention_decode: attention of a few queries over a paged cache of keys and values -----------
+ * For generation, and for prompts in chunks; with block_index also for patterns that change with
+ * every step (see dynamic.h).
+ * Cache      k [pages, kv_heads, page, d] and v [pages, kv_heads, page, dv] are pools of pages of
+ *            `page` keys; other orders in memory are strides. table [batch, columns] i32: key j of
+ *            member b is key j % page of page table[b][j / page], so that a member has up to
+ *            columns * page keys. A page outside the pool has no keys. Without table, pages = batch
+ *            and member b has page b.
+ * Queries    are the last of their member: pos(i) = i + k_len - q_len. q_len and k_len, causal,
+ *            window, softcap, slopes and scale are as above.
+ * Choice     block_index [batch or 1, kv_heads or 1, lists or 1, capacity] i32 names the blocks of
+ *            `block` keys that queries see, in any order: list i holds for the queries from
+ *            i * q_block on, and lists = q_time / q_block rounded up. Of a list, the first
+ *            block_count [batch or 1, kv_heads or 1, lists or 1] entries count (clamped to the
+ *            capacity), without block_count all. An entry outside the blocks of columns * page keys
+ *            is passed over; a block that is named twice counts twice. Without block_index all
+ *            blocks are seen.
+ * Shapes     q [batch, heads, q_time, d], o [batch, heads, q_time, dv], lse [batch, heads, q_time].
+ *            With a table and block_index, block divides page.
+ * Dtypes     q, k, v equal floats; o any float; lse, slopes f32 (f64 with f64).
+ * Strides    the last axis of q, k, v and o contiguous; the rest contiguous.
+ * Numerics   as attention. Keys are summed in parts, joined by their log-sum-exp in one order.
+ * Unread     keys beyond k_len, of blocks that are not named, and of pages that no member has.
+ * Padding    queries beyond q_len, and those that see nothing, get zeros, and -infinity as lse. */
+typedef struct bsk_attention_decode_params {
+    size_t struct_size;
+    int32_t causal;
+    int32_t block;   /* 0: page */
+    int64_t q_block; /* 0: q_time, one list for all queries */
+    int64_t window;  /* 0: none */
+    double softcap;  /* 0: none */
+    bsk_tensor q, k, v, o;
+    bsk_tensor lse, slopes;              /* optional */
+    bsk_tensor table, q_len, k_len;      /* optional */
+    bsk_tensor block_index, block_count; /* optional; block_count needs block_index */
+} bsk_attention_decode_params;
+
+typedef struct bsk_attention_decode_args {
+    size_t struct_size;
+    double scale; /* 0 means 1 / sqrt(d) */
+    bsk_mem workspace;
+    bsk_mem q, k, v, o;
+    bsk_mem lse, slopes;
+    bsk_mem table, q_len, k_len;
+    bsk_mem block_index, block_count;
+} bsk_attention_decode_args;
+
+BSK_API bsk_status bsk_attention_decode_plan(const bsk_device *device,
+                                             const bsk_attention_decode_params *params,
+                                             const bsk_plan_options *options, bsk_plan **plan);
+BSK_API bsk_status bsk_attention_decode_run(const bsk_plan *plan, bsk_queue *queue,
+                                            const bsk_attention_decode_args *args);
+
 #ifdef __cplusplus
 }
 #endif

@@ -93,7 +93,10 @@ enum { BSK_BACKEND_ABI = 2 };
     X(BLOCK_SOFTMAX_GRAD, block_softmax_grad, block_softmax_grad)                                  \
     X(ATTENTION, attention, attention)                                                             \
     X(ATTENTION_GRAD, attention_grad, attention_grad)                                              \
-    X(ADAM_N, adam_n, adam_n)
+    X(ADAM_N, adam_n, adam_n)                                                                      \
+    X(ATTENTION_DECODE, attention_decode, attention_decode)                                        \
+    X(LAYOUT_TOPK, layout_topk, layout_topk)                                                       \
+    X(LAYOUT_MASK, layout_mask, layout_mask)
 
 typedef enum bsk_op {
 #define BSK_OP_ENUM(upper, lower, params) BSK_OP_##upper,

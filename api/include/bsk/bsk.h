@@ -30,6 +30,7 @@
 #include <bsk/training.h>
 #include <bsk/quantize.h>
 #include <bsk/attention.h>
+#include <bsk/dynamic.h>
 
 #define BSK_VERSION_MAJOR  0
 #define BSK_VERSION_MINOR  1

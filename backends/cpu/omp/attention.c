@@ -40,34 +40,6 @@ OMP_PREPARE(attention_f32)
     return ask_floats(prepared, good, total);
 }
 
-/* The running softmax of a tile of rows. */
-typedef struct running {
-    _Alignas(64) float score[TILE_ROWS * TILE_COLS];
-    _Alignas(64) float o[TILE_ROWS * HEAD_MAX];
-    _Alignas(64) float q[TILE_ROWS * HEAD_MAX];
-    float max[TILE_ROWS], sum[TILE_ROWS];
-    tile x;
-} running;
-
-/* Scores of one tile become powers; what was summed is brought to the new maximum. */
-static void running_power(running *r, int64_t dv)
-{
-    const int64_t width = lanes_up(r->x.cols);
-    for (int64_t i = 0; i < r->x.rows; i++) {
-        float *row = r->score + i * TILE_COLS, *o = r->o + i * dv;
-        const float max = row_largest(row, width, r->max[i]);
-        const float from = max == -INFINITY ? 0 : max;
-        if (max > r->max[i] && r->max[i] != -INFINITY) {
-            const float shrink = expf(r->max[i] - max);
-            r->sum[i] *= shrink;
-            for (int64_t j = 0; j < dv; j += F32_LANES)
-                store_f32(o + j, shrink * load_f32(o + j));
-        }
-        r->max[i] = max;
-        r->sum[i] += row_power(row, width, from);
-    }
-}
-
 static void tile_drop(const scoring *s, const drop *d, const tile *x, float *p)
 {
     const bsk_layout_tables *t = s->t;
@@ -80,24 +52,10 @@ static void tile_drop(const scoring *s, const drop *d, const tile *x, float *p)
 
 static void forward_store(const forward *f, const running *r, int64_t ld)
 {
-    const bsk_tensor *o = &f->p->o, *lse = &f->p->lse;
-    float row[HEAD_MAX];
-    for (int64_t i = 0; i < r->x.rows; i++) {
-        const query *q = &r->x.q[i];
-        if (q->time >= f->s.q_time)
-            continue;
-        const bool empty = r->max[i] == -INFINITY && r->sum[i] == 0;
-        const float share = empty ? 0 : 1 / r->sum[i];
-        for (int64_t j = 0; j < o->dims[3]; j++)
-            row[j] = r->o[i * ld + j] * share;
-        row_store_f32(row, o->dtype, bsk_mem_address(f->a->o),
-                      q->b * o->strides[0] + q->h * o->strides[1] + q->time * o->strides[2],
-                      o->dims[3]);
-        if (lse->dtype != BSK_NONE)
-            ((float *)bsk_mem_address(
-                f->a->lse))[(q->b * f->s.heads + q->h) * f->s.q_time + q->time] =
-                empty ? -INFINITY : r->max[i] + logf(r->sum[i]);
-    }
+    for (int64_t i = 0; i < r->x.rows; i++)
+        if (r->x.q[i].time < f->s.q_time)
+            store_result(&f->p->o, f->a->o, &f->p->lse, f->a->lse, &r->x.q[i], r->o + i * ld,
+                         r->max[i], r->sum[i]);
 }
 
 /* Rows [first, first + rows) of one block row. */

@@ -271,8 +271,53 @@ static inline float row_power(float *row, int64_t width, float from)
     return total;
 }
 
-/* --- what entries share
- * ------------------------------------------------------------------------ */
+/* The running softmax of a tile of rows. */
+typedef struct running {
+    _Alignas(64) float score[TILE_ROWS * TILE_COLS];
+    _Alignas(64) float o[TILE_ROWS * HEAD_MAX];
+    _Alignas(64) float q[TILE_ROWS * HEAD_MAX];
+    float max[TILE_ROWS], sum[TILE_ROWS];
+    tile x;
+} running;
+
+/* Scores of one tile become powers; what was summed is brought to the new maximum. */
+static inline void running_power(running *r, int64_t dv)
+{
+    const int64_t width = lanes_up(r->x.cols);
+    for (int64_t i = 0; i < r->x.rows; i++) {
+        float *row = r->score + i * TILE_COLS, *o = r->o + i * dv;
+        const float max = row_largest(row, width, r->max[i]);
+        const float from = max == -INFINITY ? 0 : max;
+        if (max > r->max[i] && r->max[i] != -INFINITY) {
+            const float shrink = expf(r->max[i] - max);
+            r->sum[i] *= shrink;
+            for (int64_t j = 0; j < dv; j += F32_LANES)
+                store_f32(o + j, shrink * load_f32(o + j));
+        }
+        r->max[i] = max;
+        r->sum[i] += row_power(row, width, from);
+    }
+}
+
+/* One row of the result: its sums of values, its largest score, and the sum of its powers. */
+static inline void store_result(const bsk_tensor *o, bsk_mem o_mem, const bsk_tensor *lse,
+                                bsk_mem lse_mem, const query *q, const float *sums, float max,
+                                float sum)
+{
+    const bool empty = max == -INFINITY && sum == 0;
+    const float share = empty ? 0 : 1 / sum;
+    float row[HEAD_MAX];
+    for (int64_t j = 0; j < o->dims[3]; j++)
+        row[j] = sums[j] * share;
+    row_store_f32(row, o->dtype, bsk_mem_address(o_mem),
+                  q->b * o->strides[0] + q->h * o->strides[1] + q->time * o->strides[2],
+                  o->dims[3]);
+    if (lse->dtype != BSK_NONE)
+        ((float *)bsk_mem_address(lse_mem))[(q->b * o->dims[1] + q->h) * o->dims[2] + q->time] =
+            empty ? -INFINITY : max + logf(sum);
+}
+
+/* --- what entries share ----------------------------------------------------------------------- */
 
 static inline bool heads_fit(const bsk_tensor *q, const bsk_tensor *v)
 {

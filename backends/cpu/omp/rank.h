@@ -3,7 +3,7 @@
 #ifndef BSKI_OMP_RANK_H
 #define BSKI_OMP_RANK_H
 
-#include "dense.h"
+#include "isa.h"
 
 enum { RANKS = 1024 }; /* the largest k */
 

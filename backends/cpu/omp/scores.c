@@ -270,8 +270,8 @@ static float row_lse(const softmax_rows *r, int64_t i)
     return empty ? -INFINITY : r->max[i] + logf(r->sum[i]);
 }
 
-/* e^(score - lse), rounded once where it is denormal; 0 where not visible, in rows of NaN as
- * well. */
+/* e^(score - lse), rounded once where it is denormal; 0 where not visible, in rows of NaN as well.
+ * lse is taken in two parts: in one its rounding error would grow with the scores. */
 static void softmax_store(softmax_rows *r, const bsk_layout_tables *t,
                           const bsk_block_softmax_params *p, const bsk_block_softmax_args *a,
                           int64_t group)
@@ -279,10 +279,10 @@ static void softmax_store(softmax_rows *r, const bsk_layout_tables *t,
     const vec_f32 hidden = splat_f32(-INFINITY);
     for (int64_t i = 0; i < r->x.rows; i++) {
         float *row = r->score + i * TILE_COLS;
-        const float lse = row_lse(r, i);
+        const float max = r->max[i], rest = logf(r->sum[i]);
         for (int64_t j = 0; j < lanes_up(r->x.cols); j += F32_LANES) {
             const vec_f32 x = load_f32(row + j);
-            store_f32(row + j, select_f32(x == hidden, (vec_f32){0}, exp_f32(x - lse)));
+            store_f32(row + j, select_f32(x == hidden, (vec_f32){0}, exp_f32(x - max - rest)));
         }
         row_store_f32(row, p->y.dtype, bsk_mem_address(a->y),
                       score_index(&p->y, t, &r->x.q[i], group, r->x.slot) + r->x.c % t->block_cols,

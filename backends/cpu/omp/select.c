@@ -1,4 +1,5 @@
 /* Choosing elements: maxima, gathers, the k largest. */
+#include "dense.h"
 #include "rank.h"
 
 static void index_store(bsk_dtype type, void *data, int64_t at, int64_t value)

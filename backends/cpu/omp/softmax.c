@@ -1,4 +1,5 @@
 /* The dense softmax and its gradient. A row is read once, and stays in the first-level cache. */
+#include "dense.h"
 #include "rank.h"
 #include "walk.h"
 

@@ -1,7 +1,7 @@
 /* Reference entries of attention.h. */
-#include "attention.h"
-
 #include <common/checked.h>
+
+#include "decode.h"
 
 /* The maximum and the sum of exponentials of a row, met one score at a time. */
 typedef struct row_sum {
@@ -419,4 +419,64 @@ REF_LAYOUT_OP(attention_grad, attention_grad)
         for (int64_t h = 0; p->dk.dtype != BSK_NONE && h < p->k.dims[1]; h++)
             grad_keys(&s, p, a, b, h, sum);
     }
+}
+
+/* --- attention_decode ------------------------------------------------------------------------- */
+
+BSKI_CPU_PREPARE(ref_attention_decode)
+{
+    (void)device;
+    const bsk_attention_decode_params *p = prepared->problem->params;
+    return ask_workspace(prepared, p->v.dims[3]);
+}
+
+static void decode_row(const decode *dec, const query *q, const bsk_attention_decode_params *p,
+                       const bsk_attention_decode_args *a, double *o)
+{
+    const int64_t d = p->q.dims[3], dv = p->v.dims[3], list = q->time / dec->q_block;
+    const int64_t kv_head = q->h / (dec->s.heads / p->k.dims[1]);
+    const int64_t entries = decode_entries(dec, q->b, kv_head, list);
+    const ref_view qs = head_of(&p->q, a->q, q->b, q->h), out = head_of(&p->o, a->o, q->b, q->h);
+    row_sum r = {-INFINITY, 0};
+    for (int64_t f = 0; f < dv; f++)
+        o[f] = 0;
+    for (int pass = 0; pass < 3; pass++)
+        for (int64_t e = 0; e < entries; e++) {
+            const int64_t block = decode_block(dec, q->b, kv_head, list, e);
+            for (int64_t j = 0; block >= 0 && j < dec->block; j++) {
+                const int64_t key = block * dec->block + j;
+                const int64_t page = key < q->keys ? decode_page(dec, q->b, key) : -1;
+                if (page < 0 || !decode_sees(dec, q, key))
+                    continue;
+                const ref_view k = head_of(&p->k, a->k, page, kv_head);
+                const ref_view v = head_of(&p->v, a->v, page, kv_head);
+                const int64_t at = key % dec->page;
+                const double score = score_of(&dec->s, q, key, dot(&qs, q->time, &k, at, d));
+                if (pass == 0)
+                    row_max(&r, score);
+                else if (pass == 1)
+                    r.sum += exp(score - r.max);
+                else
+                    for (int64_t f = 0; f < dv; f++)
+                        o[f] += row_share(&r, score) * view_get2(&v, at, f);
+            }
+        }
+    for (int64_t f = 0; f < dv; f++)
+        view_set2(&out, q->time, f, o[f]);
+    if (p->lse.dtype != BSK_NONE) {
+        const ref_view lse = view_of(&p->lse, a->lse);
+        view_set3(&lse, q->b, q->h, q->time, row_lse(&r));
+    }
+}
+
+REF_OP(attention_decode, attention_decode)
+{
+    const decode d = decode_of(p, a);
+    double *o = bsk_mem_address(a->workspace);
+    for (int64_t b = 0; b < p->q.dims[0]; b++)
+        for (int64_t h = 0; h < d.s.heads; h++)
+            for (int64_t i = 0; i < d.s.q_time; i++) {
+                const query q = decode_query(&d, b, h, i);
+                decode_row(&d, &q, p, a, o);
+            }
 }

@@ -1,0 +1,189 @@
+/* Attention with a running softmax: the scores of a tile pass through local memory, where
+ * SHARED_BY lanes take a row. */
+#ifndef FORWARD_RN
+#define FORWARD_RN                                                                                 \
+    (LANES == 1 ? 32 : SIMT_CODE == 1 ? (TM >= 32 ? 4 : TM / 8) : TM >= 32 ? 8 : TM / 4)
+#define FORWARD_COLS (TX * FORWARD_RN)
+#define SHARED_BY    (LANES == 1 ? 1 : LANES / TM)
+#define EACH_ROWS    (TM * SHARED_BY / LANES) /* rows of a lane: 1, or all in the wide form */
+
+/* Local memory that a tile's columns are described in. */
+typedef struct tile_cols {
+    const LOCAL_ARG i32 *time, *slot, *place;
+} tile_cols;
+#endif
+
+/* A row's state, in all of its lanes but for sum, which is a lane's part. */
+typedef struct FN(running) {
+    R most, sum;
+} FN(running);
+
+DEVICE R FN(larger)(R a, R b)
+{
+    return b > a || b != b ? b : a;
+}
+
+/* Makes scores of a lane's part of the products in a row, and shares of those. Returns what the
+ * sums so far have to be multiplied with. */
+DEVICE R FN(row_shares)(FN(running) * state, LOCAL_ARG R *row, LOCAL_ARG R *scratch,
+                        const rules_arg *a, const rules_data *d, const rules_member *m, i32 h,
+                        i32 time, i32 i, const line_walk *w, const tile_cols *cols)
+{
+    const i32 part = LANE % SHARED_BY;
+    R most = -INFINITY;
+    NO_UNROLL
+    for (i32 n = part; n < FORWARD_COLS; n += SHARED_BY) {
+        const i32 key = cols->time[n];
+        R score = -INFINITY;
+        if (time >= 0 && key >= 0 &&
+            (w->whole || (rules_visible(a, d, m, time, key) &&
+                          rules_bit(a, d, rules_mask(a, d, cols->slot[n]), i, cols->place[n]))))
+            score = NAME(rules_score)(a, d, m, h, time, key, row[n]);
+        row[n] = score;
+        most = FN(larger)(most, score);
+    }
+    scratch[LANE] = most;
+    SYNC();
+    most = state->most;
+    SPREAD
+    for (i32 l = 0; l < SHARED_BY; l++)
+        most = FN(larger)(most, scratch[LANE - part + l]);
+    const R scaled = exp_scale * most;
+    const R factor = state->most == -INFINITY ? (R)0
+                     : state->most == most    ? (R)1 /* without the rounding of each tile */
+                                              : NAME(fast_exp_above)(state->most, most, scaled);
+    R sum = 0;
+    NO_UNROLL
+    for (i32 n = part; n < FORWARD_COLS; n += SHARED_BY) {
+        const R score = row[n];
+        R share = score == -INFINITY ? (R)0 : NAME(fast_exp_above)(score, most, scaled);
+        sum += share;
+        if (a->dropout && share != 0)
+            share *= NAME(rules_drop)(a, m, h, cols->slot[n], i, cols->place[n]);
+        row[n] = share;
+    }
+    state->most = most;
+    state->sum = state->sum * factor + sum;
+    return factor;
+}
+
+KERNEL_DENSE(FORMED(attention), LANES)
+(BUF(const T, q), BUF(const T, k), BUF(const T, v), BUF(u8, o), BUF(R, lse), RULES_BUFFERS,
+ BUF(const i64, start), BUF(const i32, col), BUF(const i32, slot), const attention_arg a)
+{
+    LOCAL R stage[STAGE(FORWARD_RN)] ALIGNED;
+    LOCAL R share[TM * SHARE_PITCH(FORWARD_RN)] ALIGNED;
+    LOCAL R scratch[LANES];
+    LOCAL R row_factor[TM];
+    LOCAL i32 row_time[TM];
+    LOCAL i32 col_time[FORWARD_COLS];
+    LOCAL i32 col_slot[FORWARD_COLS];
+    LOCAL i32 col_place[FORWARD_COLS];
+    OPEN(const T, q);
+    OPEN(const T, k);
+    OPEN(const T, v);
+    OPEN(u8, o);
+    OPEN(R, lse);
+    OPEN(const i64, start);
+    OPEN(const i32, col);
+    OPEN(const i32, slot);
+    RULES_OPEN(data);
+    const i32 ty = LANE / TX, tx = LANE % TX, pitch = SHARE_PITCH(FORWARD_RN);
+    own_lines own;
+    own_from(&own, &a.tiles, GROUP(0), TM);
+    const rules_member m = rules_member_of(&a.rules, &data, own.b);
+    FN(lines) qs;
+    FN(lines_from)(&qs, q, &a.q, own.b, own.head, a.d);
+    FN(lines) ks;
+    FN(lines_from)(&ks, k, &a.k, own.b, own.head / a.group, a.d);
+    FN(lines) vs;
+    FN(lines_from)(&vs, v, &a.v, own.b, own.head / a.group, a.dv);
+    const i64 list = own.head / a.rules.per_head * ((i64)a.tiles.grid + 1) + own.block;
+    const i32 feature = own.part * WIDTH;
+    tile_cols cols;
+    line_walk w;
+    FN(running) state[EACH_ROWS];
+    R sum[RM][4 * FOURS];
+    cols.time = col_time;
+    cols.slot = col_slot;
+    cols.place = col_place;
+    walk_from(&w, &own, start + list);
+    for (i32 u = 0; u < EACH_ROWS; u++) {
+        state[u].most = -INFINITY;
+        state[u].sum = 0;
+    }
+    SPREAD
+    for (i32 i = 0; i < RM; i++)
+        SPREAD
+    for (i32 c = 0; c < 4 * FOURS; c++)
+        sum[i][c] = 0;
+    FN(own_times)(&own, &a.rules, &m, 0, row_time);
+
+    for (;;) {
+        R products[RM * FORWARD_RN];
+        FN(walk_on)
+        (&w, &a.rules, &data, &m, &own, 0, col, slot, FORWARD_COLS, col_time, col_slot, col_place);
+        if (w.count == 0)
+            break;
+        FN(line_products)(products, FORWARD_RN, stage, &qs, row_time, &ks, col_time);
+        SPREAD
+        for (i32 i = 0; i < RM; i++)
+            SPREAD
+        for (i32 j = 0; j < FORWARD_RN; j++)
+            share[(ty + i * TY) * pitch + tx + j * TX] = products[i * FORWARD_RN + j];
+        SYNC();
+        SPREAD
+        for (i32 u = 0; u < EACH_ROWS; u++) {
+            const i32 row = LANE / SHARED_BY + u;
+            const R factor =
+                FN(row_shares)(&state[u], share + row * pitch, scratch, &a.rules, &data, &m,
+                               own.head, row_time[row], own.in_block + row, &w, &cols);
+            if (LANE % SHARED_BY == 0)
+                row_factor[row] = factor;
+        }
+        SYNC();
+        SPREAD
+        for (i32 i = 0; i < RM; i++) {
+            const R each = row_factor[ty + i * TY];
+            SPREAD
+            for (i32 c = 0; c < 4 * FOURS; c++)
+                sum[i][c] *= each;
+        }
+        FN(share_product)(sum, share, pitch, stage, &vs, col_time, w.count, feature);
+    }
+
+    SYNC();
+    for (i32 u = 0; u < EACH_ROWS; u++) {
+        const i32 row = LANE / SHARED_BY + u;
+        const i32 time = rules_time(a.rules.rows, a.rules.interleave, own.first + row);
+        const i32 none = state[u].most == -INFINITY;
+        R total = 0;
+        scratch[LANE] = state[u].sum;
+        SYNC();
+        if (LANE % SHARED_BY == 0) {
+            SPREAD
+            for (i32 l = 0; l < SHARED_BY; l++)
+                total += scratch[LANE + l];
+            row_factor[row] = none ? (R)0 : 1 / total;
+            if (lse && own.part == 0 && row < own.count && time < a.rules.q_time)
+                lse[(own.b * a.rules.heads + own.head) * a.rules.q_time + time] =
+                    none ? -INFINITY : state[u].most + MATH(log)(total);
+        }
+    }
+    SYNC();
+    SPREAD
+    for (i32 i = 0; i < RM; i++) {
+        const i32 line = ty + i * TY;
+        const i32 time = rules_time(a.rules.rows, a.rules.interleave, own.first + line);
+        if (line < own.count && time < a.rules.q_time) {
+            const i64 at = heads_at(&a.o, own.b, own.head) + time * a.o.time;
+            const R factor = row_factor[line];
+            SPREAD
+            for (i32 c = 0; c < 4 * FOURS; c++) {
+                const i32 f = feature + (c / 4 * TX + tx) * 4 + c % 4;
+                if (f < a.dv)
+                    NAME(store_r)(a.o.type, o, at + f, factor != 0 ? factor * sum[i][c] : (R)0);
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+/* The gradient of attention for one operand: dQ by tiles of rows, dK and dV by tiles of columns,
+ * where the query heads of a head of keys and values come one after the other. */
+#ifndef GRAD_RN
+#define GRAD_RN    (LANES == 1 ? 32 : SIMT_CODE == 1 ? (TM == 8 ? 1 : 2) : TM == 8 ? 2 : 4)
+#define GRAD_LINES (TX * GRAD_RN)
+#define GRAD_MOST  (GRAD_LINES > TM ? GRAD_LINES : TM)
+#endif
+
+/* Of queries, which are a tile's own lines or the other ones. */
+typedef struct FN(query_sums) {
+    LOCAL_ARG R *lse, *delta;
+} FN(query_sums);
+
+DEVICE void FN(query_load)(const FN(query_sums) * s, const GLOBAL R *lse, const GLOBAL R *delta,
+                           const LOCAL_ARG i32 *time, i32 count, i64 head, i32 q_time)
+{
+    for (i32 n = LANE; n < count; n += LANES) {
+        const i32 t = time[n];
+        s->lse[n] = t < 0 ? -INFINITY : lse[head * q_time + t];
+        s->delta[n] = t < 0 ? (R)0 : delta[head * q_time + t];
+    }
+}
+
+KERNEL_DENSE(FORMED(attention_grad), LANES)
+(BUF(const T, x), BUF(const T, y), BUF(const T, x2), BUF(const T, y2), BUF(const T, z),
+ BUF(u8, out), BUF(const R, lse), BUF(const R, delta), RULES_BUFFERS, BUF(const i64, start),
+ BUF(const i32, index), BUF(const i32, slots), const attention_grad_arg a)
+{
+    LOCAL R stage[STAGE(GRAD_RN)] ALIGNED;
+    LOCAL R share[TM * SHARE_PITCH(GRAD_RN)] ALIGNED;
+    LOCAL R query_lse[GRAD_MOST];
+    LOCAL R query_delta[GRAD_MOST];
+    LOCAL i32 own_time[TM];
+    LOCAL i32 time[GRAD_LINES];
+    LOCAL i32 slot[GRAD_LINES];
+    LOCAL i32 place[GRAD_LINES];
+    OPEN(const T, x);
+    OPEN(const T, y);
+    OPEN(const T, x2);
+    OPEN(const T, y2);
+    OPEN(const T, z);
+    OPEN(u8, out);
+    OPEN(const R, lse);
+    OPEN(const R, delta);
+    OPEN(const i64, start);
+    OPEN(const i32, index);
+    OPEN(const i32, slots);
+    RULES_OPEN(data);
+    const i32 ty = LANE / TX, tx = LANE % TX, turned = a.tiles.turned;
+    own_lines own;
+    own_from(&own, &a.tiles, GROUP(0), TM);
+    const rules_member m = rules_member_of(&a.rules, &data, own.b);
+    FN(lines) xs;
+    FN(lines_from)(&xs, x, &a.x, own.b, own.head, a.d);
+    FN(lines) x2s;
+    FN(lines_from)(&x2s, x2, &a.x2, own.b, own.head, a.dv);
+    const i32 feature = own.part * WIDTH;
+    FN(query_sums) sums;
+    R sum[RM][4 * FOURS];
+    SPREAD
+    for (i32 i = 0; i < RM; i++)
+        SPREAD
+    for (i32 c = 0; c < 4 * FOURS; c++)
+        sum[i][c] = 0;
+    sums.lse = query_lse;
+    sums.delta = query_delta;
+    FN(own_times)(&own, &a.rules, &m, turned, own_time);
+    if (!turned) { /* a lane reads what it wrote, here and below */
+        FN(query_load)
+        (&sums, lse, delta, own_time, TM, own.b * a.rules.heads + own.head, a.rules.q_time);
+    }
+
+    for (i32 g = 0; g < (turned ? a.group : 1); g++) {
+        const i32 h = turned ? own.head * a.group + g : own.head;
+        const i32 other = turned ? h : h / a.group;
+        FN(lines) ys;
+        FN(lines_from)(&ys, y, &a.y, own.b, other, a.d);
+        FN(lines) y2s;
+        FN(lines_from)(&y2s, y2, &a.y2, own.b, other, a.dv);
+        FN(lines) zs;
+        FN(lines_from)(&zs, z, &a.z, own.b, other, a.width);
+        const i64 list = h / a.rules.per_head * ((i64)a.tiles.grid + 1) + own.block;
+        line_walk w;
+        walk_from(&w, &own, start + list);
+        for (;;) {
+            R products[RM * GRAD_RN], slopes[RM * GRAD_RN];
+            FN(walk_on)
+            (&w, &a.rules, &data, &m, &own, turned, index, slots, GRAD_LINES, time, slot, place);
+            if (w.count == 0)
+                break;
+            if (turned) {
+                FN(query_load)
+                (&sums, lse, delta, time, GRAD_LINES, own.b * a.rules.heads + h, a.rules.q_time);
+            }
+            FN(line_products)(products, GRAD_RN, stage, &xs, own_time, &ys, time);
+            if (!a.values)
+                FN(line_products)(slopes, GRAD_RN, stage, &x2s, own_time, &y2s, time);
+            SPREAD
+            for (i32 i = 0; i < RM; i++)
+                SPREAD
+            for (i32 j = 0; j < GRAD_RN; j++) {
+                const i32 line = ty + i * TY, n = tx + j * TX;
+                const i32 at = i * GRAD_RN + j, query = turned ? n : line;
+                const i32 q_time = turned ? time[n] : own_time[line];
+                const i32 key = turned ? own_time[line] : time[n];
+                const i32 row = turned ? place[n] : own.in_block + line;
+                const i32 col = turned ? own.in_block + line : place[n];
+                const R row_lse = query_lse[query];
+                R value = 0;
+                if (q_time >= 0 && key >= 0 && row_lse != -INFINITY &&
+                    (w.whole || (rules_visible(&a.rules, &data, &m, q_time, key) &&
+                                 rules_bit(&a.rules, &data, rules_mask(&a.rules, &data, slot[n]),
+                                           row, col)))) {
+                    const R score =
+                        NAME(rules_score)(&a.rules, &data, &m, h, q_time, key, products[at]);
+                    const R p = NAME(fast_exp_above)(score, row_lse, exp_scale * row_lse);
+                    const R kept = NAME(rules_drop)(&a.rules, &m, h, slot[n], row, col);
+                    value = a.values ? kept * p
+                                     : p * (kept * slopes[at] - query_delta[query]) *
+                                           NAME(rules_slope)(&a.rules, products[at]);
+                }
+                share[line * SHARE_PITCH(GRAD_RN) + n] = value;
+            }
+            FN(share_product)
+            (sum, share, SHARE_PITCH(GRAD_RN), stage, &zs, time, w.count, feature);
+        }
+    }
+
+    SPREAD
+    for (i32 i = 0; i < RM; i++) {
+        const i32 line = ty + i * TY;
+        const i32 at = rules_time(a.tiles.lines, a.rules.interleave, own.first + line);
+        if (line < own.count && at < (turned ? a.rules.k_time : a.rules.q_time)) {
+            const i64 to = heads_at(&a.out, own.b, own.head) + at * a.out.time;
+            SPREAD
+            for (i32 c = 0; c < 4 * FOURS; c++) {
+                const i32 f = feature + (c / 4 * TX + tx) * 4 + c % 4;
+                if (f < a.width) {
+                    R value = NUM(a.alpha) * sum[i][c];
+                    if (NUM(a.beta) != 0)
+                        value += NUM(a.beta) * NAME(load_r)(a.out.type, out, to + f);
+                    NAME(store_r)(a.out.type, out, to + f, value);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+/* Host side of attention over a paged cache. */
+#include <backends/simt/entry.h>
+
+#include <backends/simt/decode.h>
+
+#include <math.h>
+
+/* Groups that keep a large device busy, and keys that are worth one. */
+enum { DECODE_GROUPS = 512, PART_KEYS = 512 };
+
+/* Rows of the result and numbers of the workspace; false: more than a grid has. */
+static bool decode_sizes(const bsk_attention_decode_params *p, decode_arg *arg, i64 *rows,
+                         i64 *numbers)
+{
+    const bool listed = p->block_index.dtype != BSK_NONE;
+    const i64 q_time = p->q.dims[2];
+    i64 keys, listed_keys;
+    *arg = (decode_arg){.pages = p->k.dims[0],
+                        .page = p->k.dims[2],
+                        .columns = p->table.dtype != BSK_NONE ? p->table.dims[1] : 1};
+    arg->block = !listed ? DECODE_KEYS : p->block > 0 ? p->block : arg->page > 0 ? arg->page : 1;
+    arg->q_block = p->q_block > 0 ? p->q_block : q_time > 0 ? q_time : 1;
+    if (!bski_mul_i64(arg->columns, arg->page, &keys) || keys >= RULES_TIMES)
+        return false;
+    arg->blocks = bski_ceil_div(keys, arg->block);
+    arg->capacity = listed ? p->block_index.dims[3] : arg->blocks;
+    arg->part_entries = bski_ceil_div(PART_KEYS, arg->block);
+    if (!bski_mul_i64(p->q.dims[0], p->q.dims[1], rows) || !bski_mul_i64(*rows, q_time, rows) ||
+        !bski_mul_i64(arg->capacity, arg->block, &listed_keys))
+        return false;
+    arg->parts = *rows > 0 ? bski_ceil_div(DECODE_GROUPS, *rows) : 1;
+    if (arg->parts > listed_keys / PART_KEYS)
+        arg->parts = listed_keys / PART_KEYS;
+    if (arg->parts < 1)
+        arg->parts = 1;
+    return bski_mul_i64(*rows, arg->parts, numbers) && *numbers <= INT32_MAX &&
+           bski_mul_i64(*numbers, p->v.dims[3] + 2, numbers);
+}
+
+SIMT_RELEASE(attention_decode)
+
+SIMT_ACCEPT(attention_decode)
+{
+    const bsk_attention_decode_params *p = problem->params;
+    const bsk_reason reason = ACCEPT(&p->q, &p->o);
+    decode_arg arg;
+    i64 rows, numbers;
+    if (reason != BSK_ACCEPT)
+        return reason;
+    return p->q.dims[3] <= DECODE_HEAD && p->v.dims[3] <= DECODE_HEAD &&
+                   p->q.dims[1] <= INT32_MAX && p->q.dims[2] < RULES_TIMES &&
+                   decode_sizes(p, &arg, &rows, &numbers)
+               ? BSK_ACCEPT
+               : BSK_REFUSE_LIMIT;
+}
+
+SIMT_PREPARE(attention_decode)
+{
+    static const simt_need need = {.file = "decode", .kernels = {"decode_parts", "decode_join"}};
+    const bsk_attention_decode_params *p = prepared->problem->params;
+    decode_arg arg;
+    i64 rows, numbers = 0;
+    size_t at;
+    if (!decode_sizes(p, &arg, &rows, &numbers) ||
+        !bski_simt_space(&prepared->workspace_bytes, numbers, simt_num_size(p->q.dtype), &at))
+        return BSK_E_NOMEM;
+    return bski_simt_prepare(device, prepared, &need);
+}
+
+static void set_strides(i64 *to, const bsk_tensor *t, int count)
+{
+    for (int i = 0; i < count; i++)
+        to[i] = t->dtype == BSK_NONE || t->dims[i] == 1 ? 0 : t->strides[i];
+}
+
+SIMT_LAUNCH(attention_decode)
+{
+    const bsk_attention_decode_params *p = prepared->problem->params;
+    const bsk_attention_decode_args *a = args;
+    const bsk_dtype type = p->q.dtype;
+    const i64 d = p->q.dims[3];
+    const double scale = a->scale != 0 ? a->scale : d > 0 ? 1 / sqrt((double)d) : 1;
+    decode_arg arg;
+    i64 rows, numbers;
+    decode_sizes(p, &arg, &rows, &numbers); /* as accepted */
+    arg.rules = (rules_arg){.scale = bski_simt_num(type, scale),
+                            .softcap = bski_simt_num(type, p->softcap),
+                            .q_time = (i32)p->q.dims[2],
+                            .k_time = (i32)(arg.columns * arg.page),
+                            .heads = (i32)p->q.dims[1],
+                            .interleave = 1,
+                            .window = p->window < INT32_MAX ? (i32)p->window : 0,
+                            .causal = p->causal,
+                            .align_end = 1};
+    set_strides(arg.q, &p->q, 3);
+    set_strides(arg.k, &p->k, 3);
+    set_strides(arg.v, &p->v, 3);
+    set_strides(arg.o, &p->o, 3);
+    set_strides(arg.index, &p->block_index, 4);
+    set_strides(arg.count, &p->block_count, 3);
+    arg.d = (i32)d;
+    arg.dv = (i32)p->v.dims[3];
+    arg.group = p->k.dims[1] > 0 ? (i32)(p->q.dims[1] / p->k.dims[1]) : 1;
+    arg.o_type = (i32)p->o.dtype;
+    TRY(LAUNCH(0, rows * arg.parts, 1, arg, a->q, a->k, a->v, mem_of(&p->slopes, a->slopes),
+               mem_of(&p->q_len, a->q_len), mem_of(&p->k_len, a->k_len),
+               mem_of(&p->table, a->table), mem_of(&p->block_index, a->block_index),
+               mem_of(&p->block_count, a->block_count), a->workspace));
+    return LAUNCH(1, rows, 1, arg, a->workspace, a->o, mem_of(&p->lse, a->lse));
+}
