@@ -37,9 +37,10 @@ step 'build' ninja -C build examples/lm
 device=cpu:0
 if [ -e build/backends/cuda/bsk_cuda.so ] && nvidia-smi -L >/dev/null 2>&1; then
     device=cuda:0
+    export BSK_PLUGIN_PATH=$PWD/build/backends/cuda
 fi
 mkdir -p build/demo
-BSK_PLUGIN_PATH=build/backends/cuda build/examples/lm --root . --device "$device" --seconds 30 \
+build/examples/lm --root . --device "$device" --seconds 30 \
     --compare --save build/demo/model.bsklm --html build/demo/index.html --generate 300 "$@"
 echo
 echo "model: build/demo/model.bsklm   page: build/demo/index.html"

@@ -134,7 +134,7 @@ step_deps() {
 
 step_style() { ci/style.sh; }
 
-step_demo() { ci/demo.sh --seconds 20; }
+step_demo() { ci/demo.sh --seconds 10; }
 
 # Without what an earlier run installed, whose modules the tool would find before those it is given.
 step_gcc() {
