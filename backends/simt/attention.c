@@ -64,7 +64,7 @@ static bool tiles_fill(tiles_arg *tiles, const bsk_problem *problem, const bsk_t
     tiles->count = (i32)count;
     tiles->parts = (i32)parts;
     return bski_mul_i64(count, parts, groups) && bski_mul_i64(*groups, out->dims[0], groups) &&
-           bski_mul_i64(*groups, out->dims[1], groups) && *groups <= INT32_MAX;
+           bski_mul_i64(*groups, out->dims[1], groups) && *groups <= SIMT_MAX_GROUPS;
 }
 
 static heads_arg heads_of(const bsk_tensor *t, bsk_mem mem)
@@ -208,7 +208,7 @@ SIMT_ACCEPT(attention_grad)
         if (!tiles_fill(&tiles, problem, results[i], i > 0, WIDE, &groups))
             return BSK_REFUSE_LIMIT;
     }
-    if (!delta_rows(p, &rows) || rows > INT32_MAX)
+    if (!delta_rows(p, &rows) || rows / (ATTENTION_LANES / DELTA_LANES) > SIMT_MAX_GROUPS)
         return BSK_REFUSE_LIMIT;
     return accept_size(problem, props, p->q.dims[1], p->q.dims[3], p->v.dims[3]);
 }

@@ -48,15 +48,14 @@ DEVICE R FN(row_shares)(FN(running) * state, LOCAL_ARG R *row, LOCAL_ARG R *scra
     SPREAD
     for (i32 l = 0; l < SHARED_BY; l++)
         most = FN(larger)(most, scratch[LANE - part + l]);
-    const R scaled = exp_scale * most;
     const R factor = state->most == -INFINITY ? (R)0
                      : state->most == most    ? (R)1 /* without the rounding of each tile */
-                                              : NAME(fast_exp_above)(state->most, most, scaled);
+                                              : NAME(fast_exp_above)(state->most, most);
     R sum = 0;
     NO_UNROLL
     for (i32 n = part; n < FORWARD_COLS; n += SHARED_BY) {
         const R score = row[n];
-        R share = score == -INFINITY ? (R)0 : NAME(fast_exp_above)(score, most, scaled);
+        R share = score == -INFINITY ? (R)0 : NAME(fast_exp_above)(score, most);
         sum += share;
         if (a->dropout && share != 0)
             share *= NAME(rules_drop)(a, m, h, cols->slot[n], i, cols->place[n]);

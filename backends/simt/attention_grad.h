@@ -113,7 +113,7 @@ KERNEL_DENSE(FORMED(attention_grad), LANES)
                                            row, col)))) {
                     const R score =
                         NAME(rules_score)(&a.rules, &data, &m, h, q_time, key, products[at]);
-                    const R p = NAME(fast_exp_above)(score, row_lse, exp_scale * row_lse);
+                    const R p = NAME(fast_exp_above)(score, row_lse);
                     const R kept = NAME(rules_drop)(&a.rules, &m, h, slot[n], row, col);
                     value = a.values ? kept * p
                                      : p * (kept * slopes[at] - query_delta[query]) *

@@ -33,7 +33,7 @@ static bool decode_sizes(const bsk_attention_decode_params *p, decode_arg *arg, 
         arg->parts = listed_keys / PART_KEYS;
     if (arg->parts < 1)
         arg->parts = 1;
-    return bski_mul_i64(*rows, arg->parts, numbers) && *numbers <= INT32_MAX &&
+    return bski_mul_i64(*rows, arg->parts, numbers) && *numbers <= SIMT_MAX_GROUPS &&
            bski_mul_i64(*numbers, p->v.dims[3] + 2, numbers);
 }
 

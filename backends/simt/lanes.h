@@ -152,23 +152,23 @@ DEVICE R NAME(fast_divide)(R a, R b)
 #endif
 }
 
-/* exp(x - shift), where scaled = exp_scale * shift: the same with one rounding less. */
+/* exp(x - shift). Both may be near the largest number, so their difference comes first. */
 #define exp_scale ((R)1.44269504088896340736)
-DEVICE R NAME(exp_above)(R x, R shift, R scaled)
+DEVICE R NAME(exp_above)(R x, R shift)
 {
 #if SIMT_CODE == 1
     return MATH(exp)(x - shift);
 #else
-    return MATH(exp2)(x * exp_scale - scaled);
+    return MATH(exp2)((x - shift) * exp_scale);
 #endif
 }
 
-DEVICE R NAME(fast_exp_above)(R x, R shift, R scaled)
+DEVICE R NAME(fast_exp_above)(R x, R shift)
 {
 #if SIMT_CODE == 1
     return MATH(exp)(x - shift);
 #else
-    return FAST_EXP2(x * exp_scale - scaled);
+    return FAST_EXP2((x - shift) * exp_scale);
 #endif
 }
 

@@ -21,7 +21,8 @@ typedef struct simt_queue {
 /* A compiled kernel, owned by the device and cached by it. */
 typedef struct simt_kernel simt_kernel;
 
-enum { SIMT_MAX_BUFFERS = 48 };
+/* Groups of up to 256 lanes that every device takes: some count lanes in 32 bits. */
+enum { SIMT_MAX_BUFFERS = 48, SIMT_MAX_GROUPS = UINT32_MAX / 256 };
 
 /* One launch: groups along three axes, lanes in a group, buffers in the kernel's order, scalars. */
 typedef struct simt_launch {

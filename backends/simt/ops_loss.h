@@ -20,10 +20,10 @@ DEVICE void NAME(row_add)(NAME(row_sums) * s, const R *v)
         s->sum *= NAME(fast_exp)(s->most - high);
         s->most = high;
     }
-    const R shift = s->most == LOWEST ? (R)0 : s->most, scaled = shift * exp_scale;
+    const R shift = s->most == LOWEST ? (R)0 : s->most;
     UNROLL
     for (i32 e = 0; e < VEC; e++)
-        part += NAME(fast_exp_above)(v[e], shift, scaled);
+        part += NAME(fast_exp_above)(v[e], shift);
     s->sum += part;
 }
 
@@ -56,7 +56,7 @@ DEVICE i64 NAME(row_fours)(const cross_entropy_arg *a, i32 lanes)
 /* What the gradient of a row takes: factor * (exp(x - most) / sum - t), where t is `base` but for
  * the label. */
 typedef struct NAME(row_slope) {
-    R most, scaled, scale, factor, base, label_t;
+    R most, scale, factor, base, label_t;
     i64 label_run;
     i32 label_at;
 } NAME(row_slope);
@@ -67,13 +67,13 @@ DEVICE void NAME(slope_of_run)(const NAME(row_slope) * s, i64 run, R *v)
     if (run == s->label_run) {
         UNROLL
         for (i32 e = 0; e < VEC; e++)
-            v[e] = s->factor * (NAME(exp_above)(v[e], s->most, s->scaled) * s->scale -
+            v[e] = s->factor * (NAME(exp_above)(v[e], s->most) * s->scale -
                                 (e == s->label_at ? s->label_t : s->base));
     } else {
         const R gain = s->factor * s->scale, lift = s->factor * s->base;
         UNROLL
         for (i32 e = 0; e < VEC; e++)
-            v[e] = FMA(NAME(fast_exp_above)(v[e], s->most, s->scaled), gain, -lift);
+            v[e] = FMA(NAME(fast_exp_above)(v[e], s->most), gain, -lift);
     }
 }
 
@@ -87,7 +87,6 @@ DEVICE void NAME(row_gradient)(const cross_entropy_arg *a, const GLOBAL T *logit
     const R smoothing = NUM(a->smoothing);
     NAME(row_slope) s;
     s.most = most;
-    s.scaled = most * exp_scale;
     s.scale = 1 / sum;
     s.factor = factor;
     s.base = smoothing / (R)a->classes;

@@ -34,11 +34,10 @@ static i32 tile_of(i32 block)
     return block <= 8 ? 8 : block <= 16 ? 16 : block <= 32 ? 32 : 64;
 }
 
-/* A grid that every device takes. */
 static bool grid_fits(i64 a, i64 b, i64 c, i64 d, i64 *groups)
 {
     return bski_mul_i64(a, b, groups) && bski_mul_i64(*groups, c, groups) &&
-           bski_mul_i64(*groups, d, groups) && *groups <= INT32_MAX;
+           bski_mul_i64(*groups, d, groups) && *groups <= SIMT_MAX_GROUPS;
 }
 
 static bsk_reason product_accept(const bsk_problem *problem, const bsk_device_props *props,

@@ -124,24 +124,23 @@ DEVICE u32 NAME(scores_make)(const block_softmax_arg *a, const rules_data *d, co
  * difference, gets into the sum, and so into the row. */
 DEVICE R NAME(scores_exp)(u32 live, R most, R *v)
 {
-    const R shift = most == LOWEST ? (R)0 : most, scaled = shift * exp_scale;
+    const R shift = most == LOWEST ? (R)0 : most;
     R sum = 0;
     UNROLL
     for (i32 e = 0; e < VEC; e++) {
-        v[e] = live >> e & 1 ? NAME(fast_exp_above)(v[e], shift, scaled) : (R)0;
+        v[e] = live >> e & 1 ? NAME(fast_exp_above)(v[e], shift) : (R)0;
         sum += v[e];
     }
     return sum;
 }
 
-/* scale * exp(x - shift), where scaled = exp_scale * shift. What is denormal is rounded once, and
- * not flushed. */
-DEVICE R NAME(scores_share)(R x, R shift, R scaled, R scale)
+/* scale * exp(x - shift). What is denormal is rounded once, and not flushed. */
+DEVICE R NAME(scores_share)(R x, R shift, R scale)
 {
 #if SIMT_CODE == 1
     return MATH(exp)(x - shift) * scale;
 #else
-    const R power = x * exp_scale - scaled;
+    const R power = (x - shift) * exp_scale;
     const i32 deep = power < -64;
     const R share = FAST_EXP2(deep ? power + 64 : power) * scale;
     return deep ? share * 5.4210108624275222e-20f : share; /* 2^-64 */
@@ -177,11 +176,10 @@ KERNEL(block_softmax, LANES)
                 (SIMT_CODE, x, scores_at(&a.x, &a.rules, &l, &q), 1, q.count, a.x.vector, v);
                 const u32 live = NAME(scores_make)(&a, &data, &m, &l, &q, v);
                 if (pass) {
-                    const R shift = most == LOWEST ? (R)0 : most, scaled = shift * exp_scale;
+                    const R shift = most == LOWEST ? (R)0 : most;
                     UNROLL
                     for (i32 e = 0; e < VEC; e++)
-                        v[e] =
-                            live >> e & 1 ? NAME(scores_share)(v[e], shift, scaled, scale) : (R)0;
+                        v[e] = live >> e & 1 ? NAME(scores_share)(v[e], shift, scale) : (R)0;
                     NAME(store_part)
                     (a.y.type, y, scores_at(&a.y, &a.rules, &l, &q), 1, q.count, a.y.vector, v);
                     continue;

@@ -74,11 +74,11 @@ typedef struct NAME(softmax_sums) {
  * NaN, and infinity by its difference, gets into the sum, and so into the row. */
 DEVICE R NAME(softmax_exp)(u32 live, R most, R *v)
 {
-    const R shift = most == LOWEST ? (R)0 : most, scaled = shift * exp_scale;
+    const R shift = most == LOWEST ? (R)0 : most;
     R sum = 0;
     UNROLL
     for (i32 e = 0; e < VEC; e++) {
-        v[e] = live >> e & 1 ? NAME(fast_exp_above)(v[e], shift, scaled) : (R)0;
+        v[e] = live >> e & 1 ? NAME(fast_exp_above)(v[e], shift) : (R)0;
         sum += v[e];
     }
     return sum;

@@ -251,7 +251,7 @@ static int get_header(checkpoint *f)
         if (get_double(f, &number) || config_set(&f->c, i, number))
             return -1;
     if (config_check(&f->c) || get_uint(f, 8, &step) || step > INT32_MAX ||
-        get_double(f, &f->seconds))
+        get_double(f, &f->seconds) || f->seconds < 0)
         return -1;
     f->step = (int64_t)step;
     return 0;

@@ -69,7 +69,9 @@ static move move_plan(model *m, const param *x, double density, uint64_t seed)
     bsk_layout_info info = BSK_INIT(bsk_layout_info);
     CHECK(bsk_layout_query(x->layout, &info));
     const int64_t count = info.nnz;
-    const double wanted = round(density * info.grid_rows * info.grid_cols);
+    // without pruning the count stays, whatever the density was rounded to
+    const double share = density * info.grid_rows * info.grid_cols;
+    const double wanted = density < m->c.density ? fmax(1, round(share)) : (double)count;
     const double drop = wanted < (double)count ? 1 - wanted / (double)count : 0;
     float *norm = check_alloc(2 * (size_t)count * sizeof *norm);
     float *gate = norm + count;

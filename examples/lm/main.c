@@ -72,11 +72,15 @@ static int config_dense(machine *on, const config *sparse, config *dense)
     return wanted < 0 ? -1 : 0;
 }
 
+/* Nothing of the training is left, for a later process either. */
+static int run_is_complete(const session *s, const run *r)
+{
+    return r->model.c.steps ? r->model.step >= r->model.c.steps : r->seconds >= s->o.seconds;
+}
+
 static int run_is_done(const session *s, const run *r)
 {
-    if (interrupted || (s->o.stop_after && r->steps >= s->o.stop_after))
-        return 1;
-    return r->model.c.steps ? r->model.step >= r->model.c.steps : r->seconds >= s->o.seconds;
+    return interrupted || (s->o.stop_after && r->steps >= s->o.stop_after) || run_is_complete(s, r);
 }
 
 static double run_progress(const session *s, const run *r)
@@ -86,16 +90,25 @@ static double run_progress(const session *s, const run *r)
     return done < 1 ? done : 1;
 }
 
+/* JSON has no infinities: the norm of gradients that overflowed is one. */
+static const char *json_number(char room[32], double x)
+{
+    snprintf(room, 32, "%.6g", x);
+    return isfinite(x) ? room : "null";
+}
+
 static void run_log(const session *s, const run *r)
 {
+    char train[32], held[32], norm[32];
     if (!s->log)
         return;
     fprintf(s->log,
-            "{\"model\": \"%s\", \"step\": %lld, \"seconds\": %.3f, \"train_bits\": %.6f, "
-            "\"held_bits\": %.6f, \"norm\": %.6g, \"bytes_per_second\": %.1f, \"gflops\": %.2f, "
+            "{\"model\": \"%s\", \"step\": %lld, \"seconds\": %.3f, \"train_bits\": %s, "
+            "\"held_bits\": %s, \"norm\": %s, \"bytes_per_second\": %.1f, \"gflops\": %.2f, "
             "\"device_bytes\": %zu}\n",
-            r->name, (long long)r->model.step, r->seconds, r->train_bits, r->held_bits,
-            r->model.norm, run_rate(r), run_gflops(r), r->model.machine->peak_bytes);
+            r->name, (long long)r->model.step, r->seconds, json_number(train, r->train_bits),
+            json_number(held, r->held_bits), json_number(norm, r->model.norm), run_rate(r),
+            run_gflops(r), r->model.machine->peak_bytes);
     fflush(s->log);
 }
 
@@ -118,7 +131,7 @@ static void run_step(session *s, run *r)
     const double warm = m->step < m->c.warm_up ? (double)(m->step + 1) / (double)m->c.warm_up : 1;
     const double decay = 0.02 + 0.98 * 0.5 * (1 + cos(3.14159265358979 * run_progress(s, r)));
     const double bits = model_step(m, &s->train, m->c.lr * warm * decay) / log(2.0);
-    if (m->c.evolve && m->step % m->c.evolve == 0 && !run_is_done(s, r))
+    if (m->c.evolve && m->step % m->c.evolve == 0 && !run_is_complete(s, r))
         model_evolve(m, run_progress(s, r));
     r->train_bits = r->steps == 0 ? bits : 0.98 * r->train_bits + 0.02 * bits;
     r->steps++;
@@ -235,7 +248,7 @@ static int run_create(session *s, const char *name, const config *c, checkpoint 
     run *r = &s->runs[s->run_count++];
     r->name = name;
     if (file) {
-        r->seconds = file->seconds;
+        r->seconds = r->before = file->seconds;
         return checkpoint_load(file, &s->machine, c, &r->model);
     }
     if (config_check(c) || model_declare(&r->model, &s->machine, c, NULL, 0))

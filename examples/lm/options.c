@@ -312,6 +312,10 @@ int config_check(const config *c)
         fputs("lm: --evolve needs masters of type f32\n", stderr);
         return -1;
     }
+    if (c->evolve && c->prune_to > 0 && c->density >= 1) {
+        fputs("lm: --prune-to needs --density below 1\n", stderr);
+        return -1;
+    }
     const double grid = (double)c->time / c->attention_block;
     if (grid * grid * c->heads > 0x1p26) {
         fputs("lm: --attention-block is too small for --time\n", stderr);

@@ -190,12 +190,14 @@ static void page_table(FILE *page, const report *r)
 
 double run_rate(const run *x)
 {
-    return x->seconds > 0 ? x->tokens / x->seconds : 0;
+    const double seconds = x->seconds - x->before;
+    return seconds > 0 ? x->tokens / seconds : 0;
 }
 
 double run_gflops(const run *x)
 {
-    return x->seconds > 0 ? 1e-9 * model_step_flops(&x->model) * x->steps / x->seconds : 0;
+    const double seconds = x->seconds - x->before;
+    return seconds > 0 ? 1e-9 * model_step_flops(&x->model) * x->steps / seconds : 0;
 }
 
 int report_write(const char *path, const report *r)

@@ -15,6 +15,7 @@ typedef struct run {
     const char *name;
     model model;
     double seconds;       /* of training, without evaluations */
+    double before;        /* those of earlier processes */
     double tokens, steps; /* of this process */
     double train_bits;    /* moving average over recent batches */
     double held_bits;     /* the last evaluation */

@@ -196,8 +196,20 @@ def _register_numpy(np):
 
 # --- torch ----------------------------------------------------------------------------------------
 
-# What is to be called before an op writes to an address: by those who keep copies of what is there.
+# By the address of a storage: what is to be called before an op writes to it, for those who keep
+# copies of what is there.
 watched = {}
+
+
+def storage_address(x):
+    storage = x.untyped_storage() if hasattr(x, "untyped_storage") else x.storage()
+    return storage.data_ptr()
+
+
+def forget(x):
+    """Calls those who keep copies of what the storage of a tensor has."""
+    for drop in list(watched.pop(storage_address(x), {}).values()):
+        drop()
 
 
 def _register_torch(torch):
@@ -205,10 +217,9 @@ def _register_torch(torch):
         return (x.dtype, x.shape, x.stride(), x.device), x.data_ptr() or NOWHERE
 
     def torch_out(x):
-        address = x.data_ptr() or NOWHERE
-        if address in watched:
-            watched.pop(address)()
-        return (x.dtype, x.shape, x.stride(), x.device), address
+        if watched:
+            forget(x)
+        return torch_tensor(x)
 
     for kind in (torch.Tensor, torch.nn.Parameter):
         describe[kind], describe_out[kind] = torch_tensor, torch_out

@@ -4,6 +4,7 @@ All are differentiable where they were there, once; what their C ops do with NaN
 rows is what the headers say. Tensors have any rank where the names of dimensions do not say more.
 """
 
+import functools
 import math
 
 import torch
@@ -574,10 +575,14 @@ class Ema:
         return self.averages[param]
 
 
+@functools.lru_cache(maxsize=64)
+def _column(count, *block):
+    return Layout.full((count * block[0], block[1]), block)
+
+
 def _blocks(param):
     """A layout of as many blocks as the parameter [blocks, b, b] has: their places do not count."""
-    count, *block = param.shape
-    return Layout.full((count * block[0], block[1]), tuple(block))
+    return _column(*param.shape)
 
 
 @torch.no_grad()

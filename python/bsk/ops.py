@@ -102,24 +102,24 @@ class Packed:
         return sum(1 for image in self.images.values() if image)
 
     def image(self, plan, queue, kind, weights):
-        """The address of the image for a run, or 0."""
+        """The address of the image for a run, or 0, and what is to be held while it runs."""
         if not plan.packed_bytes or plan.captured or not (self.all_plans or plan.packs):
-            return 0
+            return 0, None
         images, key = self.images, (plan, queue, weights)
         found = images.get(key)
         if found:
-            return found[0]
+            return found
         if found is None:
-            while len(images) >= self.MAX_IMAGES:
-                images.pop(next(iter(images)), None)
+            for oldest in list(images)[:len(images) + 1 - self.MAX_IMAGES]:
+                images.pop(oldest, None)  # another thread may have been faster
             images[key] = ()
-            return 0
+            return 0, None
         address, owner = plan.where.memory(plan.packed_bytes, plan.packed_alignment)
         function = getattr(_c.lib, f"bsk_{plan.op}_prepack")
         _c.check(function(plan.handle, queue, _c.Mem(kind=kind, handle=weights),
                           _c.Mem(kind=kind, handle=address, size=plan.packed_bytes)))
         images[key] = address, owner
-        return address
+        return address, owner
 
 
 class Description:
@@ -319,7 +319,7 @@ def _source(op):
     add("    _kind = _plan.mem_kind")
     add("    _queue, _space = _plan.enter(_plan)")
     if op.packed:
-        add("    _image = 0 if packed is None else "
+        add("    _image, _held = (0, None) if packed is None else "
             f"packed.image(_plan, _queue, _kind, p_{names[1]})")
     values = []
     for n in op.fields:

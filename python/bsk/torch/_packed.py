@@ -3,7 +3,7 @@
 import weakref
 
 from .. import ops
-from .._arrays import watched
+from .._arrays import forget, storage_address, watched
 
 
 class _Entry:
@@ -24,7 +24,7 @@ _entries = {}
 def _drop(key):
     entry = _entries.pop(key, None)
     if entry is not None:
-        watched.pop(entry.memory.data_ptr(), None)
+        watched.get(storage_address(entry.memory), {}).pop(key, None)
 
 
 def packed_of(weight):
@@ -40,15 +40,9 @@ def packed_of(weight):
             or entry.memory.data_ptr() != weight.data_ptr()):
         _drop(id(weight))
         entry = _entries[id(weight)] = _Entry(weight)
-        watched[weight.data_ptr()] = lambda key=id(weight): _drop(key)
+        watchers = watched.setdefault(storage_address(weight), {})
+        watchers[id(weight)] = lambda key=id(weight): _drop(key)
     return entry.packed
-
-
-def forget(weight):
-    """Drops what is kept of a weight."""
-    drop = watched.get(weight.data_ptr())
-    if drop is not None:
-        drop()
 
 
 def forget_packed(model=None):

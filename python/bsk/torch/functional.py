@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ._packed import forget, packed_of
+from .._arrays import forget
+from ._packed import packed_of
 from ._register import autocast_dtype, differentiable, layout_of, token_of
 
 
