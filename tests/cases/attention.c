@@ -81,7 +81,8 @@ static void set_masks(test_case *c, int64_t q_time, int64_t k_time)
                              {row ? z.batch : 1, row ? 1 : z.heads, row ? 1 : q_time, k_time, 0},
                              {0}};
     if (row || c->spec.options & OPT_BIAS)
-        test_set(c, "bias", bias);
+        test_set(c, "bias", bias)->content =
+            has_rule(c, RULE_ADDITIVE) ? CONTENT_ADDITIVE : CONTENT_DEFAULT;
     if (has_rule(c, RULE_ALIBI))
         test_set(c, "slopes", bsk_tensor_1d(test_scalar_type(c), z.heads))->content = CONTENT_UNIT;
     if (has_rule(c, RULE_RAGGED)) {
@@ -257,6 +258,8 @@ static number score_of(const problem *p, int64_t b, int64_t h, int64_t i, int64_
             (d[3] > 1 ? j : 0);
         s.v += bias->value[e];
         s.error += 4 * u * (fabs(s.v) + fabs(bias->value[e]));
+        if (bias->value[e] < -1e30) /* nothing is left of the score, in any type */
+            s = (number){bias->value[e], 0};
     }
     return s;
 }

@@ -197,8 +197,27 @@ static void list_named(test_list *list)
         }
 }
 
+/* Keys that a bias takes out, so many that whole tiles have no other. */
+static void list_additive(test_list *list)
+{
+    static const char *const ops[] = {"attention", "block_softmax"};
+    for (int o = 0; o < TEST_COUNT(ops); o++)
+        for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+            test_spec s = {
+                .op = ops[o], .dtype = dtypes[t], .br = 16, .bc = 16, .pattern_value = 1};
+            s.k = 40;
+            s.m = 400;
+            s.n = 24;
+            s.heads = s.count = 1;
+            s.rules = RULE_ADDITIVE;
+            s.options = OPT_BIAS;
+            test_emit(list, s);
+        }
+}
+
 void cases_attention(test_list *list)
 {
+    list_additive(list);
     list_named(list);
     list_products(list);
     list_softmax(list);

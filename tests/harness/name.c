@@ -19,7 +19,7 @@ static const char *const option_names[] = {
 static const char *const rule_names[] = {"causal",  "end",     "window",     "prefix",  "documents",
                                          "keymask", "ragged",  "bits",       "indexed", "rowbias",
                                          "alibi",   "softcap", "dropout",    "packed",  "gqa",
-                                         "mqa",     "dv",      "interleave", "short"};
+                                         "mqa",     "dv",      "interleave", "short",   "additive"};
 
 static const char *const act_names[] = {"", "relu", "gelu", "gelu_erf", "silu", "quick_gelu"};
 static const char *const gate_names[] = {"", "gskip", "gscale"};

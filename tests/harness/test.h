@@ -98,7 +98,8 @@ enum {
     RULE_MQA = 1 << 15,    /* one key/value head */
     RULE_DV = 1 << 16,     /* values of another size than keys */
     RULE_INTERLEAVE = 1 << 17,
-    RULE_SHORT = 1 << 18 /* times that the interleave does not divide */
+    RULE_SHORT = 1 << 18,   /* times that the interleave does not divide */
+    RULE_ADDITIVE = 1 << 19 /* a bias that is a mask: near the lowest number for early keys */
 };
 
 typedef struct test_op test_op;
@@ -226,7 +227,8 @@ typedef enum test_content {
     CONTENT_UNIT,     /* reals in (0, 1) */
     CONTENT_POSITIVE, /* reals in [0, 1) */
     CONTENT_ROWS,     /* every third row is zero */
-    CONTENT_VALUE     /* all elements are test_tensor.constant */
+    CONTENT_VALUE,    /* all elements are test_tensor.constant */
+    CONTENT_ADDITIVE  /* 0, but near the lowest number in the first 3/4 of each row */
 } test_content;
 
 typedef struct test_tensor {
