@@ -102,10 +102,13 @@ static inline void row_close(const test_case *c, softmax_row *r, int64_t keys, d
         if (!isnan(r->score[j])) {
             r->live++;
             max = fmax(max, r->score[j]);
-            spread = fmax(spread, fabs(r->score[j]));
         }
-    for (int64_t j = 0; j < keys; j++)
-        sum += isnan(r->score[j]) ? 0 : exp(r->score[j] - max);
+    for (int64_t j = 0; j < keys; j++) {
+        const double share = isnan(r->score[j]) ? 0 : exp(r->score[j] - max);
+        sum += share;
+        if (share > 0) /* scores far below the largest do not matter */
+            spread = fmax(spread, fabs(r->score[j]));
+    }
     r->lse = r->live ? max + log(sum) : -INFINITY;
     r->error = worst + test_arith_eps(c) * ((double)r->live + 16 + 8 * spread);
 }
