@@ -9,11 +9,6 @@
 
 enum { TILE_LANES = 128, APPLY_COLS = 64, LOCAL_BYTES = 32 << 10 };
 
-static i64 num(const bsk_prepared *prepared, double v)
-{
-    return bski_simt_num(prepared->problem->dtype, v);
-}
-
 /* Strides along which a tensor of one member repeats are 0. */
 static i64 stride_of(const bsk_tensor *t, int d)
 {
@@ -151,8 +146,8 @@ SIMT_LAUNCH(attn_scores)
     const scores_cut cut = cut_of(t);
     const i64 batch = p->q.dims[0], heads = p->q.dims[1], per_head = heads / t->heads;
     attn_scores_arg arg = {
-        .alpha = num(prepared, a->alpha),
-        .beta = num(prepared, a->beta),
+        .alpha = simt_num(prepared, a->alpha),
+        .beta = simt_num(prepared, a->beta),
         .q_batch = stride_of(&p->q, 0),
         .q_head = stride_of(&p->q, 1),
         .q_row = stride_of(&p->q, 2),
@@ -226,8 +221,8 @@ SIMT_LAUNCH(attn_apply)
     const i64 width = p->y.dims[3];
     const i32 side = turned ? t->block_cols : t->block_rows;
     attn_apply_arg arg = {
-        .alpha = num(prepared, a->alpha),
-        .beta = num(prepared, a->beta),
+        .alpha = simt_num(prepared, a->alpha),
+        .beta = simt_num(prepared, a->beta),
         .s_batch = stride_of(&p->s, 0),
         .s_group = stride_of(&p->s, 1),
         .s_block = (i64)t->block_rows * t->block_cols,
@@ -391,8 +386,8 @@ SIMT_LAUNCH(block_softmax_grad)
     const i64 heads = p->dy.dims[1] * t->heads;
     const bsk_mem x = mem_of(&p->x, a->x);
     const block_softmax_grad_arg arg = {
-        .rules = {.scale = num(prepared, a->scale != 0 ? a->scale : 1),
-                  .softcap = num(prepared, p->softcap),
+        .rules = {.scale = simt_num(prepared, a->scale != 0 ? a->scale : 1),
+                  .softcap = simt_num(prepared, p->softcap),
                   .rows = (i32)t->rows,
                   .cols = (i32)t->cols,
                   .block_rows = t->block_rows,
@@ -404,8 +399,8 @@ SIMT_LAUNCH(block_softmax_grad)
         .dx = view_of(d, type, t, &p->dx, a->dx),
         .x = view_of(d, type, t, &p->x, x),
         .rows = p->dy.dims[0] * heads * t->rows,
-        .alpha = num(prepared, a->alpha),
-        .beta = num(prepared, a->beta),
+        .alpha = simt_num(prepared, a->alpha),
+        .beta = simt_num(prepared, a->beta),
         .grid_rows = t->grid_rows,
         .lanes = (i32)state_of(prepared)->number[0],
     };

@@ -6,8 +6,6 @@
 #include "check.h"
 #include "program.h"
 
-const char *const pattern_names[PATTERN_COUNT] = {"all", "local", "strided", "fixed", "bigbird"};
-
 static void shuffle(int32_t *deck, int count, uint64_t *seed)
 {
     for (int i = count - 1; i > 0; i--) {

@@ -31,8 +31,6 @@ typedef enum pattern {
     PATTERN_COUNT
 } pattern;
 
-extern const char *const pattern_names[PATTERN_COUNT];
-
 /* Fills groups[] and returns their number. time must be a multiple of stride for PATTERN_STRIDED
  * and stride of block for PATTERN_FIXED; -1 after a message where that does not hold. */
 int layout_attention(bsk_context *context, pattern kind, int heads, int64_t time, int block,
