@@ -395,15 +395,23 @@ bsk_status bski_cuda_queue_create(void *device, void **queue)
     return status;
 }
 
-/* The device of a stream. The default streams belong to the current device, whichever that is. */
+/* The device of a stream. The default streams belong to the current device, whichever that is. A
+ * stream that captures answers no questions: it counts as one of the current device, and if it is
+ * not, its first launch fails. */
 static cudaError_t stream_device(cudaStream_t stream, int *index)
 {
+    enum cudaStreamCaptureStatus capture;
+    cudaError_t error = cudaStreamIsCapturing(stream, &capture);
+    if (error)
+        return error;
+    if (capture != cudaStreamCaptureStatusNone)
+        return cudaGetDevice(index);
 #if CUDART_VERSION >= 12080
     return cudaStreamGetDevice(stream, index);
 #else
     /* No call answers that; but an event goes only into streams of its own device. */
     cudaEvent_t event;
-    cudaError_t error = cudaGetDevice(index);
+    error = cudaGetDevice(index);
     if (!error)
         error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
     if (error)

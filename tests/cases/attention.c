@@ -401,7 +401,7 @@ static void oracle_softmax(test_case *c)
                     if (!isnan(r.score[j])) {
                         const double share = row_share(&r, j);
                         test_expect(y, pair_element(&p, b, h, &r.at[j]), share,
-                                    share * (2 * r.error + 8 * u));
+                                    share * (2 * r.error + 8 * u) + test_arith_tiny(c));
                     }
                 row_expect_lse(lse, (b * p.z.heads + h) * rows + line_of(&p, rows, i), &r);
             }
@@ -549,7 +549,7 @@ static void oracle_attention(test_case *c)
                         const double x = vector_at(v, b, h / (p.z.heads / p.z.kv_heads), j)[f];
                         sum.v += share * x;
                         sum.error += fabs(x) * (share * (2 * r.error + (double)(r.live + 8) * u) +
-                                                rounding(c, share));
+                                                rounding(c, share) + test_arith_tiny(c));
                     }
                     test_expect(o, vector_at(o, b, h, i) - o->value + f, sum.v, sum.error);
                 }
@@ -636,10 +636,10 @@ static void grad_pair(const problem *p, int64_t b, int64_t h, int64_t i, int64_t
     const double factor = drop_factor(p, b, h, at), full = exp(s.v - lse);
     const double relative = s.error + u * (16 + 8 * (fabs(s.v) + fabs(lse)));
     const double ds = full * (factor * dp.v - rest.v);
-    const double ds_error =
-        fabs(ds) * relative +
-        full * (factor * dp.error + rest.error + 4 * u * (fabs(factor * dp.v) + fabs(rest.v)));
-    *share = (number){factor * full, factor * full * (relative + 2 * u)};
+    const double tiny = test_arith_tiny(c), parts = fabs(factor * dp.v) + fabs(rest.v);
+    const double ds_error = fabs(ds) * relative + tiny * parts +
+                            full * (factor * dp.error + rest.error + 4 * u * parts);
+    *share = (number){factor * full, factor * (full * (relative + 2 * u) + tiny)};
     share->error += rounding(c, share->v);
     *dx = (number){ds * slope.v, ds_error * fabs(slope.v) + fabs(ds) * slope.error};
     dx->error += 2 * rounding(c, dx->v) + rounding(c, ds) * fabs(slope.v);

@@ -229,7 +229,7 @@ static void oracle_decode(test_case *c)
                         const double x = vector_at(v, t.page[e], h / z.group, t.key[e] % z.page)[f];
                         sum.v += share * x;
                         sum.error += fabs(x) * (share * (2 * r.error + (double)(r.live + 8) * u) +
-                                                rounding(c, share));
+                                                rounding(c, share) + test_arith_tiny(c));
                     }
                     test_expect(o, vector_at(o, b, h, i) - o->value + f, sum.v, sum.error);
                 }

@@ -143,6 +143,11 @@ double test_arith_eps(const test_case *c)
     return c->spec.dtype == BSK_F64 ? 0x1p-53 : 0x1p-24;
 }
 
+double test_arith_tiny(const test_case *c)
+{
+    return c->spec.dtype == BSK_F64 ? 0x1p-1022 : 0x1p-126;
+}
+
 double test_store_error(bsk_dtype t, double v)
 {
     /* half the spacing of denormals */

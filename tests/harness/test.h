@@ -292,8 +292,10 @@ double test_old(const test_case *c, const test_tensor *t, int64_t e);
 /* Rows and columns of a block that lie inside the matrix. */
 int32_t test_valid_rows(const test_case *c, int64_t slot);
 int32_t test_valid_cols(const test_case *c, int64_t slot);
-/* Rounding unit of the arithmetic, and the error of a store of v to type t. */
+/* Rounding unit of the arithmetic; its smallest normal number, below which exponentials may be 0;
+ * and the error of a store of v to type t. */
 double test_arith_eps(const test_case *c);
+double test_arith_tiny(const test_case *c);
 double test_store_error(bsk_dtype t, double v);
 /* Element i of an array of any type as a number, and the store of one. */
 double test_number(bsk_dtype t, const void *p, int64_t i);

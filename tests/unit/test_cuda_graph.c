@@ -316,6 +316,18 @@ static void test_streams(const bsk_device *device, const bsk_device *other)
         bsk_mem_free(device, &memory);
         bsk_queue_destroy(&queue);
     }
+    cudaStream_t capturing = NULL; /* can be wrapped while it captures */
+    cudaGraph_t graph = NULL;
+    CHECK_CUDA(cudaStreamCreateWithFlags(&capturing, cudaStreamNonBlocking));
+    CHECK_OK(bsk_mem_alloc(device, sizeof bytes, &memory));
+    CHECK_CUDA(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeGlobal));
+    CHECK_OK(bsk_queue_wrap(device, capturing, &queue));
+    CHECK_OK(bsk_mem_fill(queue, memory, 1, sizeof bytes));
+    CHECK_CUDA(cudaStreamEndCapture(capturing, &graph));
+    CHECK_CUDA(cudaGraphDestroy(graph));
+    bsk_queue_destroy(&queue);
+    bsk_mem_free(device, &memory);
+    CHECK_CUDA(cudaStreamDestroy(capturing));
     if (other) { /* works while the thread's device is another one, and leaves it */
         cudaStream_t stream = NULL;
         CHECK_CUDA(cudaStreamCreate(&stream));

@@ -37,7 +37,8 @@
  *                 apart, and equal masks are stored once: see bsk_layout_element_bits.
  * A row that sees nothing gives zeros, and -infinity as its log-sum-exp.
  * Where a mask other than a length or a missing block excludes an element, its key and value are
- * multiplied by 0: they must be finite.
+ * multiplied by 0: they must be finite. Probabilities below the smallest normal number of the
+ * arithmetic may count as 0.
  *
  * From a product x = q k^T to a score
  *   s = scale * x; with softcap > 0: s = softcap * tanh(s / softcap);
