@@ -122,6 +122,15 @@ PTX_FN void tensor_load_3d(uint32_t to, const CUtensorMap *map, int x, int y, in
                  : "memory");
 }
 
+PTX_FN void tensor_load_4d(uint32_t to, const CUtensorMap *map, int x, int y, int z, int w,
+                           uint32_t bar)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(bar)
+                 : "memory");
+}
+
 PTX_FN void tensor_load_2d_multicast(uint32_t to, const CUtensorMap *map, int x, int y,
                                      uint32_t bar, uint16_t mask)
 {
