@@ -1,0 +1,469 @@
+/* Plans and launches attention and its gradient for sm80. */
+#include <math.h>
+#include <string.h>
+
+#include <backends/cuda/sm80/attention_plan.h>
+#include <backends/cuda/sm80/host.h>
+#include <backends/simt/entry.h>
+
+#include <backends/simt/attention_rules.h>
+
+typedef uint16_t u16;
+typedef uint8_t u8;
+typedef float f32;
+#include <backends/cuda/sm80/attention_arg.h>
+
+enum { LANES = 32, STAGES = 2, MAX_D = 128, TOGETHER = 4 };
+enum { FORWARD, DQ, DKV, PASSES };
+
+/* A kernel for heads of up to d features, tiles of `own` lines and steps of `step` others. */
+typedef struct attention_kernel {
+    const void *function;
+    const char *name;
+    bsk_dtype dtype;
+    int32_t pass, d, own, warps, step;
+} attention_kernel;
+
+/* Within a pass, a type and a size from large tiles to small ones. */
+#define ATTENTION_KERNELS(X, type, dtype)                                                          \
+    X(sm80_attention_64_128_##type, dtype, FORWARD, 64, 128, 4, 64)                                \
+    X(sm80_attention_64_64_##type, dtype, FORWARD, 64, 64, 2, 64)                                  \
+    X(sm80_attention_64_32_##type, dtype, FORWARD, 64, 32, 1, 64)                                  \
+    X(sm80_attention_128_128_##type, dtype, FORWARD, 128, 128, 4, 32)                              \
+    X(sm80_attention_128_64_##type, dtype, FORWARD, 128, 64, 2, 32)                                \
+    X(sm80_attention_128_32_##type, dtype, FORWARD, 128, 32, 1, 32)                                \
+    X(sm80_attention_dq_64_64_##type, dtype, DQ, 64, 64, 2, 32)                                    \
+    X(sm80_attention_dq_64_32_##type, dtype, DQ, 64, 32, 1, 32)                                    \
+    X(sm80_attention_dq_128_64_##type, dtype, DQ, 128, 64, 4, 64)                                  \
+    X(sm80_attention_dq_128_32_##type, dtype, DQ, 128, 32, 2, 64)                                  \
+    X(sm80_attention_dkv_64_64_##type, dtype, DKV, 64, 64, 2, 32)                                  \
+    X(sm80_attention_dkv_64_32_##type, dtype, DKV, 64, 32, 1, 32)                                  \
+    X(sm80_attention_dkv_128_64_##type, dtype, DKV, 128, 64, 4, 64)                                \
+    X(sm80_attention_dkv_128_32_##type, dtype, DKV, 128, 32, 2, 64)
+#define ATTENTION_DECLARE(symbol, ...) extern const char symbol[];
+#define ATTENTION_ROW(symbol, ...)     {symbol, #symbol, __VA_ARGS__},
+ATTENTION_KERNELS(ATTENTION_DECLARE, f16, BSK_F16)
+ATTENTION_KERNELS(ATTENTION_DECLARE, bf16, BSK_BF16)
+extern const char sm80_attention_delta[];
+
+static const attention_kernel kernels[] = {ATTENTION_KERNELS(ATTENTION_ROW, f16, BSK_F16)
+                                               ATTENTION_KERNELS(ATTENTION_ROW, bf16, BSK_BF16)};
+enum { KERNELS = sizeof kernels / sizeof *kernels };
+
+/* One launch with the lists of its tiles. */
+typedef struct attention_pass {
+    const attention_kernel *kernel; /* NULL: not asked for */
+    bsk_mem tables;
+    attention80_tiles tiles;
+    unsigned grid;
+} attention_pass;
+
+typedef struct attention_plan {
+    attention_pass pass[PASSES];
+} attention_plan;
+
+/* --- What both ops accept --- */
+
+static bsk_reason accept_input(const bsk_tensor *t)
+{
+    const int32_t run = 8; /* elements of 16 bytes */
+    if (t->dims[3] % run || t->dims[3] > MAX_D)
+        return BSK_REFUSE_SHAPE;
+    for (int axis = 0; axis < 3; axis++)
+        if (t->dims[axis] > 1 && !aligned(t->strides[axis], run))
+            return BSK_REFUSE_STRIDE;
+    return BSK_ACCEPT;
+}
+
+static bsk_reason accept_output(const bsk_tensor *t)
+{
+    if (t->dtype != BSK_NONE && t->dtype != BSK_F32 && t->dtype != BSK_F16 && t->dtype != BSK_BF16)
+        return BSK_REFUSE_DTYPE;
+    for (int axis = 0; t->dtype != BSK_NONE && axis < 3; axis++)
+        if (t->dims[axis] > 1 && !aligned(t->strides[axis], 2))
+            return BSK_REFUSE_STRIDE;
+    return BSK_ACCEPT;
+}
+
+static bsk_reason accept_all(const bsk_tensor *const *in, int ins, const bsk_tensor *const *out,
+                             int outs)
+{
+    for (int i = 0; i < ins + outs; i++) {
+        const bsk_reason reason = i < ins ? accept_input(in[i]) : accept_output(out[i - ins]);
+        if (reason != BSK_ACCEPT)
+            return reason;
+    }
+    return BSK_ACCEPT;
+}
+
+/* The smallest size of kernels that holds the heads. */
+static int32_t size_of(int64_t d, int64_t dv)
+{
+    return d <= 64 && dv <= 64 ? 64 : MAX_D;
+}
+
+static bsk_reason accept_layout(const bsk_problem *problem, int64_t heads, int64_t batch)
+{
+    const bsk_layout_tables *t = problem->layout;
+    int64_t all, tiles;
+    if (!rules_fit(t, heads))
+        return BSK_REFUSE_LIMIT;
+    /* no tile has fewer lines than a square */
+    const int64_t lines = t->rows > t->cols ? t->rows : t->cols;
+    if (!bski_mul_i64(heads, batch, &all) ||
+        !bski_mul_i64(all + TOGETHER, lines / SQUARE + 8, &tiles) || tiles > INT32_MAX)
+        return BSK_REFUSE_LIMIT;
+    return BSK_ACCEPT;
+}
+
+/* --- Passes --- */
+
+/* Computed squares of lines for each kept one, as far as a tile's blocks do not share others. */
+static double tile_waste(const bsk_layout_tables *t, const attention80_lists *l)
+{
+    return t->nnz > 0 ? (double)l->pieces * l->piece * l->each * l->own /
+                            ((double)t->nnz * t->block_rows * t->block_cols)
+                      : 1;
+}
+
+static int32_t piece_log(const attention80_lists *l)
+{
+    return log2_of(l->piece);
+}
+
+/* The largest tiles whose blocks have much in common; where none have, the smallest. */
+static bsk_status pass_choose(const bsk_host *host, const bsk_problem *problem, int pass, int32_t d,
+                              attention80_lists *lists, const attention_kernel **kernel)
+{
+    static const double most_waste = 1.5;
+    *kernel = NULL;
+    for (int i = 0; i < KERNELS; i++) {
+        const attention_kernel *k = &kernels[i];
+        if (k->pass != pass || k->dtype != problem->dtype || k->d != d)
+            continue;
+        if (!bski_attention80_measure(problem->layout, pass == DKV, k->own, k->step, lists))
+            return host->fail(host->context, BSK_E_UNSUPPORTED,
+                              "attention: the layout has more blocks than can be counted");
+        *kernel = k;
+        if (tile_waste(problem->layout, lists) <= most_waste)
+            break;
+    }
+    return BSK_OK;
+}
+
+static size_t shared_bytes(const attention_kernel *k)
+{
+    const int32_t own = k->pass == FORWARD ? k->own : 2 * k->own;
+    return (size_t)(own + STAGES * 2 * k->step) * (size_t)k->d * sizeof(uint16_t);
+}
+
+/* result: of the pass, by which its heads are counted. */
+static bsk_status pass_prepare(bski_cuda_device *device, const bsk_problem *problem, int number,
+                               int32_t d, const bsk_tensor *result, attention_pass *pass)
+{
+    simt_device *dev = &device->simt;
+    const bsk_layout_tables *t = problem->layout;
+    attention80_lists l;
+    TRY(pass_choose(dev->host, problem, number, d, &l, &pass->kernel));
+    TRY(bski_attention80_fill(dev->host, t, &l));
+    const size_t words = (size_t)(l.order - l.start) + (size_t)t->heads * (size_t)l.tiles;
+    const bsk_status status =
+        table_put(dev, l.start, (int64_t)words, sizeof *l.start, &pass->tables);
+    const i32 *base = bsk_mem_address(pass->tables);
+    pass->tiles = (attention80_tiles){
+        .start = base,
+        .line = base + (l.line - l.start),
+        .slot = base + (l.slot - l.start),
+        .order = base + (l.order - l.start),
+        .tiles = l.tiles,
+        .lists = l.lists,
+        .each = l.each,
+        .subs = l.subs,
+        .piece = piece_log(&l),
+        .side = l.turned ? t->block_cols : t->block_rows,
+        .other = l.turned ? t->block_rows : t->block_cols,
+        .lines = (i32)(l.turned ? t->cols : t->rows),
+        .others = (i32)(l.turned ? t->rows : t->cols),
+        .heads = (i32)result->dims[1],
+        .batch = (i32)result->dims[0],
+        .together = TOGETHER,
+    };
+    const int64_t sets = bski_ceil_div(result->dims[0] * result->dims[1], TOGETHER);
+    pass->grid = (unsigned)(sets * TOGETHER * l.tiles); /* as accepted */
+    host_drop(dev->host, l.start);
+    TRY(status);
+    return bski_cuda_kernel(device, pass->kernel->function, shared_bytes(pass->kernel),
+                            pass->kernel->name);
+}
+
+static bsk_status pass_launch(const attention_pass *pass, void *queue, void *arg)
+{
+    void *arguments[] = {arg};
+    const bski_cuda_run run = {.function = pass->kernel->function,
+                               .name = pass->kernel->name,
+                               .grid = {pass->grid, 1, 1},
+                               .threads = (unsigned)pass->kernel->warps * LANES,
+                               .shared_bytes = shared_bytes(pass->kernel),
+                               .arguments = arguments};
+    return bski_cuda_launch(queue, &run);
+}
+
+static void plan_release(void *device, bsk_prepared *prepared)
+{
+    simt_device *d = device;
+    attention_plan *plan = prepared->state;
+    for (int i = 0; plan && i < PASSES; i++)
+        table_drop(d, &plan->pass[i].tables);
+    host_drop(d->host, plan);
+    prepared->state = NULL;
+}
+
+static bsk_status plan_make(void *device, bsk_prepared *prepared, attention_plan **plan)
+{
+    const bsk_host *host = ((simt_device *)device)->host;
+    *plan = prepared->state = host_array(host, 1, sizeof **plan);
+    if (!*plan)
+        return host->fail(host->context, BSK_E_NOMEM, "attention: no memory for a plan's state");
+    memset(*plan, 0, sizeof **plan);
+    return BSK_OK;
+}
+
+/* Multiply-adds of `products` products of all kept elements, against the tensor cores' rate. */
+static double all_seconds(const bsk_problem *problem, const bsk_device_props *props, int64_t heads,
+                          double products, double features)
+{
+    const bsk_layout_tables *t = problem->layout;
+    const double kept = (double)t->nnz / t->heads * t->block_rows * t->block_cols;
+    return launch_seconds +
+           kept * (double)heads * products * features / (props->compute_units * unit_products);
+}
+
+/* --- Arguments --- */
+
+static attention80_heads heads_of(const bsk_tensor *t)
+{
+    return (attention80_heads){.batch = t->dims[0] > 1 ? t->strides[0] : 0,
+                               .head = t->dims[1] > 1 ? t->strides[1] : 0,
+                               .time = t->dims[2] > 1 ? t->strides[2] : 0,
+                               .type = (i32)t->dtype};
+}
+
+static const void *address_of(const bsk_tensor *t, bsk_mem mem)
+{
+    return t->dtype == BSK_NONE ? NULL : bsk_mem_address(mem);
+}
+
+static double scale_of(double scale, int64_t d)
+{
+    return scale != 0 ? scale : d > 0 ? 1 / sqrt((double)d) : 1;
+}
+
+static i32 group_of(const bsk_tensor *q, const bsk_tensor *k)
+{
+    return k->dims[1] > 0 ? (i32)(q->dims[1] / k->dims[1]) : 1;
+}
+
+/* The members that both ops' arguments have, for params p and args a. */
+#define ARG_RULES(problem, p, a)                                                                   \
+    .rules = RULES_ARG((p)->q.dtype, (problem)->layout, p, (p)->q.dims[1], (p)->q.dims[2],         \
+                       (p)->k.dims[2], scale_of((a)->scale, (p)->q.dims[3])),                      \
+    .q_len = address_of(&(p)->q_len, (a)->q_len), .k_len = address_of(&(p)->k_len, (a)->k_len),    \
+    .prefix = address_of(&(p)->prefix, (a)->prefix),                                               \
+    .q_segment = address_of(&(p)->q_segment, (a)->q_segment),                                      \
+    .k_segment = address_of(&(p)->k_segment, (a)->k_segment),                                      \
+    .bits = address_of(&(p)->bits, (a)->bits),                                                     \
+    .bits_index = address_of(&(p)->bits_index, (a)->bits_index),                                   \
+    .slopes = address_of(&(p)->slopes, (a)->slopes),                                               \
+    .scale = (float)(scale_of((a)->scale, (p)->q.dims[3]) * log2_e), .d = (i32)(p)->q.dims[3],     \
+    .dv = (i32)(p)->v.dims[3], .group = group_of(&(p)->q, &(p)->k)
+
+static const double log2_e = 1.44269504088896340736;
+
+/* --- attention --- */
+
+CUDA_FUNCTIONS(sm80_attention)
+
+bsk_reason cuda_sm80_attention_accept(const bsk_problem *problem, const bsk_device_props *props)
+{
+    const bsk_attention_params *p = problem->params;
+    const bsk_tensor *const in[] = {&p->q, &p->k, &p->v}, *const out[] = {&p->o};
+    (void)props;
+    if (p->dropout || p->bias.dtype != BSK_NONE)
+        return BSK_REFUSE_OPTION;
+    const bsk_reason reason = accept_all(in, 3, out, 1);
+    return reason != BSK_ACCEPT ? reason : accept_layout(problem, p->q.dims[1], p->q.dims[0]);
+}
+
+double cuda_sm80_attention_seconds(const bsk_problem *problem, const bsk_device_props *props)
+{
+    const bsk_attention_params *p = problem->params;
+    return all_seconds(problem, props, p->q.dims[0] * p->q.dims[1], 2,
+                       size_of(p->q.dims[3], p->v.dims[3]));
+}
+
+bsk_status cuda_sm80_attention_prepare(void *device, bsk_prepared *prepared)
+{
+    const bsk_attention_params *p = prepared->problem->params;
+    attention_plan *plan;
+    TRY(plan_make(device, prepared, &plan));
+    const bsk_status status =
+        pass_prepare(device, prepared->problem, FORWARD, size_of(p->q.dims[3], p->v.dims[3]), &p->o,
+                     &plan->pass[FORWARD]);
+    if (status)
+        plan_release(device, prepared);
+    return status;
+}
+
+bsk_status cuda_sm80_attention_launch(const bsk_prepared *prepared, void *queue, const void *args)
+{
+    const bsk_attention_params *p = prepared->problem->params;
+    const bsk_attention_args *a = args;
+    const attention_plan *plan = prepared->state;
+    attention80_arg arg = {
+        ARG_RULES(prepared->problem, p, a),
+        .tiles = plan->pass[FORWARD].tiles,
+        .q = heads_of(&p->q),
+        .k = heads_of(&p->k),
+        .v = heads_of(&p->v),
+        .o = heads_of(&p->o),
+        .q_data = bsk_mem_address(a->q),
+        .k_data = bsk_mem_address(a->k),
+        .v_data = bsk_mem_address(a->v),
+        .o_data = bsk_mem_address(a->o),
+        .lse = (f32 *)address_of(&p->lse, a->lse),
+    };
+    return pass_launch(&plan->pass[FORWARD], queue, &arg);
+}
+
+void cuda_sm80_attention_release(void *device, bsk_prepared *prepared)
+{
+    plan_release(device, prepared);
+}
+
+/* --- attention_grad --- */
+
+CUDA_FUNCTIONS(sm80_attention_grad)
+
+static bool delta_rows(const bsk_attention_grad_params *p, int64_t *rows)
+{
+    return bski_mul_i64(p->q.dims[0], p->q.dims[1], rows) &&
+           bski_mul_i64(*rows, p->q.dims[2], rows) && *rows < (int64_t)INT32_MAX * DELTA_ROW;
+}
+
+bsk_reason cuda_sm80_attention_grad_accept(const bsk_problem *problem,
+                                           const bsk_device_props *props)
+{
+    const bsk_attention_grad_params *p = problem->params;
+    const bsk_tensor *const in[] = {&p->q, &p->k, &p->v, &p->o, &p->dout};
+    const bsk_tensor *const out[] = {&p->dq, &p->dk, &p->dv};
+    int64_t rows;
+    (void)props;
+    if (p->dropout || p->bias.dtype != BSK_NONE)
+        return BSK_REFUSE_OPTION;
+    const bsk_reason reason = accept_all(in, 5, out, 3);
+    if (reason != BSK_ACCEPT)
+        return reason;
+    if (!delta_rows(p, &rows))
+        return BSK_REFUSE_LIMIT;
+    return accept_layout(problem, p->q.dims[1], p->q.dims[0]);
+}
+
+double cuda_sm80_attention_grad_seconds(const bsk_problem *problem, const bsk_device_props *props)
+{
+    const bsk_attention_grad_params *p = problem->params;
+    const double products = (p->dq.dtype != BSK_NONE ? 3 : 0) + (p->dk.dtype != BSK_NONE ? 4 : 0);
+    return launch_seconds + all_seconds(problem, props, p->q.dims[0] * p->q.dims[1], products,
+                                        size_of(p->q.dims[3], p->v.dims[3]));
+}
+
+bsk_status cuda_sm80_attention_grad_prepare(void *device, bsk_prepared *prepared)
+{
+    const bsk_attention_grad_params *p = prepared->problem->params;
+    const bsk_host *host = ((simt_device *)device)->host;
+    const int32_t d = size_of(p->q.dims[3], p->v.dims[3]);
+    attention_plan *plan;
+    int64_t rows = 0;
+    if (!delta_rows(p, &rows) ||
+        !bski_mul_size((size_t)rows, sizeof(float), &prepared->workspace_bytes))
+        return host->fail(host->context, BSK_E_NOMEM, "attention_grad: the workspace is too large");
+    TRY(plan_make(device, prepared, &plan));
+    bsk_status status = bski_cuda_kernel(device, sm80_attention_delta, 0, "sm80_attention_delta");
+    if (!status && p->dq.dtype != BSK_NONE)
+        status = pass_prepare(device, prepared->problem, DQ, d, &p->dq, &plan->pass[DQ]);
+    if (!status && p->dk.dtype != BSK_NONE)
+        status = pass_prepare(device, prepared->problem, DKV, d, &p->dk, &plan->pass[DKV]);
+    if (status)
+        plan_release(device, prepared);
+    return status;
+}
+
+static bsk_status delta_launch(const bsk_attention_grad_params *p, const bsk_attention_grad_args *a,
+                               void *queue)
+{
+    attention80_delta_arg arg = {
+        .o = heads_of(&p->o),
+        .dout = heads_of(&p->dout),
+        .o_data = bsk_mem_address(a->o),
+        .dout_data = bsk_mem_address(a->dout),
+        .delta = bsk_mem_address(a->workspace),
+        .heads = (i32)p->q.dims[1],
+        .time = (i32)p->q.dims[2],
+        .dv = (i32)p->v.dims[3],
+        .bf16 = p->q.dtype == BSK_BF16,
+    };
+    void *arguments[] = {&arg};
+    delta_rows(p, &arg.rows); /* as accepted */
+    const bski_cuda_run run = {
+        .function = sm80_attention_delta,
+        .name = "sm80_attention_delta",
+        .grid = {(unsigned)bski_ceil_div(arg.rows, DELTA_THREADS / DELTA_ROW), 1, 1},
+        .threads = DELTA_THREADS,
+        .arguments = arguments};
+    return bski_cuda_launch(queue, &run);
+}
+
+bsk_status cuda_sm80_attention_grad_launch(const bsk_prepared *prepared, void *queue,
+                                           const void *args)
+{
+    const bsk_attention_grad_params *p = prepared->problem->params;
+    const bsk_attention_grad_args *a = args;
+    const attention_plan *plan = prepared->state;
+    const attention80_grad_arg both = {
+        ARG_RULES(prepared->problem, p, a),
+        .lse = bsk_mem_address(a->lse),
+        .delta = bsk_mem_address(a->workspace),
+        .alpha = (float)a->alpha,
+        .beta = (float)a->beta,
+    };
+    const attention80_heads q = heads_of(&p->q), k = heads_of(&p->k), v = heads_of(&p->v);
+    const attention80_heads dout = heads_of(&p->dout);
+    const u16 *q_data = bsk_mem_address(a->q), *k_data = bsk_mem_address(a->k);
+    const u16 *v_data = bsk_mem_address(a->v), *dout_data = bsk_mem_address(a->dout);
+    TRY(delta_launch(p, a, queue));
+    if (plan->pass[DQ].kernel) {
+        attention80_grad_arg arg = both;
+        arg.tiles = plan->pass[DQ].tiles;
+        arg.x = q, arg.y = k, arg.x2 = dout, arg.y2 = v;
+        arg.x_data = q_data, arg.y_data = k_data, arg.x2_data = dout_data, arg.y2_data = v_data;
+        arg.out = heads_of(&p->dq);
+        arg.out_data = bsk_mem_address(a->dq);
+        TRY(pass_launch(&plan->pass[DQ], queue, &arg));
+    }
+    if (plan->pass[DKV].kernel) {
+        attention80_grad_arg arg = both;
+        arg.tiles = plan->pass[DKV].tiles;
+        arg.x = k, arg.y = q, arg.x2 = v, arg.y2 = dout;
+        arg.x_data = k_data, arg.y_data = q_data, arg.x2_data = v_data, arg.y2_data = dout_data;
+        arg.out = heads_of(&p->dk);
+        arg.out2 = heads_of(&p->dv);
+        arg.out_data = bsk_mem_address(a->dk);
+        arg.out2_data = bsk_mem_address(a->dv);
+        TRY(pass_launch(&plan->pass[DKV], queue, &arg));
+    }
+    return BSK_OK;
+}
+
+void cuda_sm80_attention_grad_release(void *device, bsk_prepared *prepared)
+{
+    plan_release(device, prepared);
+}
