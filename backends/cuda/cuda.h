@@ -28,14 +28,6 @@ bsk_status bski_cuda_fail(const bsk_host *host, cudaError_t error, const char *w
 
 /* --- For tuned entries: kernels are extern "C" in .cu files; C files plan and launch them. --- */
 
-/* Returns from the calling function what is not BSK_OK. */
-#define TRY(expression)                                                                            \
-    do {                                                                                           \
-        bsk_status try_status = (expression);                                                      \
-        if (try_status)                                                                            \
-            return try_status;                                                                     \
-    } while (0)
-
 /* The functions of a family of entries, which kernels.inc names. */
 #define CUDA_FUNCTIONS(family)                                                                     \
     bsk_reason cuda_##family##_accept(const bsk_problem *problem, const bsk_device_props *props);  \

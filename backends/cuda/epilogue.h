@@ -28,7 +28,7 @@ typedef struct dsd_epilogue {
     float alpha, beta;
     int32_t act;     /* bsk_act */
     int32_t along_n; /* C's contiguous axis is n */
-    int32_t plain;   /* C = alpha * sum, 16-bit, runs along features that are aligned */
+    int32_t plain;   /* C = alpha * sum + bias, 16-bit, runs along features that are aligned */
     int32_t plain_n; /* the same with runs along n */
 } dsd_epilogue;
 
@@ -147,6 +147,16 @@ EPILOGUE_FN void dsd_write(const dsd_matrix &m, int64_t at, int count, const flo
     for (int i = 0; i < DSD_RUN; i++)
         if (i < count)
             p[i] = (uint16_t)dsd_pack(bf16, v[i], 0);
+}
+
+/* What a plain end adds to a run: of DSD_RUN features from `feature` on, or of that one alone. */
+EPILOGUE_FN void dsd_bias(const dsd_epilogue &e, int64_t feature, bool along_n, float (&v)[DSD_RUN])
+{
+#pragma unroll
+    for (int i = 0; i < DSD_RUN; i++) {
+        const int64_t f = along_n ? feature : feature + i;
+        v[i] = e.bias && f >= 0 && f < e.features ? __ldg(e.bias + f) : 0;
+    }
 }
 
 /* Finishes and stores a run of sums: of DSD_RUN features from `feature` on at sample n, or with

@@ -167,6 +167,52 @@ static void list_attention(test_list *list)
                 }
 }
 
+/* Lists of many steps for tuned tiles: of blocks that neighbours share and that they do not, with
+ * several blocks to a tile, and several tiles to a block. */
+static void list_walks(test_list *list)
+{
+    static const int32_t sizes[][5] = {{16, 16, 208, 272, 64},  {32, 32, 288, 225, 128},
+                                       {64, 64, 327, 393, 128}, {16, 64, 144, 330, 96},
+                                       {128, 16, 384, 200, 64}, {32, 128, 225, 642, 32},
+                                       {64, 16, 320, 272, 128}, {128, 128, 384, 512, 64}};
+    static const struct {
+        test_pattern pattern;
+        double value;
+        int32_t heads, count, batch;
+        uint32_t rules;
+    } forms[] = {
+        {PATTERN_RANDOM, 0.25, 1, 2, 1, RULE_PACKED},
+        {PATTERN_BANDED, 0.5, 1, 1, 2, RULE_CAUSAL | RULE_END | RULE_RAGGED},
+        {PATTERN_RANDOM, 0.4, 2, 2, 1, RULE_GQA | RULE_BITS_INDEX},
+        {PATTERN_FULL, 0, 1, 2, 1, RULE_MQA | RULE_CAUSAL | RULE_WINDOW},
+        {PATTERN_RANDOM, 0.6, 1, 1, 1, RULE_INTERLEAVE | RULE_CAUSAL | RULE_SOFTCAP | RULE_ALIBI},
+    };
+    static const char *const ops[] = {"attention", "attention_grad"};
+    int n = 0;
+    for (int g = 0; g < TEST_COUNT(sizes); g++)
+        for (int f = 0; f < TEST_COUNT(forms); f++)
+            for (int o = 0; o < TEST_COUNT(ops); o++, n++) {
+                if (left_out(list, n, 16, 8))
+                    continue;
+                test_spec s = {.op = ops[o], .dtype = (g + f) % 2 ? BSK_F16 : BSK_BF16};
+                s.br = sizes[g][0];
+                s.bc = sizes[g][1];
+                s.k = sizes[g][2];
+                s.m = sizes[g][3];
+                s.n = sizes[g][4];
+                s.heads = forms[f].heads;
+                s.count = forms[f].count;
+                s.groups = forms[f].batch;
+                s.pattern = forms[f].pattern;
+                s.pattern_value = forms[f].value;
+                s.rules = forms[f].rules;
+                if (s.k % 3 || s.m % 3)
+                    s.rules &= ~(uint32_t)RULE_INTERLEAVE;
+                s.options = o == 0 ? OPT_SAVED : 0;
+                test_emit(list, s);
+            }
+}
+
 /* Patterns of the library with the rules that see through them. */
 static void list_named(test_list *list)
 {
@@ -197,6 +243,59 @@ static void list_named(test_list *list)
         }
 }
 
+/* Large blocks, as tiles of 64 and 128 rows have them: lists of more than 32 runs of 64 keys, more
+ * tiles than any device has compute units, and scores that rise by hundreds along a row. */
+static void list_tiles(test_list *list)
+{
+    static const struct {
+        int32_t br, bc;
+        int64_t rows, cols, d;
+        int32_t heads, count, batch;
+    } tiles[] = {
+        {64, 64, 200, 330, 64, 1, 2, 1},    {64, 64, 130, 400, 128, 2, 1, 2},
+        {128, 128, 400, 300, 128, 1, 2, 1}, {128, 128, 260, 520, 64, 2, 2, 1},
+        {64, 128, 150, 390, 96, 1, 2, 2},   {128, 64, 390, 200, 80, 1, 2, 2},
+        {64, 64, 20, 2500, 64, 1, 2, 1},    {64, 64, 3, 130, 64, 2, 12, 20},
+        {64, 64, 3, 130, 128, 1, 20, 20},   {128, 128, 3, 200, 128, 2, 10, 20},
+    };
+    static const uint32_t rules[] = {
+        0,
+        RULE_CAUSAL | RULE_END,
+        RULE_CAUSAL | RULE_PACKED,
+        RULE_RAGGED | RULE_CAUSAL | RULE_END | RULE_GQA,
+        RULE_RAGGED | RULE_PACKED,
+        RULE_WINDOW | RULE_CAUSAL | RULE_END,
+        RULE_WINDOW | RULE_RAGGED,
+        RULE_BITS | RULE_MQA,
+        RULE_BITS_INDEX | RULE_CAUSAL | RULE_END,
+    };
+    static const double scales[] = {0, 40, -40};
+    int n = 0;
+    for (int g = 0; g < TEST_COUNT(tiles); g++)
+        for (int v = 0; v < TEST_COUNT(rules); v++)
+            for (int t = 2; t < TEST_COUNT(dtypes); t++, n++) {
+                if (left_out(list, n, 90, 30))
+                    continue;
+                const int i = drawn(n), p = i % TEST_COUNT(patterns);
+                test_spec s = {.op = "attention", .dtype = dtypes[t]};
+                s.br = tiles[g].br;
+                s.bc = tiles[g].bc;
+                s.k = tiles[g].rows;
+                s.m = tiles[g].cols;
+                s.n = tiles[g].d;
+                s.heads = tiles[g].heads;
+                s.count = tiles[g].count;
+                s.groups = tiles[g].batch;
+                s.rules = rules[v];
+                s.pattern = patterns[p].pattern;
+                s.pattern_value = patterns[p].value;
+                s.value = scales[i % 5 % TEST_COUNT(scales)];
+                s.options = i % 4 ? OPT_SAVED : OPT_LD8;
+                s.out = i % 7 == 3 ? BSK_F32 : BSK_NONE;
+                test_emit(list, s);
+            }
+}
+
 /* Keys that a bias takes out, so many that whole tiles have no other. */
 static void list_additive(test_list *list)
 {
@@ -222,6 +321,8 @@ void cases_attention(test_list *list)
     list_products(list);
     list_softmax(list);
     list_attention(list);
+    list_tiles(list);
+    list_walks(list);
 }
 
 /* --- Gradients ---------------------------------------------------------------------------- */

@@ -239,12 +239,22 @@ static void test_graph(bsk_context *context, const bsk_device *device)
     bsk_layout_release(&layout);
 }
 
+/* A type of operands that an entry takes. */
+static bsk_dtype entry_dtype(const bsk_entry_info *e)
+{
+    static const bsk_dtype dtypes[] = {BSK_BF16, BSK_F16, BSK_F8E4M3, BSK_F8E5M2, BSK_F32};
+    size_t i = 0;
+    while (i + 1 < UNIT_COUNT(dtypes) && !(e->dtypes & 1u << dtypes[i]))
+        i++;
+    return dtypes[i];
+}
+
 /* Each entry of the products by name, on layouts that suit it: all of them are captured too. */
 static void test_graph_entries(bsk_context *context, const bsk_device *device)
 {
     static const char *const products[] = {"matmul", "matmul_dgrad", "matmul_wgrad"};
     static const int32_t blocks[] = {8, 16, 32, 64, 128};
-    enum { SIZE = 512, LAYOUTS = UNIT_COUNT(blocks), MAX_JOBS = 256 };
+    enum { SIZE = 512, LAYOUTS = UNIT_COUNT(blocks), MAX_JOBS = 512 };
     bsk_layout *layouts[LAYOUTS] = {NULL};
     job_request r = {.device = device};
     bsk_device_info d = BSK_INIT(bsk_device_info);
@@ -265,6 +275,7 @@ static void test_graph_entries(bsk_context *context, const bsk_device *device)
         char kernels[128];
         snprintf(kernels, sizeof kernels, "+%s", e.name);
         r.kernels = kernels;
+        r.dtype = entry_dtype(&e);
         if (strcmp(e.backend, d.backend) || (strcmp(e.op, "dsd") && strcmp(e.op, "sdd")))
             continue;
         for (size_t o = 0; o < UNIT_COUNT(products); o++)
@@ -275,9 +286,6 @@ static void test_graph_entries(bsk_context *context, const bsk_device *device)
                     CHECK_OK(bsk_layout_query(layouts[b], &info));
                     r.layout = layouts[b];
                     r.size = (request_size){n, SIZE, SIZE, blocks[b], info.nnz};
-                    r.dtype = e.dtypes & 1u << BSK_BF16  ? BSK_BF16
-                              : e.dtypes & 1u << BSK_F16 ? BSK_F16
-                                                         : BSK_F32;
                     if (strcmp(e.op, bski_kernel_op(op->kernel_op)->name) || count == MAX_JOBS ||
                         !job_start(&jobs[count], &r, op, false))
                         continue;

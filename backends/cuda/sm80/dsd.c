@@ -135,7 +135,7 @@ bsk_reason bski_dsd80_accept(const bsk_problem *problem)
     if (p->b.strides[j] != 1 && p->b.strides[n] != 1)
         return BSK_REFUSE_STRIDE;
     const int32_t run = run_elements(problem->dtype);
-    if (p->s.rank == 4 && p->s.dims[0] > 1 && !aligned(p->s.strides[0], run < 8 ? 8 : run))
+    if (p->s.rank == 4 && p->s.dims[0] > 1 && !aligned(p->s.strides[0], run))
         return BSK_REFUSE_STRIDE;
     if (member_count(p) > MAX_GRID ||
         bski_ceil_div(column_count(p), mma_rows[4].columns) > MAX_GRID ||

@@ -152,7 +152,7 @@ double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_p
 {
     /* Bytes a second from L2 into shared memory, and through shared memory in all; seconds of a
      * launch, of a tile's end and of a feature's share of a stage's turn. Measured. */
-    static const double copy_rate = 8.2e12, shared_rate = 28e12;
+    static const double copy_rate = 8.2e12, shared_rate = 25e12;
     static const double launch = 5e-6, tile = 1e-6, turn = 1.6e-9;
     enum { STEP_FEATURES = 16, X_STEP_BYTES = 64 * 16 * 2 };
     const bsk_layout_tables *t = problem->layout;
@@ -913,14 +913,6 @@ bsk_status cuda_sm90a_dsd_mma_pack(const bsk_prepared *prepared, void *queue, bs
     return bski_cuda_launch(queue, &run);
 }
 
-/* C = alpha * sum, 16-bit, in whole runs along n. */
-static bool plain_along_n(const dsd_epilogue *e)
-{
-    return e->along_n && e->c.wide && e->n % DSD_RUN == 0 && e->c.type != BSK_F32 && e->beta == 0 &&
-           e->act == BSK_ACT_NONE && e->residual.type == BSK_NONE && !e->bias && !e->row_scale &&
-           !e->col_scale;
-}
-
 bsk_status cuda_sm90a_dsd_mma_launch(const bsk_prepared *prepared, void *queue, const void *args)
 {
     const bsk_dsd_args *a = args;
@@ -939,7 +931,6 @@ bsk_status cuda_sm90a_dsd_mma_launch(const bsk_prepared *prepared, void *queue, 
                              &x));
     arg.image = bsk_mem_address(image);
     bski_cuda_epilogue_bind(a, &arg.epilogue);
-    arg.plain_along_n = plain_along_n(&arg.epilogue);
     void *arguments[] = {&x, &arg};
     const bski_cuda_run run = {
         .function = st->product,

@@ -134,8 +134,9 @@ template <class C> FN lane_place place_of(int warp_row, uint32_t lane, uint32_t 
 {
     lane_place p;
     p.lane = lane;
-    p.x = C::CN ? warp_row * depth * 128 + lane % 8 * 128 : (warp_row * 64 + lane % 16) * 128;
     p.turn = (C::CN ? lane / 8 % 2 ^ lane % 8 : lane % 8) << 4;
+    p.x = C::CN ? warp_row * depth * 128 + lane % 8 * 128 + p.turn
+                : (warp_row * 64 + lane % 16) * 128;
     /* Through a shuffle: else the compiler would compute them anew from the thread's index. */
     p.x = __shfl_xor_sync(~0u, p.x, 0);
     p.turn = __shfl_xor_sync(~0u, p.turn, 0);
@@ -146,7 +147,7 @@ template <class C> FN lane_place place_of(int warp_row, uint32_t lane, uint32_t 
  * swizzled row of a feature. */
 template <class C> FN uint32_t sample_at(uint32_t from, int m, const lane_place &p)
 {
-    return C::CN ? from + (p.turn ^ m << 5) : from + m * 2048;
+    return C::CN ? from ^ m << 5 : from + m * 2048;
 }
 
 /* Operands of a step. */
@@ -318,11 +319,13 @@ template <class C>
 FN void tile_store(const dsd_mma_arg &a, const float (&sum)[SUMS], int output, int64_t n0, int lane)
 {
     const dsd_epilogue &e = a.epilogue;
-    if (e.plain || a.plain_along_n) {
+    if (e.plain || e.plain_n) {
         const bool bf16 = e.c.type == BSK_BF16;
         const int64_t feature = e.plain ? output : output + lane / 4;
         const int64_t first = e.plain ? n0 + lane / 4 : n0;
         uint16_t *to = (uint16_t *)e.c.data + feature * e.c.feature + first * e.c.n;
+        float bias[DSD_RUN];
+        dsd_bias(e, feature, e.plain_n, bias);
 #pragma unroll
         for (int i = 0; i < RUNS; i++) {
             float v[DSD_RUN];
@@ -332,7 +335,7 @@ FN void tile_store(const dsd_mma_arg &a, const float (&sum)[SUMS], int output, i
                 run_transpose(v, lane);
 #pragma unroll
             for (int k = 0; k < DSD_RUN; k++)
-                v[k] *= e.alpha;
+                v[k] = e.alpha * v[k] + bias[k];
             if (output >= 0 && feature < e.features && first + i * 8 < e.n)
                 *(uint4 *)(to + i * 8 * e.c.n) =
                     make_uint4(dsd_pack(bf16, v[0], v[1]), dsd_pack(bf16, v[2], v[3]),
@@ -438,17 +441,17 @@ template <class C> FN void consume(const dsd_mma_arg &a, ring r, int warp, int l
     };
     uint2 now = parts_load(parts_of(tile), lane, tile.stages);
     for (int i = begin; i < end; i++) {
-        const dsd_mma_tile next = tile_load(a.tiles, i + 1, end);
-        const int output =
-            run_output<C>(a.columns + (size_t)(tile.panel * C::WC + column) * C::T, lane);
         float sum[SUMS];
 #pragma unroll
         for (int k = 0; k < SUMS; k++)
             sum[k] = 0;
         tile_multiply<C>(sum, parts_of(tile), now, tile.stages, r, C::SAMPLES * a.depth * 2, place);
-        now = parts_load(parts_of(next), lane, next.stages);
-        tile_store<C>(a, sum, output, (int64_t)tile.sample + row * 64, lane);
-        tile = next;
+        const int output =
+            run_output<C>(a.columns + (size_t)(tile.panel * C::WC + column) * C::T, lane);
+        const int64_t n0 = (int64_t)tile.sample + row * 64;
+        tile = tile_load(a.tiles, i + 1, end);
+        tile_store<C>(a, sum, output, n0, lane);
+        now = parts_load(parts_of(tile), lane, tile.stages);
     }
 }
 

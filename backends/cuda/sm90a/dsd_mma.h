@@ -71,8 +71,7 @@ typedef struct dsd_mma_arg {
     const int32_t *tile_start; /* [blocks + 1] */
     int32_t slots;             /* stages of the ring */
     uint32_t slot_bytes;
-    uint32_t depth;        /* features of a stage: 128 or 64 */
-    int32_t plain_along_n; /* epilogue.plain for C with n contiguous */
+    uint32_t depth; /* features of a stage: 128 or 64 */
     dsd_epilogue epilogue;
 } dsd_mma_arg;
 

@@ -284,7 +284,7 @@ template <class C> FN int element_at(const run_place &r, int e)
 /* Stores a run of sums. The plain end apart: all that dsd_finish can do takes long to fetch. */
 FN void run_store(const dsd_epilogue &e, float (&v)[DSD_RUN], int64_t feature, int64_t n)
 {
-    if (!e.plain && !e.plain_n) {
+    if ((!e.plain && !e.plain_n) || e.bias) {
         dsd_finish(e, v, feature, n, 0);
         return;
     }

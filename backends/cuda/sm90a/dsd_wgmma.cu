@@ -460,9 +460,9 @@ __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, 
         const bool wild = a.gaps && any_wild(acc, group);
         if (CLUSTER > 1 && at.member >= a.members)
             ; /* the second tile of a cluster where their number is odd */
-        else if (a.epilogue.plain && !wild)
+        else if (a.epilogue.plain && !a.epilogue.bias && !wild)
             store_plain(acc, a.epilogue, tile, at);
-        else if (a.epilogue.plain_n && !wild)
+        else if (a.epilogue.plain_n && !a.epilogue.bias && !wild)
             store_plain_n(acc, a.epilogue, tile, at, m.scratch(group * GROUP_WARPS), group);
         else
             store_any<TYPE>(acc, a, tile, at, m.scratch(warp), wild);
