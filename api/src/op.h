@@ -108,6 +108,21 @@ static inline const bsk_tensor *bski_arg_tensor(const bski_op_info *op, const vo
         .low = lo, .high = hi                                                                      \
     }
 #define BSKI_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+/* A table of a descriptor: rows of kind arg, attr or scalar. */
+#define BSKI_TABLE(kind, rows) .kind##s = rows, .kind##_count = BSKI_COUNT(rows)
+
+/* result * alpha + beta * output. */
+#define BSKI_ALPHA_BETA(group)                                                                     \
+    BSKI_SCALAR(group, alpha, F64, -INFINITY, INFINITY),                                           \
+        BSKI_SCALAR(group, beta, F64, -INFINITY, INFINITY)
+
+/* Tensors in a list. */
+enum { BSKI_MAX_PAIRS = 65536 };
+#define BSKI_PAIRS(group)                                                                          \
+    {                                                                                              \
+        .name = "pairs", .offset = offsetof(bsk_##group##_params, pairs), .kind = BSKI_I32,        \
+        .low = 0, .high = BSKI_MAX_PAIRS, .zero_means = 1                                          \
+    }
 
 /* What every descriptor states about its structs. */
 #define BSKI_STRUCTS(group)                                                                        \

@@ -46,6 +46,20 @@
                                 .strides = BSKI_CONTIGUOUS, .dtypes = I32S                         \
     }
 
+/* Choices and scalars of the fused ops. */
+#define ATTENTION_ATTRS(group) MASK_ATTRS(group), BSKI_ATTR(group, dropout, I32, 0, 1)
+#define ATTENTION_SCALARS(group)                                                                   \
+    BSKI_SCALAR(group, scale, F64, -INFINITY, INFINITY), BSKI_SCALAR(group, keep, F64, 0, 1),      \
+        BSKI_SCALAR(group, seed, U64, -INFINITY, INFINITY),                                        \
+        BSKI_SCALAR(group, offset, U64, -INFINITY, INFINITY)
+
+/* Queries, keys and values. */
+#define QKV_ARGS(group)                                                                            \
+    {HEADS_ARG(group, q), .dtypes = FLOATS}, {HEADS_ARG(group, k), .dtypes = BSKI_SAME},           \
+    {                                                                                              \
+        HEADS_ARG(group, v), .dtypes = BSKI_SAME                                                   \
+    }
+
 /* What modifies and masks the scores. */
 #define MASK_ARGS(group)                                                                           \
     {BSKI_ARG(group, bias), .optional = 1, .rank_min = 4, .rank_max = 4, .dtypes = FLOATS},        \
@@ -197,8 +211,7 @@ static const bski_arg attn_scores_args[] = {
 static const bski_field attn_scores_attrs[] = {INTERLEAVE(attn_scores)};
 
 static const bski_field attn_scores_scalars[] = {
-    BSKI_SCALAR(attn_scores, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(attn_scores, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(attn_scores),
 };
 
 static bsk_status attn_scores_check(const bski_op_info *op, const void *params,
@@ -224,12 +237,9 @@ const bski_op_info bski_op_attn_scores = {
     .layout = offsetof(bsk_attn_scores_params, layout),
     .heads = 1,
     .pairs = -1,
-    .args = attn_scores_args,
-    .arg_count = BSKI_COUNT(attn_scores_args),
-    .attrs = attn_scores_attrs,
-    .attr_count = BSKI_COUNT(attn_scores_attrs),
-    .scalars = attn_scores_scalars,
-    .scalar_count = BSKI_COUNT(attn_scores_scalars),
+    BSKI_TABLE(arg, attn_scores_args),
+    BSKI_TABLE(attr, attn_scores_attrs),
+    BSKI_TABLE(scalar, attn_scores_scalars),
     .check = attn_scores_check,
     .flops = attn_scores_flops,
 };
@@ -251,8 +261,7 @@ static const bski_field attn_apply_attrs[] = {
 };
 
 static const bski_field attn_apply_scalars[] = {
-    BSKI_SCALAR(attn_apply, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(attn_apply, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(attn_apply),
 };
 
 extern const bski_op_info bski_op_attn_apply_t;
@@ -285,23 +294,13 @@ static double attn_apply_flops(const void *params, const bsk_layout_tables *l)
     return 2 * score_elements(l, p->s.dims[0], p->s.dims[1] * l->heads) * (double)p->v.dims[3];
 }
 
-const bski_op_info bski_op_attn_apply = {
-    .name = "attn_apply",
-    .kernel_op = BSK_OP_ATTN_APPLY,
-    BSKI_STRUCTS(attn_apply),
-    .layout = offsetof(bsk_attn_apply_params, layout),
-    .heads = 1,
-    .main = APPLY_V,
-    .pairs = -1,
-    .args = attn_apply_args,
-    .arg_count = BSKI_COUNT(attn_apply_args),
-    .attrs = attn_apply_attrs,
-    .attr_count = BSKI_COUNT(attn_apply_attrs),
-    .scalars = attn_apply_scalars,
-    .scalar_count = BSKI_COUNT(attn_apply_scalars),
-    .check = attn_apply_check,
-    .flops = attn_apply_flops,
-};
+#define ATTN_APPLY                                                                                 \
+    .kernel_op = BSK_OP_ATTN_APPLY, BSKI_STRUCTS(attn_apply),                                      \
+    .layout = offsetof(bsk_attn_apply_params, layout), .heads = 1, .main = APPLY_V, .pairs = -1,   \
+    BSKI_TABLE(arg, attn_apply_args), BSKI_TABLE(attr, attn_apply_attrs),                          \
+    BSKI_TABLE(scalar, attn_apply_scalars), .check = attn_apply_check, .flops = attn_apply_flops
+
+const bski_op_info bski_op_attn_apply = {.name = "attn_apply", ATTN_APPLY};
 BSKI_DEFINE_OP(attn_apply, attn_apply)
 
 static void attn_apply_t_params(const void *params, void *kernel_params)
@@ -319,22 +318,9 @@ static void attn_apply_t_lower(const void *params, const void *args, void *kerne
 
 const bski_op_info bski_op_attn_apply_t = {
     .name = "attn_apply_t",
-    .kernel_op = BSK_OP_ATTN_APPLY,
-    BSKI_STRUCTS(attn_apply),
-    .layout = offsetof(bsk_attn_apply_params, layout),
-    .heads = 1,
-    .main = APPLY_V,
-    .pairs = -1,
-    .args = attn_apply_args,
-    .arg_count = BSKI_COUNT(attn_apply_args),
-    .attrs = attn_apply_attrs,
-    .attr_count = BSKI_COUNT(attn_apply_attrs),
-    .scalars = attn_apply_scalars,
-    .scalar_count = BSKI_COUNT(attn_apply_scalars),
-    .check = attn_apply_check,
+    ATTN_APPLY,
     .lower_params = attn_apply_t_params,
     .lower_args = attn_apply_t_lower,
-    .flops = attn_apply_flops,
 };
 BSKI_DEFINE_OP(attn_apply_t, attn_apply)
 
@@ -378,12 +364,9 @@ const bski_op_info bski_op_block_softmax = {
     .layout = offsetof(bsk_block_softmax_params, layout),
     .heads = 1,
     .pairs = -1,
-    .args = block_softmax_args,
-    .arg_count = BSKI_COUNT(block_softmax_args),
-    .attrs = block_softmax_attrs,
-    .attr_count = BSKI_COUNT(block_softmax_attrs),
-    .scalars = block_softmax_scalars,
-    .scalar_count = BSKI_COUNT(block_softmax_scalars),
+    BSKI_TABLE(arg, block_softmax_args),
+    BSKI_TABLE(attr, block_softmax_attrs),
+    BSKI_TABLE(scalar, block_softmax_scalars),
     .check = block_softmax_check,
 };
 BSKI_DEFINE_OP(block_softmax, block_softmax)
@@ -398,8 +381,7 @@ static const bski_arg block_softmax_grad_args[] = {
 static const bski_field block_softmax_grad_attrs[] = {SOFTCAP(block_softmax_grad)};
 
 static const bski_field block_softmax_grad_scalars[] = {
-    BSKI_SCALAR(block_softmax_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(block_softmax_grad, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(block_softmax_grad),
     BSKI_SCALAR(block_softmax_grad, scale, F64, -INFINITY, INFINITY),
 };
 
@@ -425,12 +407,9 @@ const bski_op_info bski_op_block_softmax_grad = {
     .layout = offsetof(bsk_block_softmax_grad_params, layout),
     .heads = 1,
     .pairs = -1,
-    .args = block_softmax_grad_args,
-    .arg_count = BSKI_COUNT(block_softmax_grad_args),
-    .attrs = block_softmax_grad_attrs,
-    .attr_count = BSKI_COUNT(block_softmax_grad_attrs),
-    .scalars = block_softmax_grad_scalars,
-    .scalar_count = BSKI_COUNT(block_softmax_grad_scalars),
+    BSKI_TABLE(arg, block_softmax_grad_args),
+    BSKI_TABLE(attr, block_softmax_grad_attrs),
+    BSKI_TABLE(scalar, block_softmax_grad_scalars),
     .check = block_softmax_grad_check,
 };
 BSKI_DEFINE_OP(block_softmax_grad, block_softmax_grad)
@@ -438,25 +417,15 @@ BSKI_DEFINE_OP(block_softmax_grad, block_softmax_grad)
 /* --- attention ---------------------------------------------------------------------------- */
 
 static const bski_arg attention_args[] = {
-    {HEADS_ARG(attention, q), .dtypes = FLOATS},
-    {HEADS_ARG(attention, k), .dtypes = BSKI_SAME},
-    {HEADS_ARG(attention, v), .dtypes = BSKI_SAME},
+    QKV_ARGS(attention),
     {HEADS_ARG(attention, o), .role = BSKI_OUT, .dtypes = FLOATS},
     {LSE_ARG(attention), .role = BSKI_OUT, .optional = 1},
     MASK_ARGS(attention),
 };
 
-static const bski_field attention_attrs[] = {
-    MASK_ATTRS(attention),
-    BSKI_ATTR(attention, dropout, I32, 0, 1),
-};
+static const bski_field attention_attrs[] = {ATTENTION_ATTRS(attention)};
 
-static const bski_field attention_scalars[] = {
-    BSKI_SCALAR(attention, scale, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(attention, keep, F64, 0, 1),
-    BSKI_SCALAR(attention, seed, U64, -INFINITY, INFINITY),
-    BSKI_SCALAR(attention, offset, U64, -INFINITY, INFINITY),
-};
+static const bski_field attention_scalars[] = {ATTENTION_SCALARS(attention)};
 
 /* The tensors that both directions have. */
 static bsk_status expect_attention(const bski_op_info *op, const bsk_tensor *q, const bsk_tensor *k,
@@ -497,21 +466,16 @@ const bski_op_info bski_op_attention = {
     .layout = offsetof(bsk_attention_params, layout),
     .heads = 1,
     .pairs = -1,
-    .args = attention_args,
-    .arg_count = BSKI_COUNT(attention_args),
-    .attrs = attention_attrs,
-    .attr_count = BSKI_COUNT(attention_attrs),
-    .scalars = attention_scalars,
-    .scalar_count = BSKI_COUNT(attention_scalars),
+    BSKI_TABLE(arg, attention_args),
+    BSKI_TABLE(attr, attention_attrs),
+    BSKI_TABLE(scalar, attention_scalars),
     .check = attention_check,
     .flops = attention_flops,
 };
 BSKI_DEFINE_OP(attention, attention)
 
 static const bski_arg attention_grad_args[] = {
-    {HEADS_ARG(attention_grad, q), .dtypes = FLOATS},
-    {HEADS_ARG(attention_grad, k), .dtypes = BSKI_SAME},
-    {HEADS_ARG(attention_grad, v), .dtypes = BSKI_SAME},
+    QKV_ARGS(attention_grad),
     {HEADS_ARG(attention_grad, o), .dtypes = BSKI_SAME},
     {HEADS_ARG(attention_grad, dout), .dtypes = BSKI_SAME},
     {LSE_ARG(attention_grad)},
@@ -521,18 +485,11 @@ static const bski_arg attention_grad_args[] = {
     MASK_ARGS(attention_grad),
 };
 
-static const bski_field attention_grad_attrs[] = {
-    MASK_ATTRS(attention_grad),
-    BSKI_ATTR(attention_grad, dropout, I32, 0, 1),
-};
+static const bski_field attention_grad_attrs[] = {ATTENTION_ATTRS(attention_grad)};
 
 static const bski_field attention_grad_scalars[] = {
-    BSKI_SCALAR(attention_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(attention_grad, beta, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(attention_grad, scale, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(attention_grad, keep, F64, 0, 1),
-    BSKI_SCALAR(attention_grad, seed, U64, -INFINITY, INFINITY),
-    BSKI_SCALAR(attention_grad, offset, U64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(attention_grad),
+    ATTENTION_SCALARS(attention_grad),
 };
 
 static bsk_status attention_grad_check(const bski_op_info *op, const void *params,
@@ -569,12 +526,9 @@ const bski_op_info bski_op_attention_grad = {
     .layout = offsetof(bsk_attention_grad_params, layout),
     .heads = 1,
     .pairs = -1,
-    .args = attention_grad_args,
-    .arg_count = BSKI_COUNT(attention_grad_args),
-    .attrs = attention_grad_attrs,
-    .attr_count = BSKI_COUNT(attention_grad_attrs),
-    .scalars = attention_grad_scalars,
-    .scalar_count = BSKI_COUNT(attention_grad_scalars),
+    BSKI_TABLE(arg, attention_grad_args),
+    BSKI_TABLE(attr, attention_grad_attrs),
+    BSKI_TABLE(scalar, attention_grad_scalars),
     .check = attention_grad_check,
     .flops = attention_grad_flops,
 };
@@ -583,9 +537,7 @@ BSKI_DEFINE_OP(attention_grad, attention_grad)
 /* --- attention_decode --------------------------------------------------------------------- */
 
 static const bski_arg attention_decode_args[] = {
-    {HEADS_ARG(attention_decode, q), .dtypes = FLOATS},
-    {HEADS_ARG(attention_decode, k), .dtypes = BSKI_SAME},
-    {HEADS_ARG(attention_decode, v), .dtypes = BSKI_SAME},
+    QKV_ARGS(attention_decode),
     {HEADS_ARG(attention_decode, o), .role = BSKI_OUT, .dtypes = FLOATS},
     {LSE_ARG(attention_decode), .role = BSKI_OUT, .optional = 1},
     {BSKI_ARG(attention_decode, slopes), .optional = 1, .rank_min = 1, .rank_max = 1,
@@ -679,12 +631,9 @@ const bski_op_info bski_op_attention_decode = {
     BSKI_STRUCTS(attention_decode),
     .layout = -1,
     .pairs = -1,
-    .args = attention_decode_args,
-    .arg_count = BSKI_COUNT(attention_decode_args),
-    .attrs = attention_decode_attrs,
-    .attr_count = BSKI_COUNT(attention_decode_attrs),
-    .scalars = attention_decode_scalars,
-    .scalar_count = BSKI_COUNT(attention_decode_scalars),
+    BSKI_TABLE(arg, attention_decode_args),
+    BSKI_TABLE(attr, attention_decode_attrs),
+    BSKI_TABLE(scalar, attention_decode_scalars),
     .check = attention_decode_check,
     .flops = attention_decode_flops,
 };

@@ -67,10 +67,8 @@ const bski_op_info bski_op_layout_topk = {
     BSKI_STRUCTS(layout_topk),
     .layout = -1,
     .pairs = -1,
-    .args = layout_topk_args,
-    .arg_count = BSKI_COUNT(layout_topk_args),
-    .attrs = layout_topk_attrs,
-    .attr_count = BSKI_COUNT(layout_topk_attrs),
+    BSKI_TABLE(arg, layout_topk_args),
+    BSKI_TABLE(attr, layout_topk_attrs),
     .check = layout_topk_check,
 };
 BSKI_DEFINE_OP(layout_topk, layout_topk)
@@ -96,8 +94,7 @@ const bski_op_info bski_op_layout_mask = {
     BSKI_STRUCTS(layout_mask),
     .layout = -1,
     .pairs = -1,
-    .args = layout_mask_args,
-    .arg_count = BSKI_COUNT(layout_mask_args),
+    BSKI_TABLE(arg, layout_mask_args),
     .check = layout_mask_check,
 };
 BSKI_DEFINE_OP(layout_mask, layout_mask)

@@ -35,10 +35,8 @@ const bski_op_info bski_op_binary = {
     BSKI_STRUCTS(binary),
     .layout = -1,
     .pairs = -1,
-    .args = binary_args,
-    .arg_count = BSKI_COUNT(binary_args),
-    .attrs = binary_attrs,
-    .attr_count = BSKI_COUNT(binary_attrs),
+    BSKI_TABLE(arg, binary_args),
+    BSKI_TABLE(attr, binary_attrs),
     .check = binary_check,
 };
 BSKI_DEFINE_OP(binary, binary)
@@ -56,8 +54,7 @@ static const bski_field binary_grad_attrs[] = {
 };
 
 static const bski_field binary_grad_scalars[] = {
-    BSKI_SCALAR(binary_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(binary_grad, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(binary_grad),
 };
 
 static bsk_status binary_grad_check(const bski_op_info *op, const void *params,
@@ -86,12 +83,9 @@ const bski_op_info bski_op_binary_grad = {
     BSKI_STRUCTS(binary_grad),
     .layout = -1,
     .pairs = -1,
-    .args = binary_grad_args,
-    .arg_count = BSKI_COUNT(binary_grad_args),
-    .attrs = binary_grad_attrs,
-    .attr_count = BSKI_COUNT(binary_grad_attrs),
-    .scalars = binary_grad_scalars,
-    .scalar_count = BSKI_COUNT(binary_grad_scalars),
+    BSKI_TABLE(arg, binary_grad_args),
+    BSKI_TABLE(attr, binary_grad_attrs),
+    BSKI_TABLE(scalar, binary_grad_scalars),
     .check = binary_grad_check,
 };
 BSKI_DEFINE_OP(binary_grad, binary_grad)
@@ -127,10 +121,8 @@ const bski_op_info bski_op_unary = {
     BSKI_STRUCTS(unary),
     .layout = -1,
     .pairs = -1,
-    .args = unary_args,
-    .arg_count = BSKI_COUNT(unary_args),
-    .attrs = unary_attrs,
-    .attr_count = BSKI_COUNT(unary_attrs),
+    BSKI_TABLE(arg, unary_args),
+    BSKI_TABLE(attr, unary_attrs),
     .check = unary_check,
 };
 BSKI_DEFINE_OP(unary, unary)
@@ -163,8 +155,7 @@ static const bski_field unary_grad_attrs[] = {
 };
 
 static const bski_field unary_grad_scalars[] = {
-    BSKI_SCALAR(unary_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(unary_grad, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(unary_grad),
 };
 
 static bsk_status unary_grad_check(const bski_op_info *op, const void *params,
@@ -190,12 +181,9 @@ const bski_op_info bski_op_unary_grad = {
     BSKI_STRUCTS(unary_grad),
     .layout = -1,
     .pairs = -1,
-    .args = unary_grad_args,
-    .arg_count = BSKI_COUNT(unary_grad_args),
-    .attrs = unary_grad_attrs,
-    .attr_count = BSKI_COUNT(unary_grad_attrs),
-    .scalars = unary_grad_scalars,
-    .scalar_count = BSKI_COUNT(unary_grad_scalars),
+    BSKI_TABLE(arg, unary_grad_args),
+    BSKI_TABLE(attr, unary_grad_attrs),
+    BSKI_TABLE(scalar, unary_grad_scalars),
     .check = unary_grad_check,
 };
 BSKI_DEFINE_OP(unary_grad, unary_grad)
@@ -208,17 +196,11 @@ static const bski_arg add_n_args[] = {
 };
 
 static const bski_field add_n_attrs[] = {
-    {.name = "pairs",
-     .offset = offsetof(bsk_add_n_params, pairs),
-     .kind = BSKI_I32,
-     .low = 0,
-     .high = INT32_MAX,
-     .zero_means = 1},
+    BSKI_PAIRS(add_n),
 };
 
 static const bski_field add_n_scalars[] = {
-    BSKI_SCALAR(add_n, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(add_n, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(add_n),
 };
 
 static bsk_status add_n_check(const bski_op_info *op, const void *params,
@@ -235,12 +217,9 @@ const bski_op_info bski_op_add_n = {
     BSKI_STRUCTS(add_n),
     .layout = -1,
     .pairs = offsetof(bsk_add_n_params, pairs),
-    .args = add_n_args,
-    .arg_count = BSKI_COUNT(add_n_args),
-    .attrs = add_n_attrs,
-    .attr_count = BSKI_COUNT(add_n_attrs),
-    .scalars = add_n_scalars,
-    .scalar_count = BSKI_COUNT(add_n_scalars),
+    BSKI_TABLE(arg, add_n_args),
+    BSKI_TABLE(attr, add_n_attrs),
+    BSKI_TABLE(scalar, add_n_scalars),
     .check = add_n_check,
 };
 BSKI_DEFINE_OP(add_n, add_n)
@@ -286,8 +265,7 @@ const bski_op_info bski_op_assign_add = {
     BSKI_STRUCTS(assign_add),
     .layout = -1,
     .pairs = -1,
-    .args = assign_add_args,
-    .arg_count = BSKI_COUNT(assign_add_args),
+    BSKI_TABLE(arg, assign_add_args),
     .check = assign_add_check,
     .lower_params = assign_add_params,
     .lower_args = assign_add_lower,
@@ -314,8 +292,7 @@ const bski_op_info bski_op_cast = {
     BSKI_STRUCTS(cast),
     .layout = -1,
     .pairs = -1,
-    .args = cast_args,
-    .arg_count = BSKI_COUNT(cast_args),
+    BSKI_TABLE(arg, cast_args),
     .check = cast_check,
 };
 BSKI_DEFINE_OP(cast, cast)
@@ -381,8 +358,7 @@ const bski_op_info bski_op_transpose_2d = {
     BSKI_STRUCTS(transpose_2d),
     .layout = -1,
     .pairs = -1,
-    .args = transpose_2d_args,
-    .arg_count = BSKI_COUNT(transpose_2d_args),
+    BSKI_TABLE(arg, transpose_2d_args),
     .check = transpose_2d_check,
     .lower_params = transpose_2d_lower,
     .lower_args = transpose_args,
@@ -412,8 +388,7 @@ const bski_op_info bski_op_transpose_0213 = {
     BSKI_STRUCTS(transpose_0213),
     .layout = -1,
     .pairs = -1,
-    .args = transpose_0213_args,
-    .arg_count = BSKI_COUNT(transpose_0213_args),
+    BSKI_TABLE(arg, transpose_0213_args),
     .check = transpose_0213_check,
     .lower_params = transpose_0213_lower,
     .lower_args = transpose_args,
@@ -455,10 +430,8 @@ const bski_op_info bski_op_cwise_linear = {
     BSKI_STRUCTS(cwise_linear),
     .layout = -1,
     .pairs = -1,
-    .args = cwise_linear_args,
-    .arg_count = BSKI_COUNT(cwise_linear_args),
-    .attrs = cwise_linear_attrs,
-    .attr_count = BSKI_COUNT(cwise_linear_attrs),
+    BSKI_TABLE(arg, cwise_linear_args),
+    BSKI_TABLE(attr, cwise_linear_attrs),
     .check = cwise_linear_check,
 };
 BSKI_DEFINE_OP(cwise_linear, cwise_linear)
@@ -484,8 +457,7 @@ static const bski_field cwise_linear_grad_attrs[] = {
 };
 
 static const bski_field cwise_linear_grad_scalars[] = {
-    BSKI_SCALAR(cwise_linear_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(cwise_linear_grad, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(cwise_linear_grad),
 };
 
 static bsk_status cwise_linear_grad_check(const bski_op_info *op, const void *params,
@@ -513,12 +485,9 @@ const bski_op_info bski_op_cwise_linear_grad = {
     BSKI_STRUCTS(cwise_linear_grad),
     .layout = -1,
     .pairs = -1,
-    .args = cwise_linear_grad_args,
-    .arg_count = BSKI_COUNT(cwise_linear_grad_args),
-    .attrs = cwise_linear_grad_attrs,
-    .attr_count = BSKI_COUNT(cwise_linear_grad_attrs),
-    .scalars = cwise_linear_grad_scalars,
-    .scalar_count = BSKI_COUNT(cwise_linear_grad_scalars),
+    BSKI_TABLE(arg, cwise_linear_grad_args),
+    BSKI_TABLE(attr, cwise_linear_grad_attrs),
+    BSKI_TABLE(scalar, cwise_linear_grad_scalars),
     .check = cwise_linear_grad_check,
 };
 BSKI_DEFINE_OP(cwise_linear_grad, cwise_linear_grad)
@@ -554,12 +523,9 @@ const bski_op_info bski_op_filter = {
     BSKI_STRUCTS(filter),
     .layout = -1,
     .pairs = -1,
-    .args = filter_args,
-    .arg_count = BSKI_COUNT(filter_args),
-    .attrs = filter_attrs,
-    .attr_count = BSKI_COUNT(filter_attrs),
-    .scalars = filter_scalars,
-    .scalar_count = BSKI_COUNT(filter_scalars),
+    BSKI_TABLE(arg, filter_args),
+    BSKI_TABLE(attr, filter_attrs),
+    BSKI_TABLE(scalar, filter_scalars),
     .check = filter_check,
 };
 BSKI_DEFINE_OP(filter, filter)
@@ -595,12 +561,9 @@ const bski_op_info bski_op_sparse_relu = {
     BSKI_STRUCTS(sparse_relu),
     .layout = -1,
     .pairs = -1,
-    .args = sparse_relu_args,
-    .arg_count = BSKI_COUNT(sparse_relu_args),
-    .attrs = sparse_relu_attrs,
-    .attr_count = BSKI_COUNT(sparse_relu_attrs),
-    .scalars = sparse_relu_scalars,
-    .scalar_count = BSKI_COUNT(sparse_relu_scalars),
+    BSKI_TABLE(arg, sparse_relu_args),
+    BSKI_TABLE(attr, sparse_relu_attrs),
+    BSKI_TABLE(scalar, sparse_relu_scalars),
     .check = sparse_relu_check,
 };
 BSKI_DEFINE_OP(sparse_relu, sparse_relu)
@@ -620,8 +583,7 @@ static const bski_field sparse_relu_grad_attrs[] = {
 };
 
 static const bski_field sparse_relu_grad_scalars[] = {
-    BSKI_SCALAR(sparse_relu_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(sparse_relu_grad, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(sparse_relu_grad),
     BSKI_SCALAR(sparse_relu_grad, sigmas, F64, -INFINITY, INFINITY),
 };
 
@@ -640,12 +602,9 @@ const bski_op_info bski_op_sparse_relu_grad = {
     BSKI_STRUCTS(sparse_relu_grad),
     .layout = -1,
     .pairs = -1,
-    .args = sparse_relu_grad_args,
-    .arg_count = BSKI_COUNT(sparse_relu_grad_args),
-    .attrs = sparse_relu_grad_attrs,
-    .attr_count = BSKI_COUNT(sparse_relu_grad_attrs),
-    .scalars = sparse_relu_grad_scalars,
-    .scalar_count = BSKI_COUNT(sparse_relu_grad_scalars),
+    BSKI_TABLE(arg, sparse_relu_grad_args),
+    BSKI_TABLE(attr, sparse_relu_grad_attrs),
+    BSKI_TABLE(scalar, sparse_relu_grad_scalars),
     .check = sparse_relu_grad_check,
 };
 BSKI_DEFINE_OP(sparse_relu_grad, sparse_relu_grad)
@@ -684,12 +643,9 @@ const bski_op_info bski_op_dropout = {
     BSKI_STRUCTS(dropout),
     .layout = -1,
     .pairs = -1,
-    .args = dropout_args,
-    .arg_count = BSKI_COUNT(dropout_args),
-    .attrs = dropout_attrs,
-    .attr_count = BSKI_COUNT(dropout_attrs),
-    .scalars = dropout_scalars,
-    .scalar_count = BSKI_COUNT(dropout_scalars),
+    BSKI_TABLE(arg, dropout_args),
+    BSKI_TABLE(attr, dropout_attrs),
+    BSKI_TABLE(scalar, dropout_scalars),
     .check = dropout_check,
 };
 BSKI_DEFINE_OP(dropout, dropout)

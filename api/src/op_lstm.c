@@ -96,12 +96,9 @@ const bski_op_info bski_op_lstm_gates = {
     BSKI_STRUCTS(lstm_gates),
     .layout = -1,
     .pairs = -1,
-    .args = lstm_gates_args,
-    .arg_count = BSKI_COUNT(lstm_gates_args),
-    .attrs = lstm_gates_attrs,
-    .attr_count = BSKI_COUNT(lstm_gates_attrs),
-    .scalars = lstm_gates_scalars,
-    .scalar_count = BSKI_COUNT(lstm_gates_scalars),
+    BSKI_TABLE(arg, lstm_gates_args),
+    BSKI_TABLE(attr, lstm_gates_attrs),
+    BSKI_TABLE(scalar, lstm_gates_scalars),
     .check = lstm_gates_check,
 };
 BSKI_DEFINE_OP(lstm_gates, lstm_gates)
@@ -172,12 +169,9 @@ const bski_op_info bski_op_lstm_gates_grad = {
     BSKI_STRUCTS(lstm_gates_grad),
     .layout = -1,
     .pairs = -1,
-    .args = lstm_gates_grad_args,
-    .arg_count = BSKI_COUNT(lstm_gates_grad_args),
-    .attrs = lstm_gates_grad_attrs,
-    .attr_count = BSKI_COUNT(lstm_gates_grad_attrs),
-    .scalars = lstm_gates_grad_scalars,
-    .scalar_count = BSKI_COUNT(lstm_gates_grad_scalars),
+    BSKI_TABLE(arg, lstm_gates_grad_args),
+    BSKI_TABLE(attr, lstm_gates_grad_attrs),
+    BSKI_TABLE(scalar, lstm_gates_grad_scalars),
     .check = lstm_gates_grad_check,
 };
 BSKI_DEFINE_OP(lstm_gates_grad, lstm_gates_grad)
@@ -226,10 +220,8 @@ const bski_op_info bski_op_split4 = {
     BSKI_STRUCTS(split4),
     .layout = -1,
     .pairs = -1,
-    .args = split4_args,
-    .arg_count = BSKI_COUNT(split4_args),
-    .attrs = split4_attrs,
-    .attr_count = BSKI_COUNT(split4_attrs),
+    BSKI_TABLE(arg, split4_args),
+    BSKI_TABLE(attr, split4_attrs),
     .check = split4_check,
 };
 BSKI_DEFINE_OP(split4, split4)
@@ -269,10 +261,8 @@ const bski_op_info bski_op_concat4 = {
     BSKI_STRUCTS(concat4),
     .layout = -1,
     .pairs = -1,
-    .args = concat4_args,
-    .arg_count = BSKI_COUNT(concat4_args),
-    .attrs = concat4_attrs,
-    .attr_count = BSKI_COUNT(concat4_attrs),
+    BSKI_TABLE(arg, concat4_args),
+    BSKI_TABLE(attr, concat4_attrs),
     .check = concat4_check,
 };
 BSKI_DEFINE_OP(concat4, concat4)

@@ -95,10 +95,8 @@ const bski_op_info bski_op_layer_norm = {
     BSKI_STRUCTS(layer_norm),
     .layout = -1,
     .pairs = -1,
-    .args = layer_norm_args,
-    .arg_count = BSKI_COUNT(layer_norm_args),
-    .attrs = layer_norm_attrs,
-    .attr_count = BSKI_COUNT(layer_norm_attrs),
+    BSKI_TABLE(arg, layer_norm_args),
+    BSKI_TABLE(attr, layer_norm_attrs),
     .check = layer_norm_check,
 };
 BSKI_DEFINE_OP(layer_norm, layer_norm)
@@ -161,8 +159,7 @@ static const bski_field layer_norm_grad_attrs[] = {
 };
 
 static const bski_field layer_norm_grad_scalars[] = {
-    BSKI_SCALAR(layer_norm_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(layer_norm_grad, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(layer_norm_grad),
 };
 
 const bski_op_info bski_op_layer_norm_grad = {
@@ -171,12 +168,9 @@ const bski_op_info bski_op_layer_norm_grad = {
     BSKI_STRUCTS(layer_norm_grad),
     .layout = -1,
     .pairs = -1,
-    .args = layer_norm_grad_args,
-    .arg_count = BSKI_COUNT(layer_norm_grad_args),
-    .attrs = layer_norm_grad_attrs,
-    .attr_count = BSKI_COUNT(layer_norm_grad_attrs),
-    .scalars = layer_norm_grad_scalars,
-    .scalar_count = BSKI_COUNT(layer_norm_grad_scalars),
+    BSKI_TABLE(arg, layer_norm_grad_args),
+    BSKI_TABLE(attr, layer_norm_grad_attrs),
+    BSKI_TABLE(scalar, layer_norm_grad_scalars),
     .check = layer_norm_grad_check,
 };
 BSKI_DEFINE_OP(layer_norm_grad, layer_norm_grad)
@@ -200,10 +194,8 @@ const bski_op_info bski_op_rms_norm = {
     BSKI_STRUCTS(layer_norm),
     .layout = -1,
     .pairs = -1,
-    .args = layer_norm_args,
-    .arg_count = BSKI_COUNT(layer_norm_args),
-    .attrs = layer_norm_attrs,
-    .attr_count = BSKI_COUNT(layer_norm_attrs),
+    BSKI_TABLE(arg, layer_norm_args),
+    BSKI_TABLE(attr, layer_norm_attrs),
     .check = layer_norm_check,
     .lower_params = rms_norm_params,
     .lower_args = rms_norm_lower,
@@ -229,12 +221,9 @@ const bski_op_info bski_op_rms_norm_grad = {
     BSKI_STRUCTS(layer_norm_grad),
     .layout = -1,
     .pairs = -1,
-    .args = layer_norm_grad_args,
-    .arg_count = BSKI_COUNT(layer_norm_grad_args),
-    .attrs = layer_norm_grad_attrs,
-    .attr_count = BSKI_COUNT(layer_norm_grad_attrs),
-    .scalars = layer_norm_grad_scalars,
-    .scalar_count = BSKI_COUNT(layer_norm_grad_scalars),
+    BSKI_TABLE(arg, layer_norm_grad_args),
+    BSKI_TABLE(attr, layer_norm_grad_attrs),
+    BSKI_TABLE(scalar, layer_norm_grad_scalars),
     .check = layer_norm_grad_check,
     .lower_params = rms_norm_grad_params,
     .lower_args = rms_norm_grad_lower,
@@ -294,10 +283,8 @@ const bski_op_info bski_op_batch_norm = {
     BSKI_STRUCTS(batch_norm),
     .layout = -1,
     .pairs = -1,
-    .args = batch_norm_args,
-    .arg_count = BSKI_COUNT(batch_norm_args),
-    .attrs = batch_norm_attrs,
-    .attr_count = BSKI_COUNT(batch_norm_attrs),
+    BSKI_TABLE(arg, batch_norm_args),
+    BSKI_TABLE(attr, batch_norm_attrs),
     .check = batch_norm_check,
 };
 BSKI_DEFINE_OP(batch_norm, batch_norm)
@@ -343,10 +330,8 @@ const bski_op_info bski_op_batch_norm_infer = {
     BSKI_STRUCTS(batch_norm_infer),
     .layout = -1,
     .pairs = -1,
-    .args = batch_norm_infer_args,
-    .arg_count = BSKI_COUNT(batch_norm_infer_args),
-    .attrs = batch_norm_infer_attrs,
-    .attr_count = BSKI_COUNT(batch_norm_infer_attrs),
+    BSKI_TABLE(arg, batch_norm_infer_args),
+    BSKI_TABLE(attr, batch_norm_infer_attrs),
     .check = batch_norm_infer_check,
 };
 BSKI_DEFINE_OP(batch_norm_infer, batch_norm_infer)
@@ -380,8 +365,7 @@ static const bski_field batch_norm_grad_attrs[] = {
 };
 
 static const bski_field batch_norm_grad_scalars[] = {
-    BSKI_SCALAR(batch_norm_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(batch_norm_grad, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(batch_norm_grad),
 };
 
 static bsk_status batch_norm_grad_check(const bski_op_info *op, const void *params,
@@ -405,12 +389,9 @@ const bski_op_info bski_op_batch_norm_grad = {
     BSKI_STRUCTS(batch_norm_grad),
     .layout = -1,
     .pairs = -1,
-    .args = batch_norm_grad_args,
-    .arg_count = BSKI_COUNT(batch_norm_grad_args),
-    .attrs = batch_norm_grad_attrs,
-    .attr_count = BSKI_COUNT(batch_norm_grad_attrs),
-    .scalars = batch_norm_grad_scalars,
-    .scalar_count = BSKI_COUNT(batch_norm_grad_scalars),
+    BSKI_TABLE(arg, batch_norm_grad_args),
+    BSKI_TABLE(attr, batch_norm_grad_attrs),
+    BSKI_TABLE(scalar, batch_norm_grad_scalars),
     .check = batch_norm_grad_check,
 };
 BSKI_DEFINE_OP(batch_norm_grad, batch_norm_grad)

@@ -33,8 +33,7 @@ const bski_op_info bski_op_embedding = {
     BSKI_STRUCTS(embedding),
     .layout = -1,
     .pairs = -1,
-    .args = embedding_args,
-    .arg_count = BSKI_COUNT(embedding_args),
+    BSKI_TABLE(arg, embedding_args),
     .check = embedding_check,
 };
 BSKI_DEFINE_OP(embedding, embedding)
@@ -49,8 +48,7 @@ static const bski_arg embedding_grad_args[] = {
 };
 
 static const bski_field embedding_grad_scalars[] = {
-    BSKI_SCALAR(embedding_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(embedding_grad, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(embedding_grad),
 };
 
 static bsk_status embedding_grad_check(const bski_op_info *op, const void *params,
@@ -68,10 +66,8 @@ const bski_op_info bski_op_embedding_grad = {
     BSKI_STRUCTS(embedding_grad),
     .layout = -1,
     .pairs = -1,
-    .args = embedding_grad_args,
-    .arg_count = BSKI_COUNT(embedding_grad_args),
-    .scalars = embedding_grad_scalars,
-    .scalar_count = BSKI_COUNT(embedding_grad_scalars),
+    BSKI_TABLE(arg, embedding_grad_args),
+    BSKI_TABLE(scalar, embedding_grad_scalars),
     .check = embedding_grad_check,
 };
 BSKI_DEFINE_OP(embedding_grad, embedding_grad)
@@ -92,8 +88,7 @@ static const bski_field dense_wgrad_attrs[] = {
 };
 
 static const bski_field dense_wgrad_scalars[] = {
-    BSKI_SCALAR(dense_wgrad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(dense_wgrad, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(dense_wgrad),
 };
 
 static bsk_status dense_wgrad_check(const bski_op_info *op, const void *params,
@@ -120,12 +115,9 @@ const bski_op_info bski_op_dense_wgrad = {
     BSKI_STRUCTS(dense_wgrad),
     .layout = -1,
     .pairs = -1,
-    .args = dense_wgrad_args,
-    .arg_count = BSKI_COUNT(dense_wgrad_args),
-    .attrs = dense_wgrad_attrs,
-    .attr_count = BSKI_COUNT(dense_wgrad_attrs),
-    .scalars = dense_wgrad_scalars,
-    .scalar_count = BSKI_COUNT(dense_wgrad_scalars),
+    BSKI_TABLE(arg, dense_wgrad_args),
+    BSKI_TABLE(attr, dense_wgrad_attrs),
+    BSKI_TABLE(scalar, dense_wgrad_scalars),
     .check = dense_wgrad_check,
     .flops = dense_wgrad_flops,
 };
@@ -170,10 +162,8 @@ const bski_op_info bski_op_bias_act = {
     BSKI_STRUCTS(bias_act),
     .layout = -1,
     .pairs = -1,
-    .args = bias_act_args,
-    .arg_count = BSKI_COUNT(bias_act_args),
-    .attrs = bias_act_attrs,
-    .attr_count = BSKI_COUNT(bias_act_attrs),
+    BSKI_TABLE(arg, bias_act_args),
+    BSKI_TABLE(attr, bias_act_attrs),
     .check = bias_act_check,
 };
 BSKI_DEFINE_OP(bias_act, bias_act)
@@ -197,8 +187,7 @@ static const bski_field bias_act_grad_attrs[] = {
 };
 
 static const bski_field bias_act_grad_scalars[] = {
-    BSKI_SCALAR(bias_act_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(bias_act_grad, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(bias_act_grad),
 };
 
 static bsk_status bias_act_grad_check(const bski_op_info *op, const void *params,
@@ -222,12 +211,9 @@ const bski_op_info bski_op_bias_act_grad = {
     BSKI_STRUCTS(bias_act_grad),
     .layout = -1,
     .pairs = -1,
-    .args = bias_act_grad_args,
-    .arg_count = BSKI_COUNT(bias_act_grad_args),
-    .attrs = bias_act_grad_attrs,
-    .attr_count = BSKI_COUNT(bias_act_grad_attrs),
-    .scalars = bias_act_grad_scalars,
-    .scalar_count = BSKI_COUNT(bias_act_grad_scalars),
+    BSKI_TABLE(arg, bias_act_grad_args),
+    BSKI_TABLE(attr, bias_act_grad_attrs),
+    BSKI_TABLE(scalar, bias_act_grad_scalars),
     .check = bias_act_grad_check,
 };
 BSKI_DEFINE_OP(bias_act_grad, bias_act_grad)
@@ -285,12 +271,9 @@ const bski_op_info bski_op_cross_entropy = {
     BSKI_STRUCTS(cross_entropy),
     .layout = -1,
     .pairs = -1,
-    .args = cross_entropy_args,
-    .arg_count = BSKI_COUNT(cross_entropy_args),
-    .attrs = cross_entropy_attrs,
-    .attr_count = BSKI_COUNT(cross_entropy_attrs),
-    .scalars = cross_entropy_scalars,
-    .scalar_count = BSKI_COUNT(cross_entropy_scalars),
+    BSKI_TABLE(arg, cross_entropy_args),
+    BSKI_TABLE(attr, cross_entropy_attrs),
+    BSKI_TABLE(scalar, cross_entropy_scalars),
     .check = cross_entropy_check,
 };
 BSKI_DEFINE_OP(cross_entropy, cross_entropy)

@@ -94,12 +94,9 @@ const bski_op_info bski_op_adam = {
     .layout = -1,
     .pairs = -1,
     .main = 2, /* entries are chosen by the type of the state */
-    .args = adam_args,
-    .arg_count = BSKI_COUNT(adam_args),
-    .attrs = adam_attrs,
-    .attr_count = BSKI_COUNT(adam_attrs),
-    .scalars = adam_scalars,
-    .scalar_count = BSKI_COUNT(adam_scalars),
+    BSKI_TABLE(arg, adam_args),
+    BSKI_TABLE(attr, adam_attrs),
+    BSKI_TABLE(scalar, adam_scalars),
     .check = adam_check,
 };
 BSKI_DEFINE_OP(adam, adam)
@@ -123,12 +120,7 @@ static const bski_arg adam_n_args[] = {
 
 static const bski_field adam_n_attrs[] = {
     STEP_ATTRS(adam_n),
-    {.name = "pairs",
-     .offset = offsetof(bsk_adam_n_params, pairs),
-     .kind = BSKI_I32,
-     .low = 0,
-     .high = INT32_MAX,
-     .zero_means = 1},
+    BSKI_PAIRS(adam_n),
 };
 
 static const bski_field adam_n_scalars[] = {STEP_SCALARS(adam_n)};
@@ -149,12 +141,9 @@ const bski_op_info bski_op_adam_n = {
     .layout = -1,
     .pairs = offsetof(bsk_adam_n_params, pairs),
     .main = 2, /* entries are chosen by the type of the state */
-    .args = adam_n_args,
-    .arg_count = BSKI_COUNT(adam_n_args),
-    .attrs = adam_n_attrs,
-    .attr_count = BSKI_COUNT(adam_n_attrs),
-    .scalars = adam_n_scalars,
-    .scalar_count = BSKI_COUNT(adam_n_scalars),
+    BSKI_TABLE(arg, adam_n_args),
+    BSKI_TABLE(attr, adam_n_attrs),
+    BSKI_TABLE(scalar, adam_n_scalars),
     .check = adam_n_check,
 };
 BSKI_DEFINE_OP(adam_n, adam_n)

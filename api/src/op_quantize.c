@@ -43,12 +43,9 @@ const bski_op_info bski_op_quantize = {
     BSKI_STRUCTS(quantize),
     .layout = -1,
     .pairs = -1,
-    .args = quantize_args,
-    .arg_count = BSKI_COUNT(quantize_args),
-    .attrs = quantize_attrs,
-    .attr_count = BSKI_COUNT(quantize_attrs),
-    .scalars = quantize_scalars,
-    .scalar_count = BSKI_COUNT(quantize_scalars),
+    BSKI_TABLE(arg, quantize_args),
+    BSKI_TABLE(attr, quantize_attrs),
+    BSKI_TABLE(scalar, quantize_scalars),
     .check = quantize_check,
 };
 BSKI_DEFINE_OP(quantize, quantize)
@@ -93,12 +90,9 @@ const bski_op_info bski_op_tensor_stats = {
     BSKI_STRUCTS(tensor_stats),
     .layout = -1,
     .pairs = -1,
-    .args = tensor_stats_args,
-    .arg_count = BSKI_COUNT(tensor_stats_args),
-    .attrs = tensor_stats_attrs,
-    .attr_count = BSKI_COUNT(tensor_stats_attrs),
-    .scalars = tensor_stats_scalars,
-    .scalar_count = BSKI_COUNT(tensor_stats_scalars),
+    BSKI_TABLE(arg, tensor_stats_args),
+    BSKI_TABLE(attr, tensor_stats_attrs),
+    BSKI_TABLE(scalar, tensor_stats_scalars),
     .check = tensor_stats_check,
 };
 BSKI_DEFINE_OP(tensor_stats, tensor_stats)

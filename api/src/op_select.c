@@ -7,6 +7,9 @@
 #define FLOATS  BSKI_FLOATS
 #define INDICES BSKI_INDICES
 
+#define RANKED(group, field, rank) BSKI_ARG(group, field), .rank_min = rank, .rank_max = rank
+#define MATRIX(group, field)       RANKED(group, field, 2), .strides = BSKI_UNIT_LAST
+
 /* --- reduce_max --------------------------------------------------------------------------- */
 
 /* The largest number that an index type holds. */
@@ -37,10 +40,9 @@ static bsk_status expect_reduced(const bski_op_info *op, const char *name, const
 }
 
 static const bski_arg reduce_max_args[] = {
-    {BSKI_ARG(reduce_max, x), .rank_min = 3, .rank_max = 3, .dtypes = FLOATS},
-    {BSKI_ARG(reduce_max, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2, .dtypes = FLOATS},
-    {BSKI_ARG(reduce_max, argmax), .role = BSKI_OUT, .optional = 1, .rank_min = 2, .rank_max = 2,
-     .dtypes = INDICES},
+    {RANKED(reduce_max, x, 3), .dtypes = FLOATS},
+    {RANKED(reduce_max, y, 2), .role = BSKI_OUT, .dtypes = FLOATS},
+    {RANKED(reduce_max, argmax, 2), .role = BSKI_OUT, .optional = 1, .dtypes = INDICES},
 };
 
 static bsk_status reduce_max_check(const bski_op_info *op, const void *params,
@@ -62,8 +64,7 @@ const bski_op_info bski_op_reduce_max = {
     BSKI_STRUCTS(reduce_max),
     .layout = -1,
     .pairs = -1,
-    .args = reduce_max_args,
-    .arg_count = BSKI_COUNT(reduce_max_args),
+    BSKI_TABLE(arg, reduce_max_args),
     .check = reduce_max_check,
 };
 BSKI_DEFINE_OP(reduce_max, reduce_max)
@@ -71,9 +72,9 @@ BSKI_DEFINE_OP(reduce_max, reduce_max)
 /* --- take_along --------------------------------------------------------------------------- */
 
 static const bski_arg take_along_args[] = {
-    {BSKI_ARG(take_along, x), .rank_min = 3, .rank_max = 3, .dtypes = FLOATS},
-    {BSKI_ARG(take_along, index), .rank_min = 3, .rank_max = 3, .dtypes = INDICES},
-    {BSKI_ARG(take_along, y), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3, .dtypes = FLOATS},
+    {RANKED(take_along, x, 3), .dtypes = FLOATS},
+    {RANKED(take_along, index, 3), .dtypes = INDICES},
+    {RANKED(take_along, y, 3), .role = BSKI_OUT, .dtypes = FLOATS},
 };
 
 static bsk_status take_along_check(const bski_op_info *op, const void *params,
@@ -92,22 +93,19 @@ const bski_op_info bski_op_take_along = {
     BSKI_STRUCTS(take_along),
     .layout = -1,
     .pairs = -1,
-    .args = take_along_args,
-    .arg_count = BSKI_COUNT(take_along_args),
+    BSKI_TABLE(arg, take_along_args),
     .check = take_along_check,
 };
 BSKI_DEFINE_OP(take_along, take_along)
 
 static const bski_arg take_along_grad_args[] = {
-    {BSKI_ARG(take_along_grad, dy), .rank_min = 3, .rank_max = 3, .dtypes = FLOATS},
-    {BSKI_ARG(take_along_grad, index), .rank_min = 3, .rank_max = 3, .dtypes = INDICES},
-    {BSKI_ARG(take_along_grad, dx), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3,
-     .dtypes = FLOATS},
+    {RANKED(take_along_grad, dy, 3), .dtypes = FLOATS},
+    {RANKED(take_along_grad, index, 3), .dtypes = INDICES},
+    {RANKED(take_along_grad, dx, 3), .role = BSKI_OUT, .dtypes = FLOATS},
 };
 
 static const bski_field take_along_grad_scalars[] = {
-    BSKI_SCALAR(take_along_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(take_along_grad, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(take_along_grad),
 };
 
 static bsk_status take_along_grad_check(const bski_op_info *op, const void *params,
@@ -126,13 +124,39 @@ const bski_op_info bski_op_take_along_grad = {
     BSKI_STRUCTS(take_along_grad),
     .layout = -1,
     .pairs = -1,
-    .args = take_along_grad_args,
-    .arg_count = BSKI_COUNT(take_along_grad_args),
-    .scalars = take_along_grad_scalars,
-    .scalar_count = BSKI_COUNT(take_along_grad_scalars),
+    BSKI_TABLE(arg, take_along_grad_args),
+    BSKI_TABLE(scalar, take_along_grad_scalars),
     .check = take_along_grad_check,
 };
 BSKI_DEFINE_OP(take_along_grad, take_along_grad)
+
+/* The rest of an op that is take_along_grad, by way of `op`_params; `at` is its index. */
+#define LOWERED_GRAD(op, at)                                                                       \
+    static void op##_lower(const void *params, const void *args, void *kernel_args)                \
+    {                                                                                              \
+        (void)params;                                                                              \
+        const bsk_##op##_args *a = args;                                                           \
+        bsk_take_along_grad_args *k = kernel_args;                                                 \
+        k->alpha = a->alpha;                                                                       \
+        k->beta = a->beta;                                                                         \
+        k->workspace = a->workspace;                                                               \
+        k->dy = a->dy;                                                                             \
+        k->index = a->at;                                                                          \
+        k->dx = a->dx;                                                                             \
+    }                                                                                              \
+    static const bski_field op##_scalars[] = {BSKI_ALPHA_BETA(op)};                                \
+    const bski_op_info bski_op_##op = {                                                            \
+        .name = #op,                                                                               \
+        .kernel_op = BSK_OP_TAKE_ALONG_GRAD,                                                       \
+        BSKI_STRUCTS(op),                                                                          \
+        .layout = -1,                                                                              \
+        .pairs = -1,                                                                               \
+        BSKI_TABLE(arg, op##_args),                                                                \
+        BSKI_TABLE(scalar, op##_scalars),                                                          \
+        .check = op##_check,                                                                       \
+        .lower_params = op##_params,                                                               \
+        .lower_args = op##_lower,                                                                  \
+    };
 
 /* A matrix [A, C] as [A, 1, C]. */
 static bsk_tensor with_middle(const bsk_tensor *t)
@@ -163,29 +187,10 @@ static void reduce_max_grad_params(const void *params, void *kernel_params)
     k->dx = p->dx;
 }
 
-static void reduce_max_grad_lower(const void *params, const void *args, void *kernel_args)
-{
-    (void)params;
-    const bsk_reduce_max_grad_args *a = args;
-    bsk_take_along_grad_args *k = kernel_args;
-    k->alpha = a->alpha;
-    k->beta = a->beta;
-    k->workspace = a->workspace;
-    k->dy = a->dy;
-    k->index = a->argmax;
-    k->dx = a->dx;
-}
-
 static const bski_arg reduce_max_grad_args[] = {
-    {BSKI_ARG(reduce_max_grad, dy), .rank_min = 2, .rank_max = 2, .dtypes = FLOATS},
-    {BSKI_ARG(reduce_max_grad, argmax), .rank_min = 2, .rank_max = 2, .dtypes = INDICES},
-    {BSKI_ARG(reduce_max_grad, dx), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3,
-     .dtypes = FLOATS},
-};
-
-static const bski_field reduce_max_grad_scalars[] = {
-    BSKI_SCALAR(reduce_max_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(reduce_max_grad, beta, F64, -INFINITY, INFINITY),
+    {RANKED(reduce_max_grad, dy, 2), .dtypes = FLOATS},
+    {RANKED(reduce_max_grad, argmax, 2), .dtypes = INDICES},
+    {RANKED(reduce_max_grad, dx, 3), .role = BSKI_OUT, .dtypes = FLOATS},
 };
 
 static bsk_status reduce_max_grad_check(const bski_op_info *op, const void *params,
@@ -197,20 +202,7 @@ static bsk_status reduce_max_grad_check(const bski_op_info *op, const void *para
     return expect_reduced(op, "argmax", &p->argmax, &p->dx, "dims 0 and 2 of dx");
 }
 
-const bski_op_info bski_op_reduce_max_grad = {
-    .name = "reduce_max_grad",
-    .kernel_op = BSK_OP_TAKE_ALONG_GRAD,
-    BSKI_STRUCTS(reduce_max_grad),
-    .layout = -1,
-    .pairs = -1,
-    .args = reduce_max_grad_args,
-    .arg_count = BSKI_COUNT(reduce_max_grad_args),
-    .scalars = reduce_max_grad_scalars,
-    .scalar_count = BSKI_COUNT(reduce_max_grad_scalars),
-    .check = reduce_max_grad_check,
-    .lower_params = reduce_max_grad_params,
-    .lower_args = reduce_max_grad_lower,
-};
+LOWERED_GRAD(reduce_max_grad, argmax)
 BSKI_DEFINE_OP(reduce_max_grad, reduce_max_grad)
 
 /* --- fancy_gather ------------------------------------------------------------------------- */
@@ -236,9 +228,9 @@ static void fancy_gather_lower(const void *params, const void *args, void *kerne
 }
 
 static const bski_arg fancy_gather_args[] = {
-    {BSKI_ARG(fancy_gather, x), .rank_min = 3, .rank_max = 3, .dtypes = FLOATS},
-    {BSKI_ARG(fancy_gather, index), .rank_min = 1, .rank_max = 1, .dtypes = INDICES},
-    {BSKI_ARG(fancy_gather, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2, .dtypes = FLOATS},
+    {RANKED(fancy_gather, x, 3), .dtypes = FLOATS},
+    {RANKED(fancy_gather, index, 1), .dtypes = INDICES},
+    {RANKED(fancy_gather, y, 2), .role = BSKI_OUT, .dtypes = FLOATS},
 };
 
 static bsk_status fancy_gather_check(const bski_op_info *op, const void *params,
@@ -256,8 +248,7 @@ const bski_op_info bski_op_fancy_gather = {
     BSKI_STRUCTS(fancy_gather),
     .layout = -1,
     .pairs = -1,
-    .args = fancy_gather_args,
-    .arg_count = BSKI_COUNT(fancy_gather_args),
+    BSKI_TABLE(arg, fancy_gather_args),
     .check = fancy_gather_check,
     .lower_params = fancy_gather_params,
     .lower_args = fancy_gather_lower,
@@ -273,29 +264,10 @@ static void fancy_gather_grad_params(const void *params, void *kernel_params)
     k->dx = p->dx;
 }
 
-static void fancy_gather_grad_lower(const void *params, const void *args, void *kernel_args)
-{
-    (void)params;
-    const bsk_fancy_gather_grad_args *a = args;
-    bsk_take_along_grad_args *k = kernel_args;
-    k->alpha = a->alpha;
-    k->beta = a->beta;
-    k->workspace = a->workspace;
-    k->dy = a->dy;
-    k->index = a->index;
-    k->dx = a->dx;
-}
-
 static const bski_arg fancy_gather_grad_args[] = {
-    {BSKI_ARG(fancy_gather_grad, dy), .rank_min = 2, .rank_max = 2, .dtypes = FLOATS},
-    {BSKI_ARG(fancy_gather_grad, index), .rank_min = 1, .rank_max = 1, .dtypes = INDICES},
-    {BSKI_ARG(fancy_gather_grad, dx), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3,
-     .dtypes = FLOATS},
-};
-
-static const bski_field fancy_gather_grad_scalars[] = {
-    BSKI_SCALAR(fancy_gather_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(fancy_gather_grad, beta, F64, -INFINITY, INFINITY),
+    {RANKED(fancy_gather_grad, dy, 2), .dtypes = FLOATS},
+    {RANKED(fancy_gather_grad, index, 1), .dtypes = INDICES},
+    {RANKED(fancy_gather_grad, dx, 3), .role = BSKI_OUT, .dtypes = FLOATS},
 };
 
 static bsk_status fancy_gather_grad_check(const bski_op_info *op, const void *params,
@@ -307,30 +279,15 @@ static bsk_status fancy_gather_grad_check(const bski_op_info *op, const void *pa
     return expect_reduced(op, "dy", &p->dy, &p->dx, "dims 0 and 2 of dx");
 }
 
-const bski_op_info bski_op_fancy_gather_grad = {
-    .name = "fancy_gather_grad",
-    .kernel_op = BSK_OP_TAKE_ALONG_GRAD,
-    BSKI_STRUCTS(fancy_gather_grad),
-    .layout = -1,
-    .pairs = -1,
-    .args = fancy_gather_grad_args,
-    .arg_count = BSKI_COUNT(fancy_gather_grad_args),
-    .scalars = fancy_gather_grad_scalars,
-    .scalar_count = BSKI_COUNT(fancy_gather_grad_scalars),
-    .check = fancy_gather_grad_check,
-    .lower_params = fancy_gather_grad_params,
-    .lower_args = fancy_gather_grad_lower,
-};
+LOWERED_GRAD(fancy_gather_grad, index)
 BSKI_DEFINE_OP(fancy_gather_grad, fancy_gather_grad)
 
 /* --- topk --------------------------------------------------------------------------------- */
 
 static const bski_arg topk_args[] = {
-    {BSKI_ARG(topk, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_LAST, .dtypes = FLOATS},
-    {BSKI_ARG(topk, values), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_LAST, .dtypes = FLOATS},
-    {BSKI_ARG(topk, index), .role = BSKI_OUT, .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_LAST, .dtypes = INDICES},
+    {MATRIX(topk, x), .dtypes = FLOATS},
+    {MATRIX(topk, values), .role = BSKI_OUT, .dtypes = FLOATS},
+    {MATRIX(topk, index), .role = BSKI_OUT, .optional = 1, .dtypes = INDICES},
 };
 
 static bsk_status topk_check(const bski_op_info *op, const void *params, const bsk_layout_tables *l)
@@ -351,8 +308,7 @@ const bski_op_info bski_op_topk = {
     BSKI_STRUCTS(topk),
     .layout = -1,
     .pairs = -1,
-    .args = topk_args,
-    .arg_count = BSKI_COUNT(topk_args),
+    BSKI_TABLE(arg, topk_args),
     .check = topk_check,
 };
 BSKI_DEFINE_OP(topk, topk)
@@ -366,31 +322,10 @@ static void topk_grad_params(const void *params, void *kernel_params)
     k->dx = with_last(&p->dx);
 }
 
-static void topk_grad_lower(const void *params, const void *args, void *kernel_args)
-{
-    (void)params;
-    const bsk_topk_grad_args *a = args;
-    bsk_take_along_grad_args *k = kernel_args;
-    k->alpha = a->alpha;
-    k->beta = a->beta;
-    k->workspace = a->workspace;
-    k->dy = a->dy;
-    k->index = a->index;
-    k->dx = a->dx;
-}
-
 static const bski_arg topk_grad_args[] = {
-    {BSKI_ARG(topk_grad, dy), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_LAST,
-     .dtypes = FLOATS},
-    {BSKI_ARG(topk_grad, index), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_LAST,
-     .dtypes = INDICES},
-    {BSKI_ARG(topk_grad, dx), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_LAST, .dtypes = FLOATS},
-};
-
-static const bski_field topk_grad_scalars[] = {
-    BSKI_SCALAR(topk_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(topk_grad, beta, F64, -INFINITY, INFINITY),
+    {MATRIX(topk_grad, dy), .dtypes = FLOATS},
+    {MATRIX(topk_grad, index), .dtypes = INDICES},
+    {MATRIX(topk_grad, dx), .role = BSKI_OUT, .dtypes = FLOATS},
 };
 
 static bsk_status topk_grad_check(const bski_op_info *op, const void *params,
@@ -402,29 +337,14 @@ static bsk_status topk_grad_check(const bski_op_info *op, const void *params,
     return bski_expect_dim(op, "dx", &p->dx, 0, p->dy.dims[0], "rows of dy");
 }
 
-const bski_op_info bski_op_topk_grad = {
-    .name = "topk_grad",
-    .kernel_op = BSK_OP_TAKE_ALONG_GRAD,
-    BSKI_STRUCTS(topk_grad),
-    .layout = -1,
-    .pairs = -1,
-    .args = topk_grad_args,
-    .arg_count = BSKI_COUNT(topk_grad_args),
-    .scalars = topk_grad_scalars,
-    .scalar_count = BSKI_COUNT(topk_grad_scalars),
-    .check = topk_grad_check,
-    .lower_params = topk_grad_params,
-    .lower_args = topk_grad_lower,
-};
+LOWERED_GRAD(topk_grad, index)
 BSKI_DEFINE_OP(topk_grad, topk_grad)
 
 /* --- rectified_topk ----------------------------------------------------------------------- */
 
 static const bski_arg rectified_topk_args[] = {
-    {BSKI_ARG(rectified_topk, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_LAST,
-     .dtypes = FLOATS},
-    {BSKI_ARG(rectified_topk, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_LAST, .alias = 1 << 0, .dtypes = FLOATS},
+    {MATRIX(rectified_topk, x), .dtypes = FLOATS},
+    {MATRIX(rectified_topk, y), .role = BSKI_OUT, .alias = 1 << 0, .dtypes = FLOATS},
 };
 
 static const bski_field rectified_topk_attrs[] = {
@@ -449,21 +369,16 @@ const bski_op_info bski_op_rectified_topk = {
     BSKI_STRUCTS(rectified_topk),
     .layout = -1,
     .pairs = -1,
-    .args = rectified_topk_args,
-    .arg_count = BSKI_COUNT(rectified_topk_args),
-    .attrs = rectified_topk_attrs,
-    .attr_count = BSKI_COUNT(rectified_topk_attrs),
+    BSKI_TABLE(arg, rectified_topk_args),
+    BSKI_TABLE(attr, rectified_topk_attrs),
     .check = rectified_topk_check,
 };
 BSKI_DEFINE_OP(rectified_topk, rectified_topk)
 
 static const bski_arg rectified_topk_grad_args[] = {
-    {BSKI_ARG(rectified_topk_grad, dy), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_LAST,
-     .dtypes = FLOATS},
-    {BSKI_ARG(rectified_topk_grad, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_LAST,
-     .dtypes = FLOATS},
-    {BSKI_ARG(rectified_topk_grad, dx), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_LAST, .alias = 1 << 0, .dtypes = FLOATS},
+    {MATRIX(rectified_topk_grad, dy), .dtypes = FLOATS},
+    {MATRIX(rectified_topk_grad, x), .dtypes = FLOATS},
+    {MATRIX(rectified_topk_grad, dx), .role = BSKI_OUT, .alias = 1 << 0, .dtypes = FLOATS},
 };
 
 static const bski_field rectified_topk_grad_attrs[] = {
@@ -473,8 +388,7 @@ static const bski_field rectified_topk_grad_attrs[] = {
 };
 
 static const bski_field rectified_topk_grad_scalars[] = {
-    BSKI_SCALAR(rectified_topk_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(rectified_topk_grad, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(rectified_topk_grad),
 };
 
 static bsk_status rectified_topk_grad_check(const bski_op_info *op, const void *params,
@@ -496,12 +410,9 @@ const bski_op_info bski_op_rectified_topk_grad = {
     BSKI_STRUCTS(rectified_topk_grad),
     .layout = -1,
     .pairs = -1,
-    .args = rectified_topk_grad_args,
-    .arg_count = BSKI_COUNT(rectified_topk_grad_args),
-    .attrs = rectified_topk_grad_attrs,
-    .attr_count = BSKI_COUNT(rectified_topk_grad_attrs),
-    .scalars = rectified_topk_grad_scalars,
-    .scalar_count = BSKI_COUNT(rectified_topk_grad_scalars),
+    BSKI_TABLE(arg, rectified_topk_grad_args),
+    BSKI_TABLE(attr, rectified_topk_grad_attrs),
+    BSKI_TABLE(scalar, rectified_topk_grad_scalars),
     .check = rectified_topk_grad_check,
 };
 BSKI_DEFINE_OP(rectified_topk_grad, rectified_topk_grad)

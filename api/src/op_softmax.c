@@ -51,12 +51,9 @@ const bski_op_info bski_op_masked_softmax = {
     BSKI_STRUCTS(masked_softmax),
     .layout = -1,
     .pairs = -1,
-    .args = masked_softmax_args,
-    .arg_count = BSKI_COUNT(masked_softmax_args),
-    .attrs = masked_softmax_attrs,
-    .attr_count = BSKI_COUNT(masked_softmax_attrs),
-    .scalars = masked_softmax_scalars,
-    .scalar_count = BSKI_COUNT(masked_softmax_scalars),
+    BSKI_TABLE(arg, masked_softmax_args),
+    BSKI_TABLE(attr, masked_softmax_attrs),
+    BSKI_TABLE(scalar, masked_softmax_scalars),
     .check = masked_softmax_check,
 };
 BSKI_DEFINE_OP(masked_softmax, masked_softmax)
@@ -73,12 +70,9 @@ const bski_op_info bski_op_masked_topk_softmax = {
     BSKI_STRUCTS(masked_softmax),
     .layout = -1,
     .pairs = -1,
-    .args = masked_softmax_args,
-    .arg_count = BSKI_COUNT(masked_softmax_args),
-    .attrs = masked_topk_softmax_attrs,
-    .attr_count = BSKI_COUNT(masked_topk_softmax_attrs),
-    .scalars = masked_softmax_scalars,
-    .scalar_count = BSKI_COUNT(masked_softmax_scalars),
+    BSKI_TABLE(arg, masked_softmax_args),
+    BSKI_TABLE(attr, masked_topk_softmax_attrs),
+    BSKI_TABLE(scalar, masked_softmax_scalars),
     .check = masked_softmax_check,
 };
 BSKI_DEFINE_OP(masked_topk_softmax, masked_softmax)
@@ -95,8 +89,7 @@ static const bski_arg masked_softmax_grad_args[] = {
 };
 
 static const bski_field masked_softmax_grad_scalars[] = {
-    BSKI_SCALAR(masked_softmax_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(masked_softmax_grad, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(masked_softmax_grad),
     BSKI_SCALAR(masked_softmax_grad, scale, F64, -INFINITY, INFINITY),
 };
 
@@ -116,10 +109,8 @@ const bski_op_info bski_op_masked_softmax_grad = {
     BSKI_STRUCTS(masked_softmax_grad),
     .layout = -1,
     .pairs = -1,
-    .args = masked_softmax_grad_args,
-    .arg_count = BSKI_COUNT(masked_softmax_grad_args),
-    .scalars = masked_softmax_grad_scalars,
-    .scalar_count = BSKI_COUNT(masked_softmax_grad_scalars),
+    BSKI_TABLE(arg, masked_softmax_grad_args),
+    BSKI_TABLE(scalar, masked_softmax_grad_scalars),
     .check = masked_softmax_grad_check,
 };
 BSKI_DEFINE_OP(masked_softmax_grad, masked_softmax_grad)

@@ -73,12 +73,9 @@ const bski_op_info bski_op_adafactor = {
     BSKI_STRUCTS(adafactor),
     .layout = -1,
     .pairs = -1,
-    .args = adafactor_args,
-    .arg_count = BSKI_COUNT(adafactor_args),
-    .attrs = adafactor_attrs,
-    .attr_count = BSKI_COUNT(adafactor_attrs),
-    .scalars = adafactor_scalars,
-    .scalar_count = BSKI_COUNT(adafactor_scalars),
+    BSKI_TABLE(arg, adafactor_args),
+    BSKI_TABLE(attr, adafactor_attrs),
+    BSKI_TABLE(scalar, adafactor_scalars),
     .check = adafactor_check,
 };
 BSKI_DEFINE_OP(adafactor, adafactor)
@@ -113,10 +110,8 @@ const bski_op_info bski_op_ema = {
     BSKI_STRUCTS(ema),
     .layout = -1,
     .pairs = -1,
-    .args = ema_args,
-    .arg_count = BSKI_COUNT(ema_args),
-    .scalars = ema_scalars,
-    .scalar_count = BSKI_COUNT(ema_scalars),
+    BSKI_TABLE(arg, ema_args),
+    BSKI_TABLE(scalar, ema_scalars),
     .check = ema_check,
 };
 BSKI_DEFINE_OP(ema, ema)
@@ -135,12 +130,7 @@ static const bski_arg global_norm_args[] = {
 };
 
 static const bski_field global_norm_attrs[] = {
-    {.name = "pairs",
-     .offset = offsetof(bsk_global_norm_params, pairs),
-     .kind = BSKI_I32,
-     .low = 0,
-     .high = INT32_MAX,
-     .zero_means = 1},
+    BSKI_PAIRS(global_norm),
 };
 
 static const bski_field global_norm_scalars[] = {
@@ -165,12 +155,9 @@ const bski_op_info bski_op_global_norm = {
     BSKI_STRUCTS(global_norm),
     .layout = -1,
     .pairs = offsetof(bsk_global_norm_params, pairs),
-    .args = global_norm_args,
-    .arg_count = BSKI_COUNT(global_norm_args),
-    .attrs = global_norm_attrs,
-    .attr_count = BSKI_COUNT(global_norm_attrs),
-    .scalars = global_norm_scalars,
-    .scalar_count = BSKI_COUNT(global_norm_scalars),
+    BSKI_TABLE(arg, global_norm_args),
+    BSKI_TABLE(attr, global_norm_attrs),
+    BSKI_TABLE(scalar, global_norm_scalars),
     .check = global_norm_check,
 };
 BSKI_DEFINE_OP(global_norm, global_norm)
@@ -241,10 +228,8 @@ const bski_op_info bski_op_loss_scale = {
     BSKI_STRUCTS(loss_scale),
     .layout = -1,
     .pairs = -1,
-    .args = loss_scale_args,
-    .arg_count = BSKI_COUNT(loss_scale_args),
-    .attrs = loss_scale_attrs,
-    .attr_count = BSKI_COUNT(loss_scale_attrs),
+    BSKI_TABLE(arg, loss_scale_args),
+    BSKI_TABLE(attr, loss_scale_attrs),
     .check = loss_scale_check,
 };
 BSKI_DEFINE_OP(loss_scale, loss_scale)

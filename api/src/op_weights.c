@@ -52,10 +52,8 @@ const bski_op_info bski_op_weight_identity = {
     .layout = offsetof(bsk_weight_init_params, layout),
     .heads = 1,
     .pairs = -1,
-    .args = weight_init_args,
-    .arg_count = BSKI_COUNT(weight_init_args),
-    .scalars = weight_init_scalars,
-    .scalar_count = BSKI_COUNT(weight_init_scalars),
+    BSKI_TABLE(arg, weight_init_args),
+    BSKI_TABLE(scalar, weight_init_scalars),
     .check = weight_init_check,
 };
 BSKI_DEFINE_OP(weight_identity, weight_init)
@@ -67,10 +65,8 @@ const bski_op_info bski_op_weight_orthogonal = {
     .layout = offsetof(bsk_weight_init_params, layout),
     .heads = 1,
     .pairs = -1,
-    .args = weight_init_args,
-    .arg_count = BSKI_COUNT(weight_init_args),
-    .scalars = weight_init_scalars,
-    .scalar_count = BSKI_COUNT(weight_init_scalars),
+    BSKI_TABLE(arg, weight_init_args),
+    BSKI_TABLE(scalar, weight_init_scalars),
     .check = weight_init_check,
 };
 BSKI_DEFINE_OP(weight_orthogonal, weight_init)
@@ -82,10 +78,8 @@ const bski_op_info bski_op_weight_normal = {
     .layout = offsetof(bsk_weight_init_params, layout),
     .heads = 1,
     .pairs = -1,
-    .args = weight_init_args,
-    .arg_count = BSKI_COUNT(weight_init_args),
-    .scalars = weight_init_scalars,
-    .scalar_count = BSKI_COUNT(weight_init_scalars),
+    BSKI_TABLE(arg, weight_init_args),
+    BSKI_TABLE(scalar, weight_init_scalars),
     .check = weight_init_check,
 };
 BSKI_DEFINE_OP(weight_normal, weight_init)
@@ -97,10 +91,8 @@ const bski_op_info bski_op_weight_checker = {
     .layout = offsetof(bsk_weight_init_params, layout),
     .heads = 1,
     .pairs = -1,
-    .args = weight_checker_args,
-    .arg_count = BSKI_COUNT(weight_checker_args),
-    .scalars = weight_init_scalars,
-    .scalar_count = BSKI_COUNT(weight_init_scalars),
+    BSKI_TABLE(arg, weight_checker_args),
+    BSKI_TABLE(scalar, weight_init_scalars),
     .check = weight_checker_check,
 };
 BSKI_DEFINE_OP(weight_checker, weight_init)
@@ -144,10 +136,8 @@ const bski_op_info bski_op_l2_normalize = {
     BSKI_STRUCTS(l2_normalize),
     .layout = offsetof(bsk_l2_normalize_params, layout),
     .pairs = -1,
-    .args = l2_normalize_args,
-    .arg_count = BSKI_COUNT(l2_normalize_args),
-    .attrs = l2_normalize_attrs,
-    .attr_count = BSKI_COUNT(l2_normalize_attrs),
+    BSKI_TABLE(arg, l2_normalize_args),
+    BSKI_TABLE(attr, l2_normalize_attrs),
     .check = l2_normalize_check,
 };
 BSKI_DEFINE_OP(l2_normalize, l2_normalize)
@@ -178,8 +168,7 @@ static const bski_field l2_normalize_grad_attrs[] = {
 };
 
 static const bski_field l2_normalize_grad_scalars[] = {
-    BSKI_SCALAR(l2_normalize_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(l2_normalize_grad, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(l2_normalize_grad),
 };
 
 static bsk_status l2_normalize_grad_check(const bski_op_info *op, const void *params,
@@ -203,12 +192,9 @@ const bski_op_info bski_op_l2_normalize_grad = {
     .layout = offsetof(bsk_l2_normalize_grad_params, layout),
     .pairs = -1,
     .main = 1,
-    .args = l2_normalize_grad_args,
-    .arg_count = BSKI_COUNT(l2_normalize_grad_args),
-    .attrs = l2_normalize_grad_attrs,
-    .attr_count = BSKI_COUNT(l2_normalize_grad_attrs),
-    .scalars = l2_normalize_grad_scalars,
-    .scalar_count = BSKI_COUNT(l2_normalize_grad_scalars),
+    BSKI_TABLE(arg, l2_normalize_grad_args),
+    BSKI_TABLE(attr, l2_normalize_grad_attrs),
+    BSKI_TABLE(scalar, l2_normalize_grad_scalars),
     .check = l2_normalize_grad_check,
 };
 BSKI_DEFINE_OP(l2_normalize_grad, l2_normalize_grad)
@@ -241,10 +227,8 @@ const bski_op_info bski_op_block_norm = {
     .layout = offsetof(bsk_block_norm_params, layout),
     .heads = 1,
     .pairs = -1,
-    .args = block_norm_args,
-    .arg_count = BSKI_COUNT(block_norm_args),
-    .attrs = block_norm_attrs,
-    .attr_count = BSKI_COUNT(block_norm_attrs),
+    BSKI_TABLE(arg, block_norm_args),
+    BSKI_TABLE(attr, block_norm_attrs),
     .check = block_norm_check,
 };
 BSKI_DEFINE_OP(block_norm, block_norm)
@@ -278,10 +262,8 @@ const bski_op_info bski_op_prune_sparsity = {
     BSKI_STRUCTS(prune),
     .layout = -1,
     .pairs = -1,
-    .args = prune_args,
-    .arg_count = BSKI_COUNT(prune_args),
-    .scalars = prune_sparsity_scalars,
-    .scalar_count = BSKI_COUNT(prune_sparsity_scalars),
+    BSKI_TABLE(arg, prune_args),
+    BSKI_TABLE(scalar, prune_sparsity_scalars),
     .check = prune_check,
 };
 BSKI_DEFINE_OP(prune_sparsity, prune)
@@ -292,10 +274,8 @@ const bski_op_info bski_op_prune_threshold = {
     BSKI_STRUCTS(prune),
     .layout = -1,
     .pairs = -1,
-    .args = prune_args,
-    .arg_count = BSKI_COUNT(prune_args),
-    .scalars = prune_threshold_scalars,
-    .scalar_count = BSKI_COUNT(prune_threshold_scalars),
+    BSKI_TABLE(arg, prune_args),
+    BSKI_TABLE(scalar, prune_threshold_scalars),
     .check = prune_check,
 };
 BSKI_DEFINE_OP(prune_threshold, prune)
@@ -336,12 +316,9 @@ const bski_op_info bski_op_block_l2_decay = {
     .layout = offsetof(bsk_block_l2_decay_params, layout),
     .heads = 1,
     .pairs = -1,
-    .args = block_l2_decay_args,
-    .arg_count = BSKI_COUNT(block_l2_decay_args),
-    .attrs = block_l2_decay_attrs,
-    .attr_count = BSKI_COUNT(block_l2_decay_attrs),
-    .scalars = block_l2_decay_scalars,
-    .scalar_count = BSKI_COUNT(block_l2_decay_scalars),
+    BSKI_TABLE(arg, block_l2_decay_args),
+    BSKI_TABLE(attr, block_l2_decay_attrs),
+    BSKI_TABLE(scalar, block_l2_decay_scalars),
     .check = block_l2_decay_check,
 };
 BSKI_DEFINE_OP(block_l2_decay, block_l2_decay)
@@ -398,12 +375,9 @@ const bski_op_info bski_op_concrete_gate = {
     BSKI_STRUCTS(concrete_gate),
     .layout = -1,
     .pairs = -1,
-    .args = concrete_gate_args,
-    .arg_count = BSKI_COUNT(concrete_gate_args),
-    .attrs = concrete_gate_attrs,
-    .attr_count = BSKI_COUNT(concrete_gate_attrs),
-    .scalars = concrete_gate_scalars,
-    .scalar_count = BSKI_COUNT(concrete_gate_scalars),
+    BSKI_TABLE(arg, concrete_gate_args),
+    BSKI_TABLE(attr, concrete_gate_attrs),
+    BSKI_TABLE(scalar, concrete_gate_scalars),
     .check = concrete_gate_check,
 };
 BSKI_DEFINE_OP(concrete_gate, concrete_gate)
@@ -433,8 +407,7 @@ static const bski_field concrete_gate_grad_attrs[] = {
 };
 
 static const bski_field concrete_gate_grad_scalars[] = {
-    BSKI_SCALAR(concrete_gate_grad, alpha, F64, -INFINITY, INFINITY),
-    BSKI_SCALAR(concrete_gate_grad, beta, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(concrete_gate_grad),
     BSKI_SCALAR(concrete_gate_grad, temperature, F64, 0, INFINITY),
 };
 
@@ -453,12 +426,9 @@ const bski_op_info bski_op_concrete_gate_grad = {
     BSKI_STRUCTS(concrete_gate_grad),
     .layout = -1,
     .pairs = -1,
-    .args = concrete_gate_grad_args,
-    .arg_count = BSKI_COUNT(concrete_gate_grad_args),
-    .attrs = concrete_gate_grad_attrs,
-    .attr_count = BSKI_COUNT(concrete_gate_grad_attrs),
-    .scalars = concrete_gate_grad_scalars,
-    .scalar_count = BSKI_COUNT(concrete_gate_grad_scalars),
+    BSKI_TABLE(arg, concrete_gate_grad_args),
+    BSKI_TABLE(attr, concrete_gate_grad_attrs),
+    BSKI_TABLE(scalar, concrete_gate_grad_scalars),
     .check = concrete_gate_grad_check,
 };
 BSKI_DEFINE_OP(concrete_gate_grad, concrete_gate_grad)
@@ -499,10 +469,8 @@ const bski_op_info bski_op_concrete_gate_infer = {
     BSKI_STRUCTS(concrete_gate_infer),
     .layout = -1,
     .pairs = -1,
-    .args = concrete_gate_infer_args,
-    .arg_count = BSKI_COUNT(concrete_gate_infer_args),
-    .attrs = concrete_gate_infer_attrs,
-    .attr_count = BSKI_COUNT(concrete_gate_infer_attrs),
+    BSKI_TABLE(arg, concrete_gate_infer_args),
+    BSKI_TABLE(attr, concrete_gate_infer_attrs),
     .check = concrete_gate_infer_check,
 };
 BSKI_DEFINE_OP(concrete_gate_infer, concrete_gate_infer)
@@ -539,12 +507,9 @@ const bski_op_info bski_op_block_renew = {
     .layout = offsetof(bsk_block_renew_params, layout),
     .heads = 1,
     .pairs = -1,
-    .args = block_renew_args,
-    .arg_count = BSKI_COUNT(block_renew_args),
-    .attrs = block_renew_attrs,
-    .attr_count = BSKI_COUNT(block_renew_attrs),
-    .scalars = block_renew_scalars,
-    .scalar_count = BSKI_COUNT(block_renew_scalars),
+    BSKI_TABLE(arg, block_renew_args),
+    BSKI_TABLE(attr, block_renew_attrs),
+    BSKI_TABLE(scalar, block_renew_scalars),
     .check = block_renew_check,
 };
 BSKI_DEFINE_OP(block_renew, block_renew)
@@ -574,8 +539,7 @@ const bski_op_info bski_op_block_gather = {
     BSKI_STRUCTS(block_gather),
     .layout = -1,
     .pairs = -1,
-    .args = block_gather_args,
-    .arg_count = BSKI_COUNT(block_gather_args),
+    BSKI_TABLE(arg, block_gather_args),
     .check = block_gather_check,
 };
 BSKI_DEFINE_OP(block_gather, block_gather)
@@ -628,10 +592,8 @@ const bski_op_info bski_op_proj_gather = {
     BSKI_STRUCTS(proj),
     .layout = -1,
     .pairs = -1,
-    .args = proj_args,
-    .arg_count = BSKI_COUNT(proj_args),
-    .attrs = proj_attrs,
-    .attr_count = BSKI_COUNT(proj_attrs),
+    BSKI_TABLE(arg, proj_args),
+    BSKI_TABLE(attr, proj_attrs),
     .check = proj_gather_check,
 };
 BSKI_DEFINE_OP(proj_gather, proj)
@@ -642,10 +604,8 @@ const bski_op_info bski_op_proj_scatter = {
     BSKI_STRUCTS(proj),
     .layout = -1,
     .pairs = -1,
-    .args = proj_args,
-    .arg_count = BSKI_COUNT(proj_args),
-    .attrs = proj_attrs,
-    .attr_count = BSKI_COUNT(proj_attrs),
+    BSKI_TABLE(arg, proj_args),
+    BSKI_TABLE(attr, proj_attrs),
     .check = proj_scatter_check,
 };
 BSKI_DEFINE_OP(proj_scatter, proj)
@@ -681,10 +641,8 @@ const bski_op_info bski_op_proj_scatter_add = {
     BSKI_STRUCTS(proj_scatter_op),
     .layout = -1,
     .pairs = -1,
-    .args = proj_scatter_op_args,
-    .arg_count = BSKI_COUNT(proj_scatter_op_args),
-    .attrs = proj_scatter_op_attrs,
-    .attr_count = BSKI_COUNT(proj_scatter_op_attrs),
+    BSKI_TABLE(arg, proj_scatter_op_args),
+    BSKI_TABLE(attr, proj_scatter_op_attrs),
     .check = proj_scatter_op_check,
 };
 BSKI_DEFINE_OP(proj_scatter_add, proj_scatter_op)
@@ -695,10 +653,8 @@ const bski_op_info bski_op_proj_scatter_mul = {
     BSKI_STRUCTS(proj_scatter_op),
     .layout = -1,
     .pairs = -1,
-    .args = proj_scatter_op_args,
-    .arg_count = BSKI_COUNT(proj_scatter_op_args),
-    .attrs = proj_scatter_op_attrs,
-    .attr_count = BSKI_COUNT(proj_scatter_op_attrs),
+    BSKI_TABLE(arg, proj_scatter_op_args),
+    BSKI_TABLE(attr, proj_scatter_op_attrs),
     .check = proj_scatter_op_check,
 };
 BSKI_DEFINE_OP(proj_scatter_mul, proj_scatter_op)
@@ -740,10 +696,8 @@ const bski_op_info bski_op_proj_scatter_mul_grad = {
     BSKI_STRUCTS(proj_scatter_mul_grad),
     .layout = -1,
     .pairs = -1,
-    .args = proj_scatter_mul_grad_args,
-    .arg_count = BSKI_COUNT(proj_scatter_mul_grad_args),
-    .attrs = proj_scatter_mul_grad_attrs,
-    .attr_count = BSKI_COUNT(proj_scatter_mul_grad_attrs),
+    BSKI_TABLE(arg, proj_scatter_mul_grad_args),
+    BSKI_TABLE(attr, proj_scatter_mul_grad_attrs),
     .check = proj_scatter_mul_grad_check,
 };
 BSKI_DEFINE_OP(proj_scatter_mul_grad, proj_scatter_mul_grad)

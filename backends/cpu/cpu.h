@@ -2,21 +2,36 @@
 #ifndef BSKI_CPU_H
 #define BSKI_CPU_H
 
+#include <stdbool.h>
+
 #include <bsk/backend.h>
 
-/* Ranks of the CPU backend's architectures; kernels.inc refers to them. */
+/* Ranks of the CPU backend's architectures, of x86-64 and of 64-bit ARM; kernels.inc refers to
+ * them. */
 enum {
     BSK_CPU_BASE = 1,
     BSK_CPU_AVX2 = 10,
     BSK_CPU_AVX512 = 20,
     BSK_CPU_AVX512BF16 = 30,
-    BSK_CPU_AMX = 40
+    BSK_CPU_AMX = 40,
+    BSK_CPU_NEON = 10,
+    BSK_CPU_NEONBF16 = 30
 };
 
 /* The queue that launches receive: the device's thread count, and nothing else to hold. */
 typedef struct bski_cpu_queue {
     int threads; /* at least 1: pass it to num_threads() of every parallel region */
 } bski_cpu_queue;
+
+static inline int queue_threads(const void *queue)
+{
+    return ((const bski_cpu_queue *)queue)->threads;
+}
+
+static inline bool is_float(bsk_dtype type)
+{
+    return type >= BSK_F64 && type <= BSK_BF16;
+}
 
 /* A kernel's functions are named after its entry: NAME_accept, NAME_prepare, NAME_launch, NAME_pack.
  * kernels.inc says which of them exist. */

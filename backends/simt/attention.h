@@ -7,13 +7,10 @@
  *     none                 attention_delta
  * The name of a kernel contains its variant, so that one program can hold them all. */
 #ifdef SIMT_T
-#undef LANES
 #ifdef WIDE
-#define LANES 1
-#define TM    8
-#else
-#define LANES 128
+#define TM 8
 #endif
+#define GROUP_LANES 128
 #include "lanes.h"
 #endif
 

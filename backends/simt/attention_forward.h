@@ -6,11 +6,6 @@
 #define FORWARD_COLS (TX * FORWARD_RN)
 #define SHARED_BY    (LANES == 1 ? 1 : LANES / TM)
 #define EACH_ROWS    (TM * SHARED_BY / LANES) /* rows of a lane: 1, or all in the wide form */
-
-/* Local memory that a tile's columns are described in. */
-typedef struct tile_cols {
-    const LOCAL_ARG i32 *time, *slot, *place;
-} tile_cols;
 #endif
 
 /* A row's state, in all of its lanes but for sum, which is a lane's part. */
@@ -27,7 +22,7 @@ DEVICE R FN(larger)(R a, R b)
  * sums so far have to be multiplied with. */
 DEVICE R FN(row_shares)(FN(running) * state, LOCAL_ARG R *row, LOCAL_ARG R *scratch,
                         const rules_arg *a, const rules_data *d, const rules_member *m, i32 h,
-                        i32 time, i32 i, const line_walk *w, const tile_cols *cols)
+                        i32 time, i32 i, const line_walk *w, const other_lines *cols)
 {
     const i32 part = LANE % SHARED_BY;
     R most = -INFINITY;
@@ -35,9 +30,7 @@ DEVICE R FN(row_shares)(FN(running) * state, LOCAL_ARG R *row, LOCAL_ARG R *scra
     for (i32 n = part; n < FORWARD_COLS; n += SHARED_BY) {
         const i32 key = cols->time[n];
         R score = -INFINITY;
-        if (time >= 0 && key >= 0 &&
-            (w->whole || (rules_visible(a, d, m, time, key) &&
-                          rules_bit(a, d, rules_mask(a, d, cols->slot[n]), i, cols->place[n]))))
+        if (FN(pair_seen)(w, a, d, m, time, key, cols->slot[n], i, cols->place[n]))
             score = NAME(rules_score)(a, d, m, h, time, key, row[n]);
         row[n] = score;
         most = FN(larger)(most, score);
@@ -68,24 +61,19 @@ DEVICE R FN(row_shares)(FN(running) * state, LOCAL_ARG R *row, LOCAL_ARG R *scra
 
 KERNEL_DENSE(FORMED(attention), LANES)
 (BUF(const T, q), BUF(const T, k), BUF(const T, v), BUF(u8, o), BUF(R, lse), RULES_BUFFERS,
- BUF(const i64, start), BUF(const i32, col), BUF(const i32, slot), const attention_arg a)
+ BUF(const i64, start), BUF(const i32, index), BUF(const i32, slots), const attention_arg a)
 {
-    LOCAL R stage[STAGE(FORWARD_RN)] ALIGNED;
-    LOCAL R share[TM * SHARE_PITCH(FORWARD_RN)] ALIGNED;
+    TILE_LOCALS(FORWARD_RN);
     LOCAL R scratch[LANES];
     LOCAL R row_factor[TM];
-    LOCAL i32 row_time[TM];
-    LOCAL i32 col_time[FORWARD_COLS];
-    LOCAL i32 col_slot[FORWARD_COLS];
-    LOCAL i32 col_place[FORWARD_COLS];
     OPEN(const T, q);
     OPEN(const T, k);
     OPEN(const T, v);
     OPEN(u8, o);
     OPEN(R, lse);
     OPEN(const i64, start);
-    OPEN(const i32, col);
-    OPEN(const i32, slot);
+    OPEN(const i32, index);
+    OPEN(const i32, slots);
     RULES_OPEN(data);
     const i32 ty = LANE / TX, tx = LANE % TX, pitch = SHARE_PITCH(FORWARD_RN);
     own_lines own;
@@ -99,13 +87,10 @@ KERNEL_DENSE(FORMED(attention), LANES)
     FN(lines_from)(&vs, v, &a.v, own.b, own.head / a.group, a.dv);
     const i64 list = own.head / a.rules.per_head * ((i64)a.tiles.grid + 1) + own.block;
     const i32 feature = own.part * WIDTH;
-    tile_cols cols;
+    const other_lines cols = {time, slot, place};
     line_walk w;
     FN(running) state[EACH_ROWS];
     R sum[RM][4 * FOURS];
-    cols.time = col_time;
-    cols.slot = col_slot;
-    cols.place = col_place;
     walk_from(&w, &own, start + list);
     for (i32 u = 0; u < EACH_ROWS; u++) {
         state[u].most = -INFINITY;
@@ -116,15 +101,15 @@ KERNEL_DENSE(FORMED(attention), LANES)
         SPREAD
     for (i32 c = 0; c < 4 * FOURS; c++)
         sum[i][c] = 0;
-    FN(own_times)(&own, &a.rules, &m, 0, row_time);
+    FN(own_times)(&own, &a.rules, &m, 0, own_time);
 
     for (;;) {
         R products[RM * FORWARD_RN];
         FN(walk_on)
-        (&w, &a.rules, &data, &m, &own, 0, col, slot, FORWARD_COLS, col_time, col_slot, col_place);
+        (&w, &a.rules, &data, &m, &own, 0, index, slots, FORWARD_COLS, &cols);
         if (w.count == 0)
             break;
-        FN(line_products)(products, FORWARD_RN, stage, &qs, row_time, &ks, col_time);
+        FN(line_products)(products, FORWARD_RN, stage, &qs, own_time, &ks, time);
         SPREAD
         for (i32 i = 0; i < RM; i++)
             SPREAD
@@ -136,7 +121,7 @@ KERNEL_DENSE(FORMED(attention), LANES)
             const i32 row = LANE / SHARED_BY + u;
             const R factor =
                 FN(row_shares)(&state[u], share + row * pitch, scratch, &a.rules, &data, &m,
-                               own.head, row_time[row], own.in_block + row, &w, &cols);
+                               own.head, own_time[row], own.in_block + row, &w, &cols);
             if (LANE % SHARED_BY == 0)
                 row_factor[row] = factor;
         }
@@ -148,13 +133,13 @@ KERNEL_DENSE(FORMED(attention), LANES)
             for (i32 c = 0; c < 4 * FOURS; c++)
                 sum[i][c] *= each;
         }
-        FN(share_product)(sum, share, pitch, stage, &vs, col_time, w.count, feature);
+        FN(share_product)(sum, share, pitch, stage, &vs, time, w.count, feature);
     }
 
     SYNC();
     for (i32 u = 0; u < EACH_ROWS; u++) {
         const i32 row = LANE / SHARED_BY + u;
-        const i32 time = rules_time(a.rules.rows, a.rules.interleave, own.first + row);
+        const i32 query = rules_time(a.rules.rows, a.rules.interleave, own.first + row);
         const i32 none = state[u].most == -INFINITY;
         R total = 0;
         scratch[LANE] = state[u].sum;
@@ -164,8 +149,8 @@ KERNEL_DENSE(FORMED(attention), LANES)
             for (i32 l = 0; l < SHARED_BY; l++)
                 total += scratch[LANE + l];
             row_factor[row] = none ? (R)0 : 1 / total;
-            if (lse && own.part == 0 && row < own.count && time < a.rules.q_time)
-                lse[(own.b * a.rules.heads + own.head) * a.rules.q_time + time] =
+            if (lse && own.part == 0 && row < own.count && query < a.rules.q_time)
+                lse[(own.b * a.rules.heads + own.head) * a.rules.q_time + query] =
                     none ? -INFINITY : state[u].most + MATH(log)(total);
         }
     }
@@ -173,9 +158,9 @@ KERNEL_DENSE(FORMED(attention), LANES)
     SPREAD
     for (i32 i = 0; i < RM; i++) {
         const i32 line = ty + i * TY;
-        const i32 time = rules_time(a.rules.rows, a.rules.interleave, own.first + line);
-        if (line < own.count && time < a.rules.q_time) {
-            const i64 at = heads_at(&a.o, own.b, own.head) + time * a.o.time;
+        const i32 query = rules_time(a.rules.rows, a.rules.interleave, own.first + line);
+        if (line < own.count && query < a.rules.q_time) {
+            const i64 at = heads_at(&a.o, own.b, own.head) + query * a.o.time;
             const R factor = row_factor[line];
             SPREAD
             for (i32 c = 0; c < 4 * FOURS; c++) {

@@ -26,14 +26,9 @@ KERNEL_DENSE(FORMED(attention_grad), LANES)
  BUF(u8, out), BUF(const R, lse), BUF(const R, delta), RULES_BUFFERS, BUF(const i64, start),
  BUF(const i32, index), BUF(const i32, slots), const attention_grad_arg a)
 {
-    LOCAL R stage[STAGE(GRAD_RN)] ALIGNED;
-    LOCAL R share[TM * SHARE_PITCH(GRAD_RN)] ALIGNED;
+    TILE_LOCALS(GRAD_RN);
     LOCAL R query_lse[GRAD_MOST];
     LOCAL R query_delta[GRAD_MOST];
-    LOCAL i32 own_time[TM];
-    LOCAL i32 time[GRAD_LINES];
-    LOCAL i32 slot[GRAD_LINES];
-    LOCAL i32 place[GRAD_LINES];
     OPEN(const T, x);
     OPEN(const T, y);
     OPEN(const T, x2);
@@ -47,6 +42,7 @@ KERNEL_DENSE(FORMED(attention_grad), LANES)
     OPEN(const i32, slots);
     RULES_OPEN(data);
     const i32 ty = LANE / TX, tx = LANE % TX, turned = a.tiles.turned;
+    const other_lines others = {time, slot, place};
     own_lines own;
     own_from(&own, &a.tiles, GROUP(0), TM);
     const rules_member m = rules_member_of(&a.rules, &data, own.b);
@@ -85,7 +81,7 @@ KERNEL_DENSE(FORMED(attention_grad), LANES)
         for (;;) {
             R products[RM * GRAD_RN], slopes[RM * GRAD_RN];
             FN(walk_on)
-            (&w, &a.rules, &data, &m, &own, turned, index, slots, GRAD_LINES, time, slot, place);
+            (&w, &a.rules, &data, &m, &own, turned, index, slots, GRAD_LINES, &others);
             if (w.count == 0)
                 break;
             if (turned) {
@@ -107,10 +103,8 @@ KERNEL_DENSE(FORMED(attention_grad), LANES)
                 const i32 col = turned ? own.in_block + line : place[n];
                 const R row_lse = query_lse[query];
                 R value = 0;
-                if (q_time >= 0 && key >= 0 && row_lse != -INFINITY &&
-                    (w.whole || (rules_visible(&a.rules, &data, &m, q_time, key) &&
-                                 rules_bit(&a.rules, &data, rules_mask(&a.rules, &data, slot[n]),
-                                           row, col)))) {
+                if (row_lse != -INFINITY &&
+                    FN(pair_seen)(&w, &a.rules, &data, &m, q_time, key, slot[n], row, col)) {
                     const R score =
                         NAME(rules_score)(&a.rules, &data, &m, h, q_time, key, products[at]);
                     const R p = NAME(fast_exp_above)(score, row_lse);

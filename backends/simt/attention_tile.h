@@ -41,11 +41,26 @@
     ((TM + TX * (rn)) * PITCH > CHUNK * WIDTH ? (TM + TX * (rn)) * PITCH : CHUNK * WIDTH)
 #define SHARE_PITCH(rn) (TX * (rn) + 4)
 
+/* Local memory of a kernel: a chunk of lines, the shares of a tile, and what its lines are. */
+#define TILE_LOCALS(rn)                                                                            \
+    LOCAL R stage[STAGE(rn)] ALIGNED;                                                              \
+    LOCAL R share[TM * SHARE_PITCH(rn)] ALIGNED;                                                   \
+    LOCAL i32 own_time[TM];                                                                        \
+    LOCAL i32 time[TX * (rn)];                                                                     \
+    LOCAL i32 slot[TX * (rn)];                                                                     \
+    LOCAL i32 place[TX * (rn)]
+
 /* Whether a tile is all visible, what of it is there, and where the walk stands. */
 typedef struct line_walk {
     i32 entry, last, off; /* off: into the block */
     i32 count, whole;
 } line_walk;
+
+/* Other lines: their times, or -1 where there is nothing to read, their slots, and their places in
+ * the blocks. */
+typedef struct other_lines {
+    LOCAL_ARG i32 *time, *slot, *place;
+} other_lines;
 
 /* A tile's own lines: the block, the first of them in it and in all, and how many there are. */
 typedef struct own_lines {
@@ -94,17 +109,6 @@ DEVICE void FN(lines_from)(FN(lines) * l, const GLOBAL T *p, const heads_arg *h,
     l->vector = h->vector;
 }
 
-DEVICE void FN(local_load4)(const LOCAL_ARG R *p, R *v)
-{
-#if SIMT_CODE == 1
-    UNROLL
-    for (i32 e = 0; e < 4; e++)
-        v[e] = p[e];
-#else
-    f32_load4_local(p, v);
-#endif
-}
-
 DEVICE void FN(local_run)(LOCAL_ARG R *p, const R *v)
 {
 #if SIMT_CODE == 1
@@ -113,14 +117,8 @@ DEVICE void FN(local_run)(LOCAL_ARG R *p, const R *v)
         p[e] = v[e];
 #else
     UNROLL
-    for (i32 e = 0; e < VEC; e += 4) {
-        u32x4 q;
-        q.x = F32_AS_U32(v[e]);
-        q.y = F32_AS_U32(v[e + 1]);
-        q.z = F32_AS_U32(v[e + 2]);
-        q.w = F32_AS_U32(v[e + 3]);
-        u32x4_store_local((LOCAL_ARG u32x4 *)(p + e), q);
-    }
+    for (i32 e = 0; e < VEC; e += 4)
+        NAME(local_store4)(p + e, v + e);
 #endif
 }
 
@@ -167,11 +165,11 @@ DEVICE void FN(line_products)(R *sum, i32 rn, LOCAL_ARG R *stage, const FN(lines
             R left[RM][4];
             SPREAD
             for (i32 i = 0; i < RM; i++)
-                FN(local_load4)(own + i * TY * PITCH + k, left[i]);
+                NAME(local_load4)(own + i * TY * PITCH + k, left[i]);
             SPREAD
             for (i32 j = 0; j < rn; j++) {
                 R right[4];
-                FN(local_load4)(other + j * TX * PITCH + k, right);
+                NAME(local_load4)(other + j * TX * PITCH + k, right);
                 SPREAD
                 for (i32 e = 0; e < 4; e++)
                     SPREAD
@@ -200,14 +198,14 @@ DEVICE void FN(share_product)(R (*sum)[4 * FOURS], const LOCAL_ARG R *share, i32
             R w[RM][4];
             SPREAD
             for (i32 i = 0; i < RM; i++)
-                FN(local_load4)(own + i * TY * pitch + n + k, w[i]);
+                NAME(local_load4)(own + i * TY * pitch + n + k, w[i]);
             SPREAD
             for (i32 c = 0; c < FOURS; c++)
                 if (c * 4 * TX < used) {
                     SPREAD
                     for (i32 u = 0; u < 4; u++) {
                         R v[4];
-                        FN(local_load4)(stage + (k + u) * WIDTH + (c * TX + LANE % TX) * 4, v);
+                        NAME(local_load4)(stage + (k + u) * WIDTH + (c * TX + LANE % TX) * 4, v);
                         SPREAD
                         for (i32 e = 0; e < 4; e++)
                             SPREAD
@@ -219,12 +217,11 @@ DEVICE void FN(share_product)(R (*sum)[4 * FOURS], const LOCAL_ARG R *share, i32
     }
 }
 
-/* Gathers the next `most` other lines of which something is visible: their times, or -1 where there
- * is nothing to read, their slots and their places in the blocks. */
+/* Gathers the next `most` other lines of which something is visible. */
 DEVICE void FN(walk_on)(line_walk *w, const rules_arg *a, const rules_data *d,
                         const rules_member *m, const own_lines *own, i32 turned,
                         const GLOBAL i32 *index, const GLOBAL i32 *slots, i32 most,
-                        LOCAL_ARG i32 *time, LOCAL_ARG i32 *slot, LOCAL_ARG i32 *place)
+                        const other_lines *o)
 {
     const i32 side = turned ? a->block_rows : a->block_cols;
     const i32 lines = turned ? a->rows : a->cols, there = turned ? m->queries : m->keys;
@@ -241,9 +238,9 @@ DEVICE void FN(walk_on)(line_walk *w, const rules_arg *a, const rules_data *d,
             for (i32 n = LANE; n < w->count + take; n += LANES)
                 if (n >= w->count) {
                     const i32 t = rules_time(lines, a->interleave, line + n - w->count);
-                    time[n] = t < there ? t : -1;
-                    slot[n] = number;
-                    place[n] = w->off + n - w->count;
+                    o->time[n] = t < there ? t : -1;
+                    o->slot[n] = number;
+                    o->place[n] = w->off + n - w->count;
                 }
             w->count += take;
             w->whole &= kind == RULES_FULL;
@@ -253,10 +250,19 @@ DEVICE void FN(walk_on)(line_walk *w, const rules_arg *a, const rules_data *d,
     }
     for (i32 n = LANE; n < most; n += LANES)
         if (n >= w->count) {
-            time[n] = -1;
-            slot[n] = 0;
-            place[n] = 0;
+            o->time[n] = -1;
+            o->slot[n] = 0;
+            o->place[n] = 0;
         }
+}
+
+/* Whether a query sees a key, at (row, col) of the block of a slot. */
+DEVICE i32 FN(pair_seen)(const line_walk *w, const rules_arg *a, const rules_data *d,
+                         const rules_member *m, i32 query, i32 key, i32 slot, i32 row, i32 col)
+{
+    return query >= 0 && key >= 0 &&
+           (w->whole || (rules_visible(a, d, m, query, key) &&
+                         rules_bit(a, d, rules_mask(a, d, slot), row, col)));
 }
 
 /* The times of the tile's own lines; -1 where there is nothing to read. */

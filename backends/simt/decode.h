@@ -2,12 +2,6 @@
  * SIMT_T for the structs of scalars. A group meets one query of one head with one part of its list;
  * the parts are joined in their order. */
 #ifdef SIMT_T
-#undef LANES
-#ifdef WIDE
-#define LANES 1
-#else
-#define LANES 256
-#endif
 #include "lanes.h"
 #endif
 

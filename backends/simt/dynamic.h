@@ -15,16 +15,17 @@ typedef struct list_arg {
 #endif
 
 #ifdef SIMT_T
-#undef LANES
-#ifdef WIDE
-#define LANES 1
-#else
-#define LANES 256
-#endif
 #include "lanes.h"
+
+#include "rows.h"
+
+#include "rank.h"
 
 #ifndef BSKI_SIMT_DYNAMIC_ONCE
 #define BSKI_SIMT_DYNAMIC_ONCE
+
+/* Numbers that are summed in local memory by each lane. */
+#define LIST_WAYS (LANES < 16 ? 1 : 16)
 
 DEVICE i64 list_row(const list_arg *a, i64 row)
 {
@@ -36,21 +37,46 @@ DEVICE i64 list_row(const list_arg *a, i64 row)
     return at;
 }
 
-/* Appends the columns of the lanes that keep theirs; returns how many there are then. */
-DEVICE i64 list_append(const list_arg *a, LOCAL_ARG i32 *flags, GLOBAL i32 *index, i64 kept,
-                       i64 column, i32 keep)
+/* The sum of all lanes' numbers, through room for 2 * LANES of them. */
+DEVICE i32 list_total(LOCAL_ARG i32 *room, i32 mine)
 {
-    i64 to = kept;
-    flags[LANE] = keep;
-    SYNC();
-    for (i32 l = 0; l < LANES; l++) {
-        to += l < LANE ? flags[l] : 0;
-        kept += flags[l];
+#if LANES > 1
+    const i32 left = LANES / LIST_WAYS;
+    room[LANE] = mine;
+    BARRIER();
+    if (LANE < left) {
+        for (i32 way = 1; way < LIST_WAYS; way++)
+            mine += room[LANE + way * left];
+        room[LANES + LANE] = mine;
     }
-    if (keep && to < a->capacity)
-        index[to] = (i32)column;
-    SYNC();
-    return kept;
+    BARRIER();
+    mine = 0;
+    for (i32 l = 0; l < left; l++)
+        mine += room[LANES + l];
+#endif
+    return mine;
+}
+
+/* The sum of the numbers of the lanes before this one, and of all. */
+DEVICE i32 list_before(LOCAL_ARG i32 *room, i32 mine, i32 *total)
+{
+    i32 sum = mine;
+#if LANES > 1
+    i32 side = 0;
+    BARRIER();
+    for (i32 reach = 1; reach < LANES; reach *= 2, side = LANES - side) {
+        room[side + LANE] = sum;
+        BARRIER();
+        sum += LANE >= reach ? room[side + LANE - reach] : 0;
+    }
+    room[side + LANE] = sum;
+    BARRIER();
+    *total = room[side + LANES - 1];
+    BARRIER();
+#else
+    *total = sum;
+#endif
+    return sum - mine;
 }
 
 DEVICE void list_close(const list_arg *a, GLOBAL i32 *index, GLOBAL i32 *count, i64 kept)
@@ -63,41 +89,98 @@ DEVICE void list_close(const list_arg *a, GLOBAL i32 *index, GLOBAL i32 *count, 
 
 #endif
 
-/* Whether x comes before y: larger first, NaN largest, of equal ones the first. */
-DEVICE i32 NAME(list_before)(R x, i64 x_at, R y, i64 y_at)
+/* Keys of the blocks between the first and the last ones, 0 for a score of -infinity. Up to
+ * LIST_KEYS of them are held in local memory, longer rows are read each time. */
+#undef LIST_KEYS
+#define LIST_KEYS (16384 / (KEY_BITS / 8))
+
+typedef struct NAME(list_keys) {
+    const GLOBAL T *scores;
+    LOCAL_ARG KEY *held;
+    i64 at, along, first, count;
+} NAME(list_keys);
+
+DEVICE KEY NAME(list_key)(const NAME(list_keys) * l, i64 i)
 {
-    const i32 larger = x > y || (x != x && y == y), smaller = y > x || (y != y && x == x);
-    return larger || (!smaller && x_at < y_at);
+    const R v = LD(l->scores, l->at + (l->first + i) * l->along);
+    return v == LOWEST ? 0 : NAME(rank_key)(v);
+}
+
+/* The same, once they are held. */
+DEVICE KEY NAME(list_own)(const NAME(list_keys) * l, i64 i)
+{
+    return l->count > LIST_KEYS ? NAME(list_key)(l, i) : l->held[i];
+}
+
+/* How many are not below `low`. */
+DEVICE i64 NAME(list_count)(const NAME(list_keys) * l, LOCAL_ARG i32 *room, KEY low)
+{
+    i32 count = 0;
+    for (i64 i = LANE; i < l->count; i += LANES)
+        count += NAME(list_own)(l, i) >= low;
+    return list_total(room, count);
+}
+
+/* The key of number `wanted` from above, or any that as many are not below; 0 where there are
+ * fewer. *equal: how many of those with that key count, the first ones. */
+DEVICE KEY NAME(list_cut)(const NAME(list_keys) * l, LOCAL_ARG i32 *room, i64 wanted, i64 *equal)
+{
+    KEY cut = wanted > 0 ? 0 : ~(KEY)0;
+    for (i32 bit = KEY_BITS - 1; bit >= 0 && wanted > 0; bit--) {
+        const KEY next = cut | (KEY)1 << bit;
+        const i64 count = NAME(list_count)(l, room, next);
+        if (count >= wanted)
+            cut = next;
+        if (count == wanted)
+            break;
+    }
+    *equal = wanted;
+    if (wanted > 0 && cut != ~(KEY)0)
+        *equal -= NAME(list_count)(l, room, cut + 1);
+    return cut;
 }
 
 KERNEL(layout_topk, LANES)
 (BUF(const T, scores), BUF(i32, index), BUF(i32, count), BUF(const i32, limit), const list_arg a)
 {
-    LOCAL i32 flags[LANES];
+    LOCAL i32 room[2 * LANES];
+    LOCAL KEY held[LIST_KEYS];
     OPEN(const T, scores);
     OPEN(i32, index);
     OPEN(i32, count);
     OPEN(const i32, limit);
     for (i64 row = GROUP(0); row < a.rows; row += GROUPS(0)) {
-        const i64 wanted = limit ? limit[row] : a.columns, at = list_row(&a, row);
+        const i64 wanted = limit ? limit[row] : a.columns;
         const i64 end = wanted < 0 ? 0 : wanted < a.columns ? wanted : a.columns;
         const i64 first = a.first < end ? a.first : end;
         const i64 last = end - a.last > first ? end - a.last : first;
-        i64 kept = 0;
+        NAME(list_keys) keys;
+        i64 kept = 0, equal;
+        keys.scores = scores;
+        keys.held = held;
+        keys.at = list_row(&a, row);
+        keys.along = a.along;
+        keys.first = first;
+        keys.count = last - first;
+        for (i64 i = LANE; i < keys.count && keys.count <= LIST_KEYS; i += LANES)
+            held[i] = NAME(list_key)(&keys, i);
+        SYNC();
+        const KEY cut = NAME(list_cut)(&keys, room, a.k - first - (end - last), &equal);
         for (i64 base = 0; base < end; base += LANES) {
             const i64 column = base + LANE;
-            i32 keep = column < end;
-            if (column >= first && column < last) {
-                const R own = LD(scores, at + column * a.along);
-                i64 before = first + end - last;
-                keep = own != -(R)INFINITY;
-                for (i64 other = first; other < last && keep; other++) {
-                    const R x = LD(scores, at + other * a.along);
-                    before += x != -(R)INFINITY && NAME(list_before)(x, other, own, column);
-                    keep = before < a.k;
-                }
-            }
-            kept = list_append(&a, flags, index + row * a.capacity, kept, column, keep);
+            const i32 listed = column >= first && column < last;
+            const KEY key = listed ? NAME(list_own)(&keys, column - first) : 0;
+            const i32 above = column < end && (!listed || key > cut);
+            const i32 same = listed && key == cut && key != 0;
+            i32 total;
+            const i32 before = list_before(room, above << 16 | same, &total);
+            const i64 ties = (before & 0xffff) < equal ? before & 0xffff : equal;
+            const i64 to = kept + (before >> 16) + ties;
+            if ((above || (same && ties < equal)) && to < a.capacity)
+                index[row * a.capacity + to] = (i32)column;
+            const i64 taken = (total & 0xffff) < equal ? total & 0xffff : equal;
+            kept += (total >> 16) + taken;
+            equal -= taken;
         }
         list_close(&a, index + row * a.capacity, count + row, kept);
     }
@@ -107,7 +190,7 @@ KERNEL(layout_topk, LANES)
 KERNEL(layout_mask, LANES)
 (BUF(const u8, mask), BUF(i32, index), BUF(i32, count), const list_arg a)
 {
-    LOCAL i32 flags[LANES];
+    LOCAL i32 room[2 * LANES];
     OPEN(const u8, mask);
     OPEN(i32, index);
     OPEN(i32, count);
@@ -117,7 +200,11 @@ KERNEL(layout_mask, LANES)
         for (i64 base = 0; base < a.columns; base += LANES) {
             const i64 column = base + LANE;
             const i32 keep = column < a.columns && mask[at + column * a.along] != 0;
-            kept = list_append(&a, flags, index + row * a.capacity, kept, column, keep);
+            i32 total;
+            const i64 to = kept + list_before(room, keep, &total);
+            if (keep && to < a.capacity)
+                index[row * a.capacity + to] = (i32)column;
+            kept += total;
         }
         list_close(&a, index + row * a.capacity, count + row, kept);
     }

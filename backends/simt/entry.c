@@ -109,6 +109,17 @@ i64 bski_simt_groups_most(const simt_device *d, i64 most, i64 resident)
     return most < units * resident ? most : units * resident;
 }
 
+simt_shares bski_simt_shares(const simt_device *d, i64 length, i64 at_once, i64 across,
+                             i64 resident)
+{
+    const i64 most = bski_ceil_div(length, 4 * at_once);
+    const i64 wanted =
+        bski_ceil_div(bski_simt_groups_most(d, INT32_MAX, resident), across > 0 ? across : 1);
+    const i64 shares = most < wanted ? most : wanted;
+    const i64 share = bski_ceil_div(length, shares > 0 ? shares : 1);
+    return (simt_shares){.share = share, .shares = share > 0 ? bski_ceil_div(length, share) : 0};
+}
+
 i64 bski_simt_num(bsk_dtype type, double v)
 {
     i64 bits;

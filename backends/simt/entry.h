@@ -85,12 +85,6 @@ bsk_status bski_simt_run(const simt_run *run);
                                     .scalars = &(arg),                                             \
                                     .scalar_bytes = sizeof(arg),                                   \
                                     BUFFERS(__VA_ARGS__)})
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        bsk_status try_status = (call);                                                            \
-        if (try_status != BSK_OK)                                                                  \
-            return try_status;                                                                     \
-    } while (0)
 
 static inline const simt_state *state_of(const bsk_prepared *prepared)
 {
@@ -139,6 +133,31 @@ static inline i64 simt_vec(const simt_device *d, bsk_dtype type)
 i64 bski_simt_groups(const simt_device *d, i64 items);
 /* At most most groups, of which `resident` run on a compute unit. */
 i64 bski_simt_groups_most(const simt_device *d, i64 most, i64 resident);
+
+/* How a sum of `length` terms is shared out among groups, of which there are `across` without that:
+ * enough for `resident` on each compute unit, with a few steps of at_once terms each. Fixed by the
+ * plan, so that the bits are. */
+typedef struct simt_shares {
+    i64 share, shares; /* terms of a share */
+} simt_shares;
+
+simt_shares bski_simt_shares(const simt_device *d, i64 length, i64 at_once, i64 across,
+                             i64 resident);
+
+/* Groups that add up the shares of `count` elements: SHARE_COLS of lanes.h to a group. */
+static inline i64 simt_finish_groups(const simt_device *d, i64 count)
+{
+    return bski_simt_groups_most(d, bski_ceil_div(count, d->wide ? 1 : 32), 16);
+}
+
+/* Lanes next to each other for `runs` runs of a row, `most` of them at most. */
+static inline i32 simt_lanes_across(const simt_device *d, i64 runs, i32 most)
+{
+    i32 lanes = 1;
+    while (!d->wide && lanes < runs && lanes < most)
+        lanes *= 2;
+    return lanes;
+}
 
 /* A scalar argument: the bits of a number of the type that kernels for `type` compute in. */
 i64 bski_simt_num(bsk_dtype type, double v);

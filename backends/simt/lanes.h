@@ -1,9 +1,19 @@
 /* How the kernels of memory-bound ops share work: lanes that handle VEC neighbours at a time, walks
  * over matrices, access through types known at run time, sums by trees of a fixed shape.
  *
- * The including file sets LANES, the size of a group. The form for CPUs behind OpenCL has
- * LANES = 1: groups then walk over contiguous ranges in plain loops, which the compiler turns into
- * vectors. One translation unit holds either that form or others. */
+ * LANES is the size of a group: GROUP_LANES, which the including file may set. The form for CPUs
+ * behind OpenCL has LANES = 1: groups then walk over contiguous ranges in plain loops, which the
+ * compiler turns into vectors. One translation unit holds either that form or others. */
+#ifndef GROUP_LANES
+#define GROUP_LANES 256
+#endif
+#undef LANES
+#ifdef WIDE
+#define LANES 1
+#else
+#define LANES GROUP_LANES
+#endif
+
 #undef SYNC
 #undef GLOBAL_SYNC
 #if LANES == 1
@@ -17,6 +27,9 @@
 /* --- once ----------------------------------------------------------------------------------- */
 #ifndef BSKI_SIMT_LANES_H
 #define BSKI_SIMT_LANES_H
+
+#define LOWEST     (-(R)INFINITY)
+#define SHARE_COLS (LANES == 1 ? 1 : 32) /* elements whose shares a group adds up */
 
 /* A lane's walk over the runs of VEC elements of a matrix, row by row; the last run of a row may be
  * shorter. Steps are divided into rows and runs once, at the start. */
@@ -169,6 +182,34 @@ DEVICE R NAME(fast_exp_above)(R x, R shift)
     return MATH(exp)(x - shift);
 #else
     return FAST_EXP2((x - shift) * exp_scale);
+#endif
+}
+
+/* Four aligned neighbours in local memory. */
+DEVICE void NAME(local_load4)(const LOCAL_ARG R *p, R *v)
+{
+#if SIMT_CODE == 1
+    UNROLL
+    for (i32 e = 0; e < 4; e++)
+        v[e] = p[e];
+#else
+    f32_load4_local(p, v);
+#endif
+}
+
+DEVICE void NAME(local_store4)(LOCAL_ARG R *p, const R *v)
+{
+#if SIMT_CODE == 1
+    UNROLL
+    for (i32 e = 0; e < 4; e++)
+        p[e] = v[e];
+#else
+    u32x4 q;
+    q.x = F32_AS_U32(v[0]);
+    q.y = F32_AS_U32(v[1]);
+    q.z = F32_AS_U32(v[2]);
+    q.w = F32_AS_U32(v[3]);
+    u32x4_store_local((LOCAL_ARG u32x4 *)p, q);
 #endif
 }
 
@@ -403,6 +444,50 @@ DEVICE R NAME(tree_max)(LOCAL_ARG R *scratch, i32 lane, i32 lanes, R v)
     BARRIER();
 #endif
     return v;
+}
+
+/* Joins runs of the lanes that are `lanes` apart, in a fixed order; all of them get the sums. */
+DEVICE void NAME(column_join)(LOCAL_ARG R *scratch, i32 lanes, R *v)
+{
+#if LANES > 1
+    const i32 part = LANE / lanes;
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        scratch[e * LANES + LANE] = v[e];
+    BARRIER();
+    for (i32 reach = LANES / lanes / 2; reach > 0; reach /= 2) {
+        if (part < reach) {
+            UNROLL
+            for (i32 e = 0; e < VEC; e++)
+                scratch[e * LANES + LANE] += scratch[e * LANES + LANE + reach * lanes];
+        }
+        BARRIER();
+    }
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        v[e] = scratch[e * LANES + LANE % lanes];
+    BARRIER();
+#endif
+}
+
+/* The sum of element i of `shares` arrays of `count` numbers; LANES / cols lanes take it, cols
+ * apart, and the first of them gets it. The whole group calls it. */
+DEVICE R NAME(shares_sum)(LOCAL_ARG R *scratch, i32 cols, const GLOBAL R *partial, i64 shares,
+                          i64 count, i64 i)
+{
+    const i32 parts = LANES / cols, part = LANE / cols;
+    R sum = 0;
+    for (i64 s = part; i < count && s < shares; s += 4 * parts) {
+        UNROLL
+        for (i32 u = 0; u < 4; u++)
+            sum += s + u * parts < shares ? partial[(s + u * parts) * count + i] : (R)0;
+    }
+    scratch[LANE] = sum;
+    SYNC();
+    for (i32 other = 1; part == 0 && other < parts; other++)
+        sum += scratch[other * cols + LANE];
+    SYNC();
+    return sum;
 }
 
 #endif

@@ -11,6 +11,14 @@
 
 #include <bsk/backend.h>
 
+/* Returns from the calling function what is not BSK_OK. */
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        bsk_status try_status = (call);                                                            \
+        if (try_status)                                                                            \
+            return try_status;                                                                     \
+    } while (0)
+
 typedef struct simt_device simt_device;
 
 /* A queue of a simt device. */

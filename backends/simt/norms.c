@@ -30,10 +30,7 @@ static i32 lanes_for(const simt_device *d, i64 runs, i64 held)
  * takes. */
 static i32 lanes_across(const simt_device *d, i64 runs)
 {
-    i32 lanes = 1;
-    while (!d->wide && lanes < runs && lanes < 8)
-        lanes *= 2;
-    return lanes;
+    return simt_lanes_across(d, runs, 8);
 }
 
 /* Many groups, since rows cost the same and the device keeps itself busy. */
@@ -44,11 +41,12 @@ static i64 row_groups(const simt_device *d, i64 items)
 
 /* --- sums by feature --- */
 
-/* How the sums are shared out. Fixed by the plan, so that the bits are. */
+/* How the sums are shared out. */
 typedef struct sums_plan {
     bool by_cols; /* lanes are along the features */
     i32 lanes;
-    i64 features, outer, inner, across, share, shares;
+    i64 features, outer, inner, across;
+    simt_shares cut;
 } sums_plan;
 
 static sums_plan sums_of(const simt_device *d, bsk_dtype type, bool by_cols, i64 features,
@@ -59,14 +57,7 @@ static sums_plan sums_of(const simt_device *d, bsk_dtype type, bool by_cols, i64
     sums_plan s = {.by_cols = by_cols, .features = features, .outer = outer, .inner = inner};
     s.lanes = by_cols ? lanes_across(d, simt_runs(features, vec)) : simt_lanes(d);
     s.across = by_cols ? bski_ceil_div(simt_runs(features, vec), s.lanes) : features;
-    /* enough groups for the device, each with a few steps for every lane */
-    const i64 at_once = by_cols ? simt_lanes(d) / s.lanes : simt_lanes(d);
-    const i64 most = bski_ceil_div(length, 4 * at_once);
-    const i64 wanted =
-        bski_ceil_div(bski_simt_groups_most(d, INT32_MAX, 16), s.across > 0 ? s.across : 1);
-    const i64 shares = most < wanted ? most : wanted;
-    s.share = bski_ceil_div(length, shares > 0 ? shares : 1);
-    s.shares = s.share > 0 ? bski_ceil_div(length, s.share) : 0;
+    s.cut = bski_simt_shares(d, length, simt_lanes(d) / (by_cols ? s.lanes : 1), s.across, 16);
     return s;
 }
 
@@ -76,7 +67,7 @@ static norm_sums_arg sums_arg(const sums_plan *s)
                            .outer = s->outer,
                            .inner = s->inner,
                            .segment = 1,
-                           .share = s->share,
+                           .share = s->cut.share,
                            .lanes = s->lanes};
 }
 
@@ -93,9 +84,8 @@ static bsk_status sums_finish(const bsk_prepared *prepared, void *queue, i64 fea
                                  .shares = shares,
                                  .alpha = simt_num(prepared, alpha),
                                  .beta = simt_num(prepared, beta)};
-    const i64 groups = bski_ceil_div(features, d->wide ? 1 : FINISH_COLS);
-    return LAUNCH(FINISH, bski_simt_groups_most(d, groups, 16), second.kind == BSK_MEM_NULL ? 1 : 2,
-                  arg, partial, first, second);
+    return LAUNCH(FINISH, simt_finish_groups(d, features), second.kind == BSK_MEM_NULL ? 1 : 2, arg,
+                  partial, first, second);
 }
 
 /* --- layer_norm --- */
@@ -180,7 +170,7 @@ typedef struct layer_plan {
     int feature, inner;
     i64 rows, features, count;
     i32 lanes, parts; /* the packed form's */
-    i64 share, shares;
+    simt_shares cut;
     bool fits;
     sums_plan sums;
     size_t bytes;
@@ -200,21 +190,18 @@ static bool layer_of(const simt_device *d, const bsk_layer_norm_grad_params *p, 
     /* segments are an axis of the packed form's grid, of which devices take that many groups */
     l->fits = l->inner == l->feature && p->segments <= UINT16_MAX &&
               segments_fit(d, type, l->count, held);
-    /* all groups at once, each with a few rows for every lane */
-    const i64 most = bski_ceil_div(l->rows, (i64)4 * l->parts);
-    const i64 wanted = bski_ceil_div(bski_simt_groups_most(d, INT32_MAX, 2), p->segments);
-    const i64 shares = most < wanted ? most : wanted;
-    l->share = bski_ceil_div(bski_ceil_div(l->rows, shares > 0 ? shares : 1), l->parts) * l->parts;
-    l->shares = l->share > 0 ? bski_ceil_div(l->rows, l->share) : 0;
+    /* in steps of all parts, and all groups at once */
+    l->cut = bski_simt_shares(d, bski_ceil_div(l->rows, l->parts), 1, p->segments, 2);
+    l->cut.share *= l->parts;
     const bool by_cols = l->inner == l->feature;
     l->sums = sums_of(d, type, by_cols, l->features, by_cols ? l->rows : 1, by_cols ? 1 : l->rows);
     if (p->dgain.dtype == BSK_NONE && p->dbias.dtype == BSK_NONE)
         return true;
-    const i64 packed = l->fits ? l->shares * l->parts : 0;
+    const i64 packed = l->fits ? l->cut.shares * l->parts : 0;
     size_t at;
     i64 planes;
-    return bski_mul_i64(2 * (packed > l->sums.shares ? packed : l->sums.shares), l->features,
-                        &planes) &&
+    return bski_mul_i64(2 * (packed > l->sums.cut.shares ? packed : l->sums.cut.shares),
+                        l->features, &planes) &&
            bski_simt_space(&l->bytes, planes, simt_num_size(type), &at);
 }
 
@@ -261,7 +248,7 @@ static bsk_status layer_sums(const bsk_prepared *prepared, void *queue, const la
     sums.x_type = arg->x_type;
     sums.dy_vector = arg->dy_vector;
     sums.x_vector = arg->x_vector;
-    return LAUNCH(s->by_cols ? SUMS_COLS : SUMS_ROWS, s->across, s->shares, sums, a->dy, a->x,
+    return LAUNCH(s->by_cols ? SUMS_COLS : SUMS_ROWS, s->across, s->cut.shares, sums, a->dy, a->x,
                   mem_of(&p->mean, a->mean), a->rstd, mem_of(&p->gain, a->gain),
                   mem_of(&p->bias, a->bias), a->workspace);
 }
@@ -298,7 +285,7 @@ SIMT_LAUNCH(layer_norm_grad)
         .x_col = p->x.strides[f],
         .dx_row = p->dx.strides[n],
         .dx_col = p->dx.strides[f],
-        .share = l.share,
+        .share = l.cut.share,
         .inverse = inverse_of(prepared, l.count),
         .rms = p->rms,
         .relu = p->relu,
@@ -313,13 +300,13 @@ SIMT_LAUNCH(layer_norm_grad)
     };
     if (l.fits && arg.dy_vector && arg.x_vector && arg.dx_vector && arg.vector &&
         p->x.dtype == type && (p->dx.dtype == type || p->dx.dtype == BSK_NONE)) {
-        TRY(LAUNCH(p->relu ? SLOPE_RELU_PACKED : SLOPE_PACKED, l.shares, p->segments, arg, a->dy,
-                   a->x, mean, a->rstd, gain, bias, dx, sums ? a->workspace : mem_none()));
-        return sums ? layer_finish(prepared, queue, &l, l.shares * l.parts, a) : BSK_OK;
+        TRY(LAUNCH(p->relu ? SLOPE_RELU_PACKED : SLOPE_PACKED, l.cut.shares, p->segments, arg,
+                   a->dy, a->x, mean, a->rstd, gain, bias, dx, sums ? a->workspace : mem_none()));
+        return sums ? layer_finish(prepared, queue, &l, l.cut.shares * l.parts, a) : BSK_OK;
     }
     if (sums) {
         TRY(layer_sums(prepared, queue, &l, &arg, a));
-        TRY(layer_finish(prepared, queue, &l, l.sums.shares, a));
+        TRY(layer_finish(prepared, queue, &l, l.sums.cut.shares, a));
     }
     if (p->dx.dtype == BSK_NONE)
         return BSK_OK;
@@ -405,7 +392,7 @@ SIMT_PREPARE(batch_norm)
     const sums_plan s = channel_sums(device, &p->x);
     i64 count;
     size_t at;
-    if (!bski_mul_i64(s.shares, s.features, &count) ||
+    if (!bski_mul_i64(s.cut.shares, s.features, &count) ||
         !bski_simt_space(&prepared->workspace_bytes, count, simt_num_size(p->x.dtype), &at))
         return BSK_E_NOMEM;
     return bski_simt_prepare(device, prepared, &need);
@@ -425,9 +412,10 @@ SIMT_LAUNCH(batch_norm)
     sums.dy_vector = bski_simt_vector(d, p->x.dtype, &p->x, a->x, s.by_cols ? 1 : 2);
     for (int pass = 0; pass < 2; pass++) {
         sums.what = pass ? SUM_SQUARES : SUM_PLAIN;
-        TRY(LAUNCH(s.by_cols ? SUMS_COLS : SUMS_ROWS, s.across, s.shares, sums, a->x, mem_none(),
-                   pass ? a->mean : mem_none(), mem_none(), mem_none(), mem_none(), a->workspace));
-        TRY(sums_finish(prepared, queue, s.features, s.shares, count > 0 ? 1 / count : 0, 0,
+        TRY(LAUNCH(s.by_cols ? SUMS_COLS : SUMS_ROWS, s.across, s.cut.shares, sums, a->x,
+                   mem_none(), pass ? a->mean : mem_none(), mem_none(), mem_none(), mem_none(),
+                   a->workspace));
+        TRY(sums_finish(prepared, queue, s.features, s.cut.shares, count > 0 ? 1 / count : 0, 0,
                         a->workspace, pass ? a->var : a->mean, mem_none()));
     }
     return batch_apply(prepared, queue, OWN, p, a);
@@ -478,7 +466,7 @@ static bool batch_plan_of(const simt_device *d, const bsk_batch_norm_grad_params
     const size_t size = simt_num_size(p->dy.dtype);
     i64 count;
     *b = (batch_plan){.sums = channel_sums(d, &p->dy)};
-    return bski_mul_i64(2 * b->sums.shares, b->sums.features, &count) &&
+    return bski_mul_i64(2 * b->sums.cut.shares, b->sums.features, &count) &&
            bski_simt_space(&b->bytes, count, size, &b->partial) &&
            bski_simt_space(&b->bytes, 2 * b->sums.features, size, &b->total);
 }
@@ -513,7 +501,7 @@ static bsk_status batch_sums(const bsk_prepared *prepared, void *queue, const ba
     sums.x_type = (i32)p->x.dtype;
     sums.dy_vector = bski_simt_vector(d, p->dy.dtype, &p->dy, a->dy, inner);
     sums.x_vector = bski_simt_vector(d, p->dy.dtype, &p->x, a->x, inner);
-    return LAUNCH(s->by_cols ? SUMS_COLS : SUMS_ROWS, s->across, s->shares, sums, a->dy, a->x,
+    return LAUNCH(s->by_cols ? SUMS_COLS : SUMS_ROWS, s->across, s->cut.shares, sums, a->dy, a->x,
                   a->mean, a->var, mem_none(), mem_none(), partial);
 }
 
@@ -534,10 +522,10 @@ SIMT_LAUNCH(batch_norm_grad)
     if (outputs || moves)
         TRY(batch_sums(prepared, queue, &b, a));
     if (outputs)
-        TRY(sums_finish(prepared, queue, s->features, s->shares, a->alpha, a->beta, partial,
+        TRY(sums_finish(prepared, queue, s->features, s->cut.shares, a->alpha, a->beta, partial,
                         mem_of(&p->dgain, a->dgain), mem_of(&p->dbias, a->dbias)));
     if (moves)
-        TRY(sums_finish(prepared, queue, s->features, s->shares, 1, 0, partial, total,
+        TRY(sums_finish(prepared, queue, s->features, s->cut.shares, 1, 0, partial, total,
                         bsk_mem_at(total, second)));
     if (p->dx.dtype == BSK_NONE)
         return BSK_OK;

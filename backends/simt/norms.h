@@ -45,8 +45,6 @@ typedef struct norm_finish_arg {
     i64 alpha, beta; /* NUM */
 } norm_finish_arg;
 
-enum { FINISH_COLS = 32 };
-
 /* Batch norm element by element: rows [outer, middle] of `cols` elements; channels are the columns
  * or the middle dimension. */
 typedef struct batch_norm_arg {
@@ -59,12 +57,6 @@ typedef struct batch_norm_arg {
 #endif
 
 #ifdef SIMT_T
-#undef LANES
-#ifdef WIDE
-#define LANES 1
-#else
-#define LANES 256
-#endif
 #include "lanes.h"
 
 #include "rows.h"

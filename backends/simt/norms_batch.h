@@ -84,9 +84,9 @@ KERNEL(norm_sums_cols, LANES)
                 NAME(norm_add)(&a, v[e], xv[e], m[e], r[e], g[e], b[e], sum + e, other + e);
             }
     }
-    NAME(norm_join)(scratch, a.lanes, sum);
+    NAME(column_join)(scratch, a.lanes, sum);
     if (a.what >= SUM_BATCH)
-        NAME(norm_join)(scratch, a.lanes, other);
+        NAME(column_join)(scratch, a.lanes, other);
     UNROLL
     for (i32 e = 0; e < VEC; e++)
         if (part == 0 && e < count) {
@@ -151,7 +151,7 @@ KERNEL(norm_sums_rows, LANES)
 }
 
 /* Sums of the shares: those of dy * h (or the only ones) to `first`, those of dy to `second`. A
- * group sums FINISH_COLS features, LANES / FINISH_COLS shares at a time. */
+ * group sums SHARE_COLS features. */
 KERNEL(norm_finish, LANES)
 (BUF(const R, partial), BUF(R, first), BUF(R, second), const norm_finish_arg a)
 {
@@ -160,27 +160,14 @@ KERNEL(norm_finish, LANES)
     OPEN(R, first);
     OPEN(R, second);
     const R alpha = NUM(a.alpha), beta = NUM(a.beta);
-    const i32 cols = LANES < FINISH_COLS ? 1 : FINISH_COLS;
-    const i32 parts = LANES / cols, part = LANE / cols;
     GLOBAL R *const out = GROUP(1) ? second : first;
     const GLOBAL R *const in = partial + GROUP(1) * a.shares * a.features;
-    for (i64 from = GROUP(0) * cols; out && from < a.features; from += GROUPS(0) * cols) {
-        const i64 f = from + LANE % cols;
-        R sum = 0;
-        for (i64 share = part; f < a.features && share < a.shares; share += 4 * parts) {
-            UNROLL
-            for (i32 u = 0; u < 4; u++)
-                sum +=
-                    share + u * parts < a.shares ? in[(share + u * parts) * a.features + f] : (R)0;
-        }
-        scratch[LANE] = sum;
-        SYNC();
-        if (part == 0 && f < a.features) {
-            for (i32 other = 1; other < parts; other++)
-                sum += scratch[other * cols + LANE];
+    for (i64 from = GROUP(0) * SHARE_COLS; out && from < a.features;
+         from += GROUPS(0) * SHARE_COLS) {
+        const i64 f = from + LANE % SHARE_COLS;
+        const R sum = NAME(shares_sum)(scratch, SHARE_COLS, in, a.shares, a.features, f);
+        if (LANE < SHARE_COLS && f < a.features)
             out[f] = beta != 0 ? alpha * sum + beta * out[f] : alpha * sum;
-        }
-        SYNC();
     }
 }
 

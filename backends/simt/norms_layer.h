@@ -162,30 +162,6 @@ KERNEL(layer_norm_packed, LANES)
 
 /* --- lanes along N ---------------------------------------------------------------------------- */
 
-/* Sums of runs over the LANES / lanes lanes that have the same rows, features apart. */
-DEVICE void NAME(norm_join)(LOCAL_ARG R *scratch, i32 lanes, R *v)
-{
-#if LANES > 1
-    const i32 part = LANE / lanes;
-    UNROLL
-    for (i32 e = 0; e < VEC; e++)
-        scratch[e * LANES + LANE] = v[e];
-    BARRIER();
-    for (i32 reach = LANES / lanes / 2; reach > 0; reach /= 2) {
-        if (part < reach) {
-            UNROLL
-            for (i32 e = 0; e < VEC; e++)
-                scratch[e * LANES + LANE] += scratch[e * LANES + LANE + reach * lanes];
-        }
-        BARRIER();
-    }
-    UNROLL
-    for (i32 e = 0; e < VEC; e++)
-        v[e] = scratch[e * LANES + LANE % lanes];
-    BARRIER();
-#endif
-}
-
 KERNEL(layer_norm_cols, LANES)
 (BUF(const T, x), BUF(const R, gain), BUF(const R, bias), BUF(R, mean), BUF(R, rstd), BUF(u8, y),
  const layer_norm_arg a)
@@ -216,7 +192,7 @@ KERNEL(layer_norm_cols, LANES)
                 m[e] += v[e];
         }
         if (!a.rms)
-            NAME(norm_join)(scratch, a.lanes, m);
+            NAME(column_join)(scratch, a.lanes, m);
         UNROLL
         for (i32 e = 0; e < VEC; e++)
             m[e] *= NUM(a.inverse);
@@ -227,7 +203,7 @@ KERNEL(layer_norm_cols, LANES)
             for (i32 e = 0; e < VEC; e++)
                 r[e] += (v[e] - m[e]) * (v[e] - m[e]);
         }
-        NAME(norm_join)(scratch, a.lanes, r);
+        NAME(column_join)(scratch, a.lanes, r);
         UNROLL
         for (i32 e = 0; e < VEC; e++) {
             r[e] = 1 / MATH(sqrt)(r[e] * NUM(a.inverse) + NUM(a.eps));
@@ -519,8 +495,8 @@ KERNEL(layer_norm_grad_cols, LANES)
                 (a.dx_type, dx, feature * a.dx_col + n * a.dx_row, a.dx_row, count, a.dx_vector, d);
             }
             if (pass == 0) {
-                NAME(norm_join)(scratch, a.lanes, sum);
-                NAME(norm_join)(scratch, a.lanes, sum_h);
+                NAME(column_join)(scratch, a.lanes, sum);
+                NAME(column_join)(scratch, a.lanes, sum_h);
                 UNROLL
                 for (i32 e = 0; e < VEC; e++) {
                     sum[e] *= NUM(a.inverse);

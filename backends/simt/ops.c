@@ -238,37 +238,28 @@ SIMT_LAUNCH(bias_act)
 
 enum { SLOPES, SLOPES_COLS, SLOPES_ROWS, DBIAS };
 
-/* How the sums over N are shared out. Fixed by the plan, so that the bits are. */
+/* How the sums over N are shared out. */
 typedef struct slope_plan {
     int inner;
     bool by_cols; /* features are columns of the walk */
     i64 runs, rows, features;
     i32 lanes_run;
-    i64 across, share, shares; /* groups along the features; rows or runs of a share */
+    i64 across;      /* groups along the features */
+    simt_shares cut; /* of the rows or runs */
 } slope_plan;
 
 static slope_plan slopes_of(const bsk_bias_act_grad_params *p, const simt_device *d)
 {
     const bsk_tensor *const tensors[] = {&p->dy, &p->x, &p->dx};
-    slope_plan s = {.inner = bski_simt_inner(tensors, 3), .lanes_run = 1};
+    slope_plan s = {.inner = bski_simt_inner(tensors, 3)};
     s.by_cols = (p->axis == BSK_NC ? 1 : 0) == s.inner;
     s.runs = simt_runs(p->dy.dims[s.inner], simt_vec(d, p->dy.dtype));
     s.rows = p->dy.dims[1 - s.inner];
     s.features = p->dy.dims[p->axis == BSK_NC ? 1 : 0];
-    while (!d->wide && s.by_cols && s.lanes_run < s.runs && s.lanes_run < 32)
-        s.lanes_run *= 2;
-    if (!s.by_cols)
-        s.lanes_run = simt_lanes(d);
+    s.lanes_run = s.by_cols ? simt_lanes_across(d, s.runs, 32) : simt_lanes(d);
     s.across = s.by_cols ? bski_ceil_div(s.runs, s.lanes_run) : s.rows;
-    /* enough groups for the device, each with a few steps for every lane */
-    const i64 steps = s.by_cols ? bski_ceil_div(s.rows * s.lanes_run, simt_lanes(d))
-                                : bski_ceil_div(s.runs, simt_lanes(d));
-    const i64 most = bski_ceil_div(steps, 4);
-    const i64 wanted =
-        bski_ceil_div(bski_simt_groups_most(d, INT32_MAX, 24), s.across > 0 ? s.across : 1);
-    const i64 shares = most < wanted ? most : wanted, length = s.by_cols ? s.rows : s.runs;
-    s.share = bski_ceil_div(length, shares > 0 ? shares : 1);
-    s.shares = s.share > 0 ? bski_ceil_div(length, s.share) : 0;
+    s.cut = s.by_cols ? bski_simt_shares(d, s.rows, simt_lanes(d) / s.lanes_run, s.across, 24)
+                      : bski_simt_shares(d, s.runs, simt_lanes(d), s.across, 24);
     return s;
 }
 
@@ -291,7 +282,7 @@ SIMT_PREPARE(bias_act_grad)
         const size_t size = simt_num_size(p->dy.dtype);
         i64 count;
         size_t at;
-        if (!bski_mul_i64(s.shares, s.features, &count) ||
+        if (!bski_mul_i64(s.cut.shares, s.features, &count) ||
             !bski_simt_space(&prepared->workspace_bytes, count, size, &at))
             return BSK_E_NOMEM;
     }
@@ -317,7 +308,7 @@ SIMT_LAUNCH(bias_act_grad)
         .x_col = p->x.strides[inner],
         .dx_row = p->dx.strides[outer],
         .dx_col = p->dx.strides[inner],
-        .share = s.share,
+        .share = s.cut.share,
         .act = (i32)p->act,
         .bias = bias_of(&p->bias, p->axis, inner),
         .x_type = (i32)p->x.dtype,
@@ -334,15 +325,13 @@ SIMT_LAUNCH(bias_act_grad)
     if (p->dbias.dtype == BSK_NONE)
         return LAUNCH(SLOPES, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->dy,
                       x, bias, dx);
-    TRY(LAUNCH(s.by_cols ? SLOPES_COLS : SLOPES_ROWS, s.across, s.shares, arg, a->dy, x, bias, dx,
-               a->workspace));
+    TRY(LAUNCH(s.by_cols ? SLOPES_COLS : SLOPES_ROWS, s.across, s.cut.shares, arg, a->dy, x, bias,
+               dx, a->workspace));
     const dbias_arg finish = {.features = s.features,
-                              .shares = s.shares,
+                              .shares = s.cut.shares,
                               .alpha = simt_num(prepared, a->alpha),
                               .beta = simt_num(prepared, a->beta)};
-    const i64 cols = d->wide ? 1 : DBIAS_COLS;
-    return LAUNCH(DBIAS, bski_simt_groups_most(d, bski_ceil_div(s.features, cols), 16), 1, finish,
-                  a->workspace, a->dbias);
+    return LAUNCH(DBIAS, simt_finish_groups(d, s.features), 1, finish, a->workspace, a->dbias);
 }
 
 /* --- cross_entropy --- */

@@ -64,8 +64,6 @@ typedef struct bias_act_grad_arg {
     i32 lanes_run;
 } bias_act_grad_arg;
 
-enum { DBIAS_COLS = 32 };
-
 typedef struct dbias_arg {
     i64 features, shares;
     i64 alpha, beta; /* NUM */
@@ -80,17 +78,13 @@ typedef struct cross_entropy_arg {
 #endif
 
 #ifdef SIMT_T
-#undef LANES
-#ifdef WIDE
-#define LANES      1
+#include "lanes.h"
+
+#if LANES == 1
 #define LONG_LANES 1
-#else
-#define LANES 256
-#ifndef LONG_LANES
+#elif !defined(LONG_LANES)
 #define LONG_LANES 512
 #endif
-#endif
-#include "lanes.h"
 
 /* Runs that a lane has under way. */
 #undef UNDERWAY

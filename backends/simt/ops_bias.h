@@ -219,18 +219,11 @@ KERNEL(bias_act_grad_cols, LANES)
         if (dx)
             NAME(slope_store)(&a, &w, dx, d);
     }
+    NAME(column_join)(scratch, a.lanes_run, sum);
     UNROLL
     for (i32 e = 0; e < VEC; e++)
-        scratch[e * LANES + LANE] = sum[e];
-    SYNC();
-    for (i32 reach = lanes_row / 2; reach > 0; reach /= 2) {
-        if (lane_row < reach)
-            for (i32 e = 0; e < VEC; e++)
-                scratch[e * LANES + LANE] += scratch[e * LANES + LANE + reach * a.lanes_run];
-        SYNC();
-    }
-    for (i32 e = 0; lane_row == 0 && e < VEC && w.run * VEC + e < a.cols; e++)
-        partial[GROUP(1) * a.cols + w.run * VEC + e] = scratch[e * LANES + LANE];
+        if (lane_row == 0 && w.run * VEC + e < a.cols)
+            partial[GROUP(1) * a.cols + w.run * VEC + e] = sum[e];
 }
 
 /* The same where features are rows. Group (i, j): row i, share j of its runs. */
@@ -287,31 +280,17 @@ KERNEL(bias_act_grad_rows, LANES)
         partial[GROUP(1) * a.rows + w.row] = sum;
 }
 
-/* A group sums DBIAS_COLS features, LANES / DBIAS_COLS shares at a time. */
+/* A group sums SHARE_COLS features. */
 KERNEL(dbias_finish, LANES)(BUF(const R, partial), BUF(R, dbias), const dbias_arg a)
 {
     LOCAL R scratch[LANES];
     OPEN(const R, partial);
     OPEN(R, dbias);
     const R alpha = NUM(a.alpha), beta = NUM(a.beta);
-    const i32 cols = LANES < DBIAS_COLS ? 1 : DBIAS_COLS;
-    const i32 parts = LANES / cols, part = LANE / cols;
-    for (i64 first = GROUP(0) * cols; first < a.features; first += GROUPS(0) * cols) {
-        const i64 feature = first + LANE % cols;
-        R sum = 0;
-        for (i64 s = part; feature < a.features && s < a.shares; s += 4 * parts) {
-            UNROLL
-            for (i32 u = 0; u < 4; u++)
-                sum += s + u * parts < a.shares ? partial[(s + u * parts) * a.features + feature]
-                                                : (R)0;
-        }
-        scratch[LANE] = sum;
-        SYNC();
-        if (part == 0 && feature < a.features) {
-            for (i32 other = 1; other < parts; other++)
-                sum += scratch[other * cols + LANE];
+    for (i64 first = GROUP(0) * SHARE_COLS; first < a.features; first += GROUPS(0) * SHARE_COLS) {
+        const i64 feature = first + LANE % SHARE_COLS;
+        const R sum = NAME(shares_sum)(scratch, SHARE_COLS, partial, a.shares, a.features, feature);
+        if (LANE < SHARE_COLS && feature < a.features)
             dbias[feature] = beta != 0 ? alpha * sum + beta * dbias[feature] : alpha * sum;
-        }
-        SYNC();
     }
 }

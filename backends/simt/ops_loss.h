@@ -1,8 +1,5 @@
 /* Kernels of cross_entropy, for the type that type.h set. */
 
-#undef LOWEST
-#define LOWEST (-(R)INFINITY)
-
 /* What a pass over a row has met: the largest logit, the sum of exp about it, the sum of logits. */
 typedef struct NAME(row_sums) {
     R most, sum, total;

@@ -6,13 +6,7 @@
  * The name of a kernel contains its variant, so that one program can hold them all. */
 #include "products_arg.h"
 
-/* A group of all kernels but the wide ones. */
-#undef LANES
-#ifdef WIDE
-#define LANES 1
-#else
-#define LANES 128
-#endif
+#define GROUP_LANES 128
 #include "lanes.h"
 
 #ifndef ALIGNED

@@ -92,18 +92,9 @@ KERNEL(parts_finish, LANES)(BUF(const R, parts), BUF(u8, out), const finish_arg 
     OPEN(u8, out);
     const i32 own = LANES / a.ways; /* elements of the group */
     const i64 i = GROUP(0) * own + LANE % own, size = a.rows * a.cols;
-    R sum = 0;
-    for (i32 p = LANE / own; i < size && p < a.splits; p += 4 * a.ways) {
-        UNROLL
-        for (i32 u = 0; u < 4; u++)
-            sum += p + u * a.ways < a.splits ? parts[(p + u * a.ways) * size + i] : (R)0;
-    }
-    scratch[LANE] = sum;
-    BARRIER();
+    const R sum = NAME(shares_sum)(scratch, own, parts, a.splits, size, i);
     if (LANE >= own || i >= size)
         return;
-    for (i32 way = 1; way < a.ways; way++)
-        sum += scratch[way * own + LANE];
     const i64 at = i / a.cols * a.row_stride + i % a.cols * a.col_stride;
     R v = NUM(a.alpha) * sum;
     if (NUM(a.beta) != 0)

@@ -32,13 +32,6 @@ enum { LOCAL_BYTES = 32 << 10, MAX_GROUPS = INT32_MAX };
 enum { UNIT_GROUPS = 32, MAX_SPLITS = 64, DENSE_SPLITS = 1024, MIN_TERMS = 256 };
 enum { FINISH_WAYS = 16 }; /* lanes that share an element's parts */
 
-#define TRY(expression)                                                                            \
-    do {                                                                                           \
-        bsk_status try_status = (expression);                                                      \
-        if (try_status)                                                                            \
-            return try_status;                                                                     \
-    } while (0)
-
 #define ENTRY(op)                                                                                  \
     bsk_reason simt_##op##_accept(const bsk_problem *problem, const bsk_device_props *props);      \
     bsk_status simt_##op##_prepare(void *device, bsk_prepared *prepared);                          \

@@ -142,22 +142,6 @@ DEVICE void FN(load_part)(const GLOBAL T *p, i64 step, i64 count, i32 vector, R 
         v[e] = e < count ? LD(p, e * step) : (R)0;
 }
 
-DEVICE void FN(local_store4)(LOCAL_ARG R *p, const R *v)
-{
-#if SIMT_CODE == 1
-    UNROLL
-    for (i32 e = 0; e < 4; e++)
-        p[e] = v[e];
-#else
-    u32x4 q;
-    q.x = F32_AS_U32(v[0]);
-    q.y = F32_AS_U32(v[1]);
-    q.z = F32_AS_U32(v[2]);
-    q.w = F32_AS_U32(v[3]);
-    u32x4_store_local((LOCAL_ARG u32x4 *)p, q);
-#endif
-}
-
 /* A lane's part of a row of a stage. */
 DEVICE void FN(stage_load)(const LOCAL_ARG R *row, i32 k, i32 place, i32 places, i32 count, R *v)
 {
@@ -189,7 +173,7 @@ DEVICE void FN(stage_quad)(LOCAL_ARG R *stage, i32 q, i32 depth, i32 width, i32 
         for (i32 e = 0; e < 4; e++)
             w[e] = scale * v[e];
         const i32 deeper = QUAD_DK(q, depth, width, 0);
-        FN(local_store4)(stage + deeper * PITCH(width) + STAGE_COL(k ^ deeper, n, width), w);
+        NAME(local_store4)(stage + deeper * PITCH(width) + STAGE_COL(k ^ deeper, n, width), w);
     }
 }
 

@@ -17,12 +17,6 @@ enum { PROJ_COPY = 0, PROJ_ADD = 1, PROJ_MUL = 2 };
 #endif
 
 #ifdef SIMT_T
-#undef LANES
-#ifdef WIDE
-#define LANES 1
-#else
-#define LANES 256
-#endif
 #include "lanes.h"
 
 /* inverse[f]: the small feature that maps to large feature f, or -1. First cleared (mode 0), then

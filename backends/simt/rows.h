@@ -43,6 +43,20 @@ DEVICE R NAME(row_total)(const R *v)
     return sum;
 }
 
+/* exp about `most` of the elements of a run that take part, 0 for the others; returns their sum.
+ * NaN, and infinity by its difference, gets into the sum, and so into the row. */
+DEVICE R NAME(row_exp)(u32 live, R most, R *v)
+{
+    const R shift = most == LOWEST ? (R)0 : most;
+    R sum = 0;
+    UNROLL
+    for (i32 e = 0; e < VEC; e++) {
+        v[e] = live >> e & 1 ? NAME(fast_exp_above)(v[e], shift) : (R)0;
+        sum += v[e];
+    }
+    return sum;
+}
+
 /* Up to `held` raw runs of a packed row: lane, lane + lanes ..., of `runs` runs. */
 DEVICE void NAME(row_hold)(const GLOBAL T *row, i32 lane, i32 runs, i32 lanes, i32 held, RAW *q)
 {

@@ -54,12 +54,7 @@ typedef struct attn_apply_arg {
 #endif
 
 #ifdef SIMT_T
-#undef LANES
-#ifdef WIDE
-#define LANES 1
-#else
-#define LANES 128
-#endif
+#define GROUP_LANES 128
 #include "lanes.h"
 
 #ifndef BSKI_SIMT_SCORES_ONCE

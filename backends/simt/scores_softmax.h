@@ -1,12 +1,6 @@
 /* Kernels of the softmax of stored scores. The host's side (scores.c) includes this file without
  * SIMT_T for the structs of scalars. */
 #ifdef SIMT_T
-#undef LANES
-#ifdef WIDE
-#define LANES 1
-#else
-#define LANES 256
-#endif
 #include "lanes.h"
 
 #include "rows.h"
@@ -44,9 +38,6 @@ typedef struct block_softmax_grad_arg {
 #endif
 
 #ifdef SIMT_T
-#undef LOWEST
-#define LOWEST (-(R)INFINITY)
-
 /* A row of scores. */
 typedef struct scores_line {
     i64 b;
@@ -120,20 +111,6 @@ DEVICE u32 NAME(scores_make)(const block_softmax_arg *a, const rules_data *d, co
     return live;
 }
 
-/* exp about `most` of what is visible, 0 for the rest; returns the sum. NaN, and infinity by its
- * difference, gets into the sum, and so into the row. */
-DEVICE R NAME(scores_exp)(u32 live, R most, R *v)
-{
-    const R shift = most == LOWEST ? (R)0 : most;
-    R sum = 0;
-    UNROLL
-    for (i32 e = 0; e < VEC; e++) {
-        v[e] = live >> e & 1 ? NAME(fast_exp_above)(v[e], shift) : (R)0;
-        sum += v[e];
-    }
-    return sum;
-}
-
 /* scale * exp(x - shift). What is denormal is rounded once, and not flushed. */
 DEVICE R NAME(scores_share)(R x, R shift, R scale)
 {
@@ -190,7 +167,7 @@ KERNEL(block_softmax, LANES)
                 if (high > most)
                     sum *= NAME(fast_exp)(most - high);
                 most = high;
-                sum += NAME(scores_exp)(live, most, v);
+                sum += NAME(row_exp)(live, most, v);
             }
             if (pass)
                 continue;

@@ -50,34 +50,6 @@ DEVICE void NAME(attn_load4)(i32 type, const GLOBAL void *p, i64 i, i32 count, i
         v[e] = e < count ? NAME(load_r)(type, p, i + e) : (R)0;
 }
 
-/* Four aligned neighbours of a stage, from and to registers. */
-DEVICE void NAME(stage_load4)(const LOCAL_ARG R *p, R *v)
-{
-#if SIMT_CODE == 1
-    UNROLL
-    for (i32 e = 0; e < 4; e++)
-        v[e] = p[e];
-#else
-    f32_load4_local(p, v);
-#endif
-}
-
-DEVICE void NAME(stage_store4)(LOCAL_ARG R *p, const R *v)
-{
-#if SIMT_CODE == 1
-    UNROLL
-    for (i32 e = 0; e < 4; e++)
-        p[e] = v[e];
-#else
-    u32x4 q;
-    q.x = F32_AS_U32(v[0]);
-    q.y = F32_AS_U32(v[1]);
-    q.z = F32_AS_U32(v[2]);
-    q.w = F32_AS_U32(v[3]);
-    u32x4_store_local((LOCAL_ARG u32x4 *)p, q);
-#endif
-}
-
 /* acc += the product of two staged chunks. */
 DEVICE void NAME(tile_add)(const LOCAL_ARG R *left, i32 left_pitch, const LOCAL_ARG R *right,
                            i32 right_pitch, i32 depth, i32 y, i32 ty, i32 rm, i32 x, R (*acc)[4])
@@ -92,9 +64,9 @@ DEVICE void NAME(tile_add)(const LOCAL_ARG R *left, i32 left_pitch, const LOCAL_
         } else {
             UNROLL
             for (i32 i = 0; i < rm; i += 4)
-                NAME(stage_load4)(left + k * left_pitch + i * ty + 4 * y, rows + i);
+                NAME(local_load4)(left + k * left_pitch + i * ty + 4 * y, rows + i);
         }
-        NAME(stage_load4)(right + k * right_pitch + 4 * x, cols);
+        NAME(local_load4)(right + k * right_pitch + 4 * x, cols);
         UNROLL
         for (i32 i = 0; i < rm; i++)
             UNROLL
@@ -290,9 +262,9 @@ KERNEL(JOIN_FORM(attn_apply), LANES)(ATTN_APPLY_BUFFERS, const attn_apply_arg a)
             for (i32 e = 0; e < 4; e++)
                 s_stage[e * STAGE_PITCH(TM)] = fetched_s[e];
         } else if (s_mine) {
-            NAME(stage_store4)(s_stage, fetched_s);
+            NAME(local_store4)(s_stage, fetched_s);
         }
-        NAME(stage_store4)(v_stage, fetched_v);
+        NAME(local_store4)(v_stage, fetched_v);
         BARRIER();
     }
 

@@ -43,20 +43,11 @@ typedef struct rectified_topk_arg {
 #endif
 
 #ifdef SIMT_T
-#undef LANES
-#ifdef WIDE
-#define LANES 1
-#else
-#define LANES 256
-#endif
 #include "lanes.h"
 
 #include "rows.h"
 
 #include "rank.h"
-
-#undef LOWEST
-#define LOWEST (-(R)INFINITY)
 
 DEVICE void NAME(store_index)(i32 type, GLOBAL u8 *p, i64 i, i64 v)
 {

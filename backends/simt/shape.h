@@ -2,12 +2,6 @@
  * walk over them in runs of VEC elements of the last one, in groups of 256. The host includes this
  * file without SIMT_T. */
 #ifdef SIMT_T
-#undef LANES
-#ifdef WIDE
-#define LANES 1
-#else
-#define LANES 256
-#endif
 #include "lanes.h"
 #endif
 

@@ -35,12 +35,6 @@ typedef struct softmax_packed_arg {
 #endif
 
 #ifdef SIMT_T
-#undef LANES
-#ifdef WIDE
-#define LANES 1
-#else
-#define LANES 256
-#endif
 #include "lanes.h"
 
 #include "rows.h"
@@ -50,9 +44,6 @@ typedef struct softmax_packed_arg {
 #define ROW_RUNS 4
 
 #include "rank.h"
-
-#undef LOWEST
-#define LOWEST (-(R)INFINITY)
 
 /* What of the number of a row is its index in dimension d; *row keeps the rest. */
 DEVICE i64 NAME(softmax_index)(i32 rank, i32 d, i64 size, i64 *row)
@@ -69,20 +60,6 @@ DEVICE i64 NAME(softmax_index)(i32 rank, i32 d, i64 size, i64 *row)
 typedef struct NAME(softmax_sums) {
     R most, sum;
 } NAME(softmax_sums);
-
-/* exp about `most` of the elements of a run that take part, 0 for the others; returns their sum.
- * NaN, and infinity by its difference, gets into the sum, and so into the row. */
-DEVICE R NAME(softmax_exp)(u32 live, R most, R *v)
-{
-    const R shift = most == LOWEST ? (R)0 : most;
-    R sum = 0;
-    UNROLL
-    for (i32 e = 0; e < VEC; e++) {
-        v[e] = live >> e & 1 ? NAME(fast_exp_above)(v[e], shift) : (R)0;
-        sum += v[e];
-    }
-    return sum;
-}
 
 /* A row whose sum is 0 gives zeros. */
 DEVICE R NAME(softmax_scale)(R sum)
@@ -129,7 +106,7 @@ DEVICE void NAME(softmax_row)(const softmax_arg *a, const NAME(ranked_row) * row
         if (high > most)
             sum *= NAME(fast_exp)(most - high);
         most = high;
-        sum += NAME(softmax_exp)(live, most, v);
+        sum += NAME(row_exp)(live, most, v);
     }
     const R mine = most;
     most = NAME(row_max)(scratch, a->lanes, mine);
@@ -139,7 +116,7 @@ DEVICE void NAME(softmax_row)(const softmax_arg *a, const NAME(ranked_row) * row
     NO_UNROLL
     for (i64 run = LANE % a->lanes; run < runs; run += a->lanes) {
         const u32 live = NAME(softmax_run)(a, row, run, cut, v);
-        NAME(softmax_exp)(live, most, v);
+        NAME(row_exp)(live, most, v);
         NAME(softmax_store)(a, y, y_at, run, live, scale, v);
     }
 }
@@ -207,7 +184,7 @@ KERNEL(masked_softmax_packed, LANES)
     UNROLL
     for (i32 u = 0; u < ROW_RUNS; u++)
         if (lane + u * a.lanes < runs)
-            sum += NAME(softmax_exp)(~0u, most, v[u]);
+            sum += NAME(row_exp)(~0u, most, v[u]);
     const R scale = NAME(softmax_scale)(NAME(row_sum)(scratch, a.lanes, sum));
     UNROLL
     for (i32 u = 0; u < ROW_RUNS; u++)

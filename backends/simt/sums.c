@@ -4,11 +4,11 @@
 
 enum { MAP_KERNEL, SUMS_KERNEL, FINISH_KERNEL };
 
-/* How a sum is shared out. Fixed by the plan, so that the bits are. */
+/* How a sum is shared out. */
 typedef struct sums_plan {
     simt_dims kept, summed;
     i64 across; /* groups along the kept dimensions */
-    i64 share, shares;
+    simt_shares cut;
     i32 kept_lanes;
     bool runs_kept;
 } sums_plan;
@@ -52,19 +52,12 @@ static sums_plan sums_of(const simt_device *d, bsk_dtype type, const bsk_tensor 
     const i64 slots = positions(&s.kept, s.runs_kept ? vec : 1);
     const i64 terms = positions(&s.summed, s.runs_kept ? 1 : vec);
     if (s.runs_kept)
-        while (s.kept_lanes < slots && s.kept_lanes < 32 && s.kept_lanes < lanes)
-            s.kept_lanes *= 2;
+        s.kept_lanes = simt_lanes_across(d, slots, 32);
     else
         for (i64 used = lanes; used / 2 >= terms && used > 1; used /= 2)
             s.kept_lanes *= 2;
     s.across = bski_ceil_div(slots, s.kept_lanes);
-    /* enough groups for the device, each with a few steps for every lane */
-    const i64 most = bski_ceil_div(terms, 4 * (lanes / s.kept_lanes));
-    const i64 wanted =
-        bski_ceil_div(bski_simt_groups_most(d, INT32_MAX, 16), s.across > 0 ? s.across : 1);
-    const i64 shares = most < wanted ? most : wanted;
-    s.share = bski_ceil_div(terms, shares > 0 ? shares : 1);
-    s.shares = s.share > 0 ? bski_ceil_div(terms, s.share) : 0;
+    s.cut = bski_simt_shares(d, terms, lanes / s.kept_lanes, s.across, 16);
     return s;
 }
 
@@ -73,7 +66,7 @@ static bool sums_space(const sums_plan *s, bsk_dtype type, int sums, size_t *tot
 {
     i64 count;
     size_t at;
-    return bski_mul_i64(s->shares * sums, bski_simt_dims_count(&s->kept), &count) &&
+    return bski_mul_i64(s->cut.shares * sums, bski_simt_dims_count(&s->kept), &count) &&
            bski_simt_space(total, count, simt_num_size(type), &at);
 }
 
@@ -85,8 +78,8 @@ static sums_arg sums_arguments(const sums_plan *s, const simt_device *d, bsk_dty
     sums_arg arg = {
         .kept = bski_simt_dims_shape(&s->kept),
         .summed = bski_simt_dims_shape(&s->summed),
-        .share = s->share,
-        .shares = s->shares,
+        .share = s->cut.share,
+        .shares = s->cut.shares,
         .kept_lanes = s->kept_lanes,
         .runs_kept = s->runs_kept,
     };
@@ -116,14 +109,13 @@ static bsk_status sums_finish(const bsk_prepared *prepared, void *queue, const s
         .shape = bski_simt_dims_shape(&s->kept),
         .y = bski_simt_dims_view(&s->kept, k, d, type, y, mem),
         .count = bski_simt_dims_count(&s->kept),
-        .shares = s->shares,
+        .shares = s->cut.shares,
         .alpha = bski_simt_num(type, alpha),
         .beta = bski_simt_num(type, beta),
     };
-    const size_t at = (size_t)(number * s->shares * arg.count) * simt_num_size(type);
-    const i64 cols = d->wide ? 1 : SUMS_COLS;
-    return LAUNCH(FINISH_KERNEL, bski_simt_groups_most(d, bski_ceil_div(arg.count, cols), 16), 1,
-                  arg, bsk_mem_at(partial, at), mem);
+    const size_t at = (size_t)(number * s->cut.shares * arg.count) * simt_num_size(type);
+    return LAUNCH(FINISH_KERNEL, simt_finish_groups(d, arg.count), 1, arg, bsk_mem_at(partial, at),
+                  mem);
 }
 
 /* --- binary_grad --- */
@@ -194,7 +186,7 @@ static bsk_status operand_launch(const bsk_prepared *prepared, void *queue,
     sums_arg arg = sums_arguments(&s, d, type, tensors, mems, 3);
     arg.kind = (i32)p->kind;
     arg.option = of_x;
-    TRY(LAUNCH(SUMS_KERNEL, s.across, s.shares, arg, mems[0], mems[1], mems[2], mem_none(),
+    TRY(LAUNCH(SUMS_KERNEL, s.across, s.cut.shares, arg, mems[0], mems[1], mems[2], mem_none(),
                a->workspace));
     return sums_finish(prepared, queue, &s, 0, 3, out, mem, a->workspace, a->alpha, a->beta);
 }
@@ -273,7 +265,7 @@ SIMT_LAUNCH(cwise_linear_grad)
         const sums_plan s = sums_of(d, type, c.tensors, CWISE_TENSORS, &c.sum);
         sums_arg arg = sums_arguments(&s, d, type, c.tensors, mems, CWISE_TENSORS);
         arg.option = option;
-        TRY(LAUNCH(SUMS_KERNEL, s.across, s.shares, arg, mems[0], mems[1], mems[2], mems[3],
+        TRY(LAUNCH(SUMS_KERNEL, s.across, s.cut.shares, arg, mems[0], mems[1], mems[2], mems[3],
                    a->workspace));
         for (int i = 0; i < 2; i++)
             if (outs[i]->dtype != BSK_NONE)

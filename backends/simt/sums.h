@@ -15,7 +15,7 @@
 /* A sum has kept dimensions, along which the results lie, and summed ones. Runs lie along the last
  * dimension of either; the other's last dimension is walked by elements. A group takes `kept_lanes`
  * positions of the kept dimensions, and LANES / kept_lanes lanes share the summed ones of each. */
-enum { SUMS_INPUTS = 4, SUMS_MAX = 2, SUMS_COLS = 32 };
+enum { SUMS_INPUTS = 4, SUMS_MAX = 2 };
 
 typedef struct sums_view {
     i64 kept[SHAPE_RANK], summed[SHAPE_RANK]; /* strides */
@@ -209,26 +209,18 @@ DEVICE void NAME(cwise_sums_terms)(const sums_arg *a, R (*v)[VEC])
 SUMS(binary_sums, 3, 1)
 SUMS(cwise_sums, 4, 2)
 
-/* A group finishes SUMS_COLS elements, LANES / SUMS_COLS shares at a time. */
+/* A group finishes SHARE_COLS elements. */
 KERNEL(sums_finish, LANES)(BUF(const R, partial), BUF(u8, y), const sums_finish_arg a)
 {
     LOCAL R scratch[LANES];
     OPEN(const R, partial);
     OPEN(u8, y);
     const R alpha = NUM(a.alpha), beta = NUM(a.beta);
-    const i32 cols = LANES < SUMS_COLS ? 1 : SUMS_COLS;
-    const i32 parts = LANES / cols, part = LANE / cols;
-    for (i64 first = GROUP(0) * cols; first < a.count; first += GROUPS(0) * cols) {
-        const i64 element = first + LANE % cols;
-        R sum = 0;
-        for (i64 s = part; element < a.count && s < a.shares; s += parts)
-            sum += partial[s * a.count + element];
-        scratch[LANE] = sum;
-        SYNC();
-        if (part == 0 && element < a.count) {
+    for (i64 first = GROUP(0) * SHARE_COLS; first < a.count; first += GROUPS(0) * SHARE_COLS) {
+        const i64 element = first + LANE % SHARE_COLS;
+        R sum = NAME(shares_sum)(scratch, SHARE_COLS, partial, a.shares, a.count, element);
+        if (LANE < SHARE_COLS && element < a.count) {
             i64 at[SHAPE_RANK];
-            for (i32 other = 1; other < parts; other++)
-                sum += scratch[other * cols + LANE];
             shape_split(a.shape.size, a.shape.rank, element, at);
             const i64 place = shape_offset(at, a.shape.rank, 1, a.y.stride);
             sum *= alpha;
@@ -236,7 +228,6 @@ KERNEL(sums_finish, LANES)(BUF(const R, partial), BUF(u8, y), const sums_finish_
                 sum += beta * NAME(load_r)(a.y.type, y, place);
             NAME(store_r)(a.y.type, y, place, sum);
         }
-        SYNC();
     }
 }
 #endif

@@ -320,7 +320,8 @@ enum { FACTOR_ROWS, FACTOR_COL_PARTS, FACTOR_COL, FACTOR_SQUARE, FACTOR_STEP };
 /* The matrix, how its sums are shared out, and the places of those in the workspace. A vector is a
  * row. */
 typedef struct factor_plan {
-    i64 rows, cols, across, share, shares, row_parts, square_parts;
+    i64 rows, cols, across, row_parts, square_parts;
+    simt_shares cut; /* of the rows */
     i32 lanes_run;
     size_t cols_at, rows_at, squares_at, bytes;
 } factor_plan;
@@ -329,24 +330,16 @@ static bool factor_of(const bsk_adafactor_params *p, const simt_device *d, facto
 {
     const bool matrix = p->param.rank == 2;
     const size_t size = simt_num_size(p->param.dtype);
-    *f = (factor_plan){.rows = matrix ? p->param.dims[0] : 1,
-                       .cols = p->param.dims[matrix ? 1 : 0],
-                       .lanes_run = 1};
+    *f =
+        (factor_plan){.rows = matrix ? p->param.dims[0] : 1, .cols = p->param.dims[matrix ? 1 : 0]};
     const i64 runs = simt_runs(f->cols, simt_vec(d, p->param.dtype));
-    while (!d->wide && f->lanes_run < runs && f->lanes_run < 32)
-        f->lanes_run *= 2;
+    f->lanes_run = simt_lanes_across(d, runs, 32);
     f->across = bski_ceil_div(runs, f->lanes_run);
-    /* enough groups for the device, each with a few steps for every lane */
-    const i64 most = bski_ceil_div(f->rows * f->lanes_run, 4 * (i64)simt_lanes(d));
-    const i64 wanted =
-        bski_ceil_div(bski_simt_groups_most(d, INT32_MAX, 16), f->across > 0 ? f->across : 1);
-    const i64 shares = most < wanted ? most : wanted;
-    f->share = bski_ceil_div(f->rows, shares > 0 ? shares : 1);
-    f->shares = f->share > 0 ? bski_ceil_div(f->rows, f->share) : 0;
+    f->cut = bski_simt_shares(d, f->rows, simt_lanes(d) / f->lanes_run, f->across, 16);
     f->row_parts = matrix ? bski_simt_groups_most(d, f->rows, 8) : 0;
     f->square_parts = bski_simt_groups(d, f->rows * runs);
     i64 count;
-    return bski_mul_i64(f->shares, f->cols, &count) &&
+    return bski_mul_i64(f->cut.shares, f->cols, &count) &&
            bski_simt_space(&f->bytes, count, size, &f->cols_at) &&
            bski_simt_space(&f->bytes, f->row_parts, size, &f->rows_at) &&
            bski_simt_space(&f->bytes, f->square_parts, size, &f->squares_at);
@@ -381,8 +374,8 @@ static adafactor_arg adafactor_of(const bsk_prepared *prepared, const bsk_adafac
     return (adafactor_arg){
         .rows = f->rows,
         .cols = f->cols,
-        .share = f->share,
-        .shares = f->shares,
+        .share = f->cut.share,
+        .shares = f->cut.shares,
         .row_parts = f->row_parts,
         .square_parts = f->square_parts,
         .grad_scale = simt_num(prepared, one_if_zero(a->grad_scale)),
@@ -415,10 +408,8 @@ SIMT_LAUNCH(adafactor)
     arg.col_vector = ALL_VECTOR(1, arg.cols, a->col);
     if (f.row_parts > 0)
         TRY(LAUNCH(FACTOR_ROWS, f.row_parts, 1, arg, a->grad, norm, row, row_parts));
-    TRY(LAUNCH(FACTOR_COL_PARTS, f.across, f.shares, arg, a->grad, norm, col_parts));
-    const i64 cols = d->wide ? 1 : FACTOR_COLS;
-    TRY(LAUNCH(FACTOR_COL, bski_simt_groups_most(d, bski_ceil_div(f.cols, cols), 16), 1, arg,
-               col_parts, norm, a->col));
+    TRY(LAUNCH(FACTOR_COL_PARTS, f.across, f.cut.shares, arg, a->grad, norm, col_parts));
+    TRY(LAUNCH(FACTOR_COL, simt_finish_groups(d, f.cols), 1, arg, col_parts, norm, a->col));
     TRY(LAUNCH(FACTOR_SQUARE, f.square_parts, 1, arg, a->grad, norm, a->col, row, row_parts,
                squares));
     return LAUNCH(FACTOR_STEP, f.square_parts, 1, arg, a->param, a->grad, norm, a->col, row,

@@ -51,8 +51,6 @@ typedef struct loss_scale_arg {
 /* Sums of columns: a group takes lanes_run runs next to each other and LANES / lanes_run rows at a
  * time of its share of the rows; they are [shares][cols]. row_parts and square_parts are the numbers
  * of groups that summed row and the squares of the steps. */
-enum { FACTOR_COLS = 32 };
-
 typedef struct adafactor_arg {
     i64 rows, cols, share, shares, row_parts, square_parts;
     i64 grad_scale, decay, rest, eps, rate, clip; /* NUM */
@@ -62,12 +60,6 @@ typedef struct adafactor_arg {
 #endif
 
 #ifdef SIMT_T
-#undef LANES
-#ifdef WIDE
-#define LANES 1
-#else
-#define LANES 256
-#endif
 #include "lanes.h"
 
 #include "philox.h"
@@ -509,21 +501,14 @@ KERNEL(adafactor_cols, LANES)
         for (i32 e = 0; e < VEC; e++)
             sum[e] += g[e] * g[e] + eps;
     }
+    NAME(column_join)(scratch, a.lanes_run, sum);
     UNROLL
     for (i32 e = 0; e < VEC; e++)
-        scratch[e * LANES + LANE] = sum[e];
-    SYNC();
-    for (i32 reach = lanes_row / 2; reach > 0; reach /= 2) {
-        if (lane_row < reach)
-            for (i32 e = 0; e < VEC; e++)
-                scratch[e * LANES + LANE] += scratch[e * LANES + LANE + reach * a.lanes_run];
-        SYNC();
-    }
-    for (i32 e = 0; lane_row == 0 && e < VEC && run * VEC + e < a.cols; e++)
-        parts[GROUP(1) * a.cols + run * VEC + e] = scratch[e * LANES + LANE];
+        if (lane_row == 0 && run * VEC + e < a.cols)
+            parts[GROUP(1) * a.cols + run * VEC + e] = sum[e];
 }
 
-/* The moments by column. A group sums FACTOR_COLS columns, LANES / FACTOR_COLS shares at a time. */
+/* The moments by column. A group sums SHARE_COLS columns. */
 KERNEL(adafactor_col, LANES)
 (BUF(const R, parts), BUF(const f32, norm_scale), BUF(R, col), const adafactor_arg a)
 {
@@ -531,23 +516,13 @@ KERNEL(adafactor_col, LANES)
     OPEN(const R, parts);
     OPEN(const f32, norm_scale);
     OPEN(R, col);
-    const i32 cols = LANES < FACTOR_COLS ? 1 : FACTOR_COLS;
-    const i32 ways = LANES / cols, way = LANE / cols;
     if (norm_scale_of(norm_scale) == 0)
         return;
-    for (i64 first = GROUP(0) * cols; first < a.cols; first += GROUPS(0) * cols) {
-        const i64 c = first + LANE % cols;
-        R sum = 0;
-        for (i64 s = way; c < a.cols && s < a.shares; s += ways)
-            sum += parts[s * a.cols + c];
-        scratch[LANE] = sum;
-        SYNC();
-        if (way == 0 && c < a.cols) {
-            for (i32 other = 1; other < ways; other++)
-                sum += scratch[other * cols + LANE];
+    for (i64 first = GROUP(0) * SHARE_COLS; first < a.cols; first += GROUPS(0) * SHARE_COLS) {
+        const i64 c = first + LANE % SHARE_COLS;
+        const R sum = NAME(shares_sum)(scratch, SHARE_COLS, parts, a.shares, a.cols, c);
+        if (LANE < SHARE_COLS && c < a.cols)
             col[c] = NUM(a.decay) * col[c] + NUM(a.rest) * (sum / (R)a.rows);
-        }
-        SYNC();
     }
 }
 

@@ -60,12 +60,6 @@ DEVICE i32 block_extent(i64 size, i32 block, i32 block_size)
 #endif
 
 #ifdef SIMT_T
-#undef LANES
-#ifdef WIDE
-#define LANES 1
-#else
-#define LANES 256
-#endif
 #include "lanes.h"
 #include "philox.h"
 
