@@ -11,6 +11,9 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include <backends/cpu/cpu.h>
@@ -75,9 +78,14 @@ _Static_assert(REFERENCE_COUNT == (int)BSK_OP_COUNT, "kernels.inc lacks a refere
 #undef BSK_OMP_PACKED
 
 static const bsk_arch archs[] = {
-    {"base", BSK_CPU_BASE},     {"avx2", BSK_CPU_AVX2},
-    {"avx512", BSK_CPU_AVX512}, {"avx512bf16", BSK_CPU_AVX512BF16},
+    {"base", BSK_CPU_BASE},
+#if defined(__aarch64__)
+    {"neon", BSK_CPU_NEON},
+    {"neonbf16", BSK_CPU_NEONBF16},
+#else
+    {"avx2", BSK_CPU_AVX2}, {"avx512", BSK_CPU_AVX512}, {"avx512bf16", BSK_CPU_AVX512BF16},
     {"amx", BSK_CPU_AMX},
+#endif
 };
 
 /* --- Device --- */
@@ -164,6 +172,12 @@ static void cpu_name(char *name, size_t size)
 #else
 static int32_t cpu_arch(void)
 {
+#if defined(__aarch64__)
+    if (getauxval(AT_HWCAP2) & HWCAP2_BF16)
+        return BSK_CPU_NEONBF16;
+    if (getauxval(AT_HWCAP) & HWCAP_ASIMD)
+        return BSK_CPU_NEON;
+#endif
     return BSK_CPU_BASE;
 }
 

@@ -61,6 +61,8 @@ OMP_INLINE vec_f32 clamp_f32(vec_f32 x, float low, float high)
 #elif defined(BSK_ISA_AVX2)
     return (vec_f32)_mm256_min_ps(_mm256_set1_ps(high),
                                   _mm256_max_ps(_mm256_set1_ps(low), (__m256)x));
+#elif defined(BSK_ISA_NEON)
+    return (vec_f32)vminq_f32(vdupq_n_f32(high), vmaxq_f32(vdupq_n_f32(low), (float32x4_t)x));
 #else
     x = select_f32(x > high, splat_f32(high), x);
     return select_f32(x < low, splat_f32(low), x);

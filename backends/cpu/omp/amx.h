@@ -1,6 +1,7 @@
-/* The dsd kernel on matrix tiles: DSD_MR features by a panel of DSD_NV tiles of n, over tiles of S as
- * they are packed. A block that is as deep as a tile, or a multiple, meets B where it lies; parts of
- * shallower ones are put together. Included by dsd.h after its types. */
+/* The kernels on matrix tiles. dsd: DSD_MR features by a panel of DSD_NV tiles of n, over tiles of S
+ * as they are packed. A block that is as deep as a tile, or a multiple, meets B where it lies; parts
+ * of shallower ones are put together. Included by dsd.h after its types, once for each kind of
+ * arithmetic. */
 
 /* Tiles 0 to 3 are sums, 4 is of S, and 5 and 6 are of B: 16 rows of 64 bytes, or 8 rows of the
  * first five for blocks of 8 features. The compiler wants their numbers as they are. */
@@ -119,4 +120,42 @@ static void FN(tile_narrow)(T *restrict buffer, const FN(piece) * piece, int64_t
     (void)shift;
     (void)ahead;
     FN(tile_pieces)(buffer, piece, count, b, block_depth, resume, false);
+}
+
+/* --- sdd ------------------------------------------------------------------------------------- */
+
+/* out: two tiles [MR][VL] += a b over steps, a multiple of TILE_DEPTH; a in tiles of its own. */
+OMP_INLINE void FN(sdd_tiles_multiply)(T *restrict out, const T *restrict a, const T *restrict b0,
+                                       const T *restrict b1, int64_t steps, bool resume, bool two)
+{
+    if (resume) {
+        _tile_loadd(0, out, TILE_BYTES);
+        _tile_loadd(1, out + SDD_MR * FN(VL), TILE_BYTES);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+    }
+    for (int64_t k = 0; k < steps; k += TILE_DEPTH) {
+        _tile_loadd(4, a + k * SDD_MR, TILE_BYTES);
+        _tile_loadd(5, b0 + k * FN(VL), TILE_BYTES);
+        _tile_dpbf16ps(0, 4, 5);
+        if (two) {
+            _tile_loadd(6, b1 + k * FN(VL), TILE_BYTES);
+            _tile_dpbf16ps(1, 4, 6);
+        }
+    }
+    _tile_stored(0, out, TILE_BYTES);
+    _tile_stored(1, out + SDD_MR * FN(VL), TILE_BYTES);
+}
+
+static void FN(sdd_tile_one)(T *restrict out, const T *restrict a, const T *restrict b0,
+                             const T *restrict b1, int64_t steps, bool resume)
+{
+    FN(sdd_tiles_multiply)(out, a, b0, b1, steps, resume, false);
+}
+
+static void FN(sdd_tile_two)(T *restrict out, const T *restrict a, const T *restrict b0,
+                             const T *restrict b1, int64_t steps, bool resume)
+{
+    FN(sdd_tiles_multiply)(out, a, b0, b1, steps, resume, true);
 }

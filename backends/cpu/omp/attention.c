@@ -99,7 +99,7 @@ OMP_LAUNCH(attention_f32)
     const bsk_layout_tables *t = prepared->problem->layout;
     const bsk_attention_params *p = prepared->problem->params;
     const bsk_attention_args *a = args;
-    const int threads = ((const bski_cpu_queue *)queue)->threads;
+    const int threads = queue_threads(queue);
     const int64_t heads = p->q.dims[1], tiles = tiles_of(t), tasks = p->q.dims[0] * heads * tiles;
     int64_t total = 0;
     forward f = {.a = a};
@@ -376,7 +376,7 @@ OMP_LAUNCH(attention_grad_f32)
     const bsk_layout_tables *t = prepared->problem->layout;
     const bsk_attention_grad_params *p = prepared->problem->params;
     const bsk_attention_grad_args *a = args;
-    const int threads = ((const bski_cpu_queue *)queue)->threads;
+    const int threads = queue_threads(queue);
     const int64_t heads = p->q.dims[1], kv_heads = p->k.dims[1], tiles = tiles_of(t);
     const int64_t each = bski_ceil_div(t->block_cols, TILE_COLS), cols = t->grid_cols * each;
     const int64_t q_tasks = p->dq.dtype != BSK_NONE ? p->q.dims[0] * heads * tiles : 0;

@@ -3,8 +3,7 @@
 #ifndef BSKI_OMP_ATTENTION_H
 #define BSKI_OMP_ATTENTION_H
 
-#include "act.h"
-#include "rows.h"
+#include "dense.h"
 
 #include "../ref/attention.h"
 
@@ -18,7 +17,7 @@ static inline int64_t lanes_up(int64_t count)
 
 /* --- products of tiles ------------------------------------------------------------------------ */
 
-#ifdef BSK_ISA_AVX512
+#if defined(BSK_ISA_AVX512) || defined(BSK_ISA_NEON)
 enum { MR = 8 };
 #else
 enum { MR = 4 };

@@ -271,7 +271,7 @@ static void join_parts(const work *w, int64_t row)
 OMP_LAUNCH(attention_decode_f32)
 {
     const bsk_attention_decode_params *p = prepared->problem->params;
-    const int threads = ((const bski_cpu_queue *)queue)->threads;
+    const int threads = queue_threads(queue);
     int64_t tasks, numbers;
     work w;
     work_plan(&w, p, decode_of(p, args), &tasks, &numbers);

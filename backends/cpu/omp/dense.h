@@ -16,11 +16,6 @@ enum { CHUNK = 1024, ROW = 4096, PAD = 4 * F32_LANES };
 /* Outputs of this many bytes go past the caches, which they would only sweep out. */
 enum { STREAM_BYTES = 16 << 20 };
 
-static inline int queue_threads(const void *queue)
-{
-    return ((const bski_cpu_queue *)queue)->threads;
-}
-
 /* Entries that need no workspace. */
 #define OMP_PREPARE_NONE(stem)                                                                     \
     OMP_PREPARE(stem)                                                                              \
@@ -46,11 +41,6 @@ static inline bool is_narrow(const bsk_tensor *t)
 static inline size_t element_size(bsk_dtype type)
 {
     return type == BSK_I64 ? 8 : type == BSK_I32 ? 4 : type >= BSK_U8 ? 1 : type_size(type);
-}
-
-static inline bool is_float(bsk_dtype type)
-{
-    return type >= BSK_F64 && type <= BSK_BF16;
 }
 
 /* The axis along which all the matrices are contiguous, or -1. */

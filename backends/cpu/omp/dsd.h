@@ -15,7 +15,11 @@ enum {
     FN(PIECES) = 128,                                  /* pieces listed at a time */
     FN(COPIES) = FN(SLICE) > FN(PIECES) ? FN(SLICE) : FN(PIECES),
     FN(DEEPEST) = 64, /* blocks on matrix tiles */
-    FN(AHEAD) = 8     /* pieces that a kernel may look ahead */
+    FN(AHEAD) = 8,    /* pieces that a kernel may look ahead */
+    FN(FAR) = 256,    /* depth by which copies fetch ahead, where no slice bounds it */
+    /* Ts from one request of a copy's to the next: half a line, since a request may be lost where
+     * its page is not known yet. */
+    FN(REQUEST) = 32 / (int)sizeof(T)
 };
 
 /* A piece of a block: all its features by depth, against rows of the packed B from `first` on. */
@@ -25,6 +29,7 @@ typedef struct FN(piece) {
     int32_t depth;
     int32_t slot, skip; /* where it was cut out: at this depth of the block */
     int64_t entry;      /* in the lists */
+    const T *fetch;     /* of a copy: what to fetch meanwhile */
 } FN(piece);
 
 typedef struct FN(dsd) {
@@ -36,6 +41,7 @@ typedef struct FN(dsd) {
     int64_t depth_end; /* J in elements */
     int64_t block_i, block_j, grid_i;
     int64_t stride_i, stride_j;    /* of an element within a block */
+    int64_t step_i;                /* stride_i in Ts, where S is used as it lies */
     int64_t batch, panels, groups; /* panels and groups of panels of one batch member */
     int64_t group_panels, chunk;   /* panels of a group, groups packed at a time */
     int64_t ranges;                /* of block rows: the second factor of the tasks */
@@ -55,7 +61,7 @@ typedef void (*FN(tile_fn))(T *restrict, const FN(piece) *, int64_t, const T *re
                             int64_t, int64_t, bool);
 
 #ifdef MATRIX_TILES
-#include "amx.h"
+#include MATRIX_TILES
 
 static FN(tile_fn) FN(tile_choose)(const FN(dsd) * d, bool copy, bool narrow)
 {
@@ -80,10 +86,10 @@ static FN(tile_fn) FN(tile_choose)(const FN(dsd) * d, bool copy, bool narrow)
     }
 
 /* acc[MR][NV] += s b over the pieces. step_i, step_j: strides of s. S comes from main memory, in
- * an order that no hardware foresees: each eight steps fetch as much of a later piece, `ahead` of
- * this one, and each piece the start of the next one's part of B. Pieces beyond count are only
- * looked at. */
-#define DSD_TILE(name, NV, step_i, step_j, fetches, fetch_step)                                    \
+ * an order that no hardware foresees: each eight steps fetch as much of what is needed `later`,
+ * and each piece the start of the next one's part of B. Pieces beyond count are only looked at.
+ * ahead: in pieces, or where copies fetch, in Ts from where they say. */
+#define DSD_TILE(name, NV, step_i, step_j, later, fetches, fetch_step)                             \
     static void FN(name)(T *restrict buffer, const FN(piece) * piece, int64_t count,               \
                          const T *restrict b, int64_t shift, int64_t stride, int64_t ahead,        \
                          bool resume)                                                              \
@@ -97,33 +103,37 @@ static FN(tile_fn) FN(tile_choose)(const FN(dsd) * d, bool copy, bool narrow)
         for (int64_t e = 0; e < count; e++) {                                                      \
             const T *restrict s = piece[e].s + shift;                                              \
             const T *restrict x = b + piece[e].first * FN(NR);                                     \
-            const T *fetch = piece[e + ahead].s + shift;                                           \
+            const T *fetch = (later);                                                              \
             const T *next = b + piece[e + 1].first * FN(NR);                                       \
             _Pragma("GCC unroll 16") for (int i = 0; i < 8 * FN(NR) * (int)sizeof(T) / 64; i++)    \
                 __builtin_prefetch((const char *)next + 64 * i);                                   \
-            int64_t k = piece[e].depth;                                                            \
-            for (; k >= 8; k -= 8) {                                                               \
+            for (int64_t k = piece[e].depth; k > 0; k -= 8) {                                      \
                 _Pragma("GCC unroll 8") for (int i = 0; i < (fetches); i++)                        \
                     __builtin_prefetch(fetch + i * (fetch_step));                                  \
                 fetch += 8 * (step_j);                                                             \
+                if (k < 8) {                                                                       \
+                    for (int64_t u = 0; u < k; u++)                                                \
+                        DSD_STEP(NV, step_i, step_j)                                               \
+                    break;                                                                         \
+                }                                                                                  \
                 _Pragma("GCC unroll 8") for (int u = 0; u < 8; u++) DSD_STEP(NV, step_i, step_j)   \
             }                                                                                      \
-            for (; k > 0; k--)                                                                     \
-                DSD_STEP(NV, step_i, step_j)                                                       \
         }                                                                                          \
         _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                                   \
             _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                                   \
                 FN(vstore)(buffer + i * FN(NR) + v * FN(VL), acc[i][v]);                           \
     }
 
-/* By rows of the stored block, by its columns, and from an expanded copy; full panels, and panels
- * with one vector's worth of columns. */
-DSD_TILE(tile_rows, DSD_NV, stride, 1, DSD_MR, stride)
-DSD_TILE(tile_cols, DSD_NV, 1, stride, 8, stride)
-DSD_TILE(tile_copy, DSD_NV, 1, DSD_MR, 0, 0)
-DSD_TILE(tile_rows_narrow, 1, stride, 1, DSD_MR, stride)
-DSD_TILE(tile_cols_narrow, 1, 1, stride, 8, stride)
-DSD_TILE(tile_copy_narrow, 1, 1, DSD_MR, 0, 0)
+/* By rows of the stored block, by its columns, and from a copy; full panels, and panels with one
+ * vector's worth of columns. */
+#define DSD_TILES(suffix, NV)                                                                      \
+    DSD_TILE(tile_rows##suffix, NV, stride, 1, piece[e + ahead].s + shift, DSD_MR, stride)         \
+    DSD_TILE(tile_cols##suffix, NV, 1, stride, piece[e + ahead].s + shift, 8, stride)              \
+    DSD_TILE(tile_copy##suffix, NV, 1, DSD_MR, piece[e].fetch + ahead, 8 * DSD_MR / FN(REQUEST),   \
+             FN(REQUEST))
+DSD_TILES(, DSD_NV)
+DSD_TILES(_narrow, 1)
+#undef DSD_TILES
 #undef DSD_STEP
 #undef DSD_TILE
 
@@ -166,10 +176,9 @@ static int64_t FN(pieces_list)(const FN(dsd) * d, FN(band) * band, FN(piece) * p
             next->skip = (int32_t)band->skip;
             next->entry = band->list;
             /* there is no S where its packed form is given */
-            next->s = d->expand || !band->s
-                          ? NULL
-                          : (const T *)(const void *)band->s + slot * size +
-                                band->row * d->stride_i + band->skip * d->stride_j;
+            next->s = d->expand || !band->s ? NULL
+                                            : (const T *)(const void *)band->s + slot * size +
+                                                  band->row * d->step_i + band->skip * d->stride_j;
             band->skip += next->depth;
             if (band->skip < depth)
                 continue;
@@ -178,7 +187,7 @@ static int64_t FN(pieces_list)(const FN(dsd) * d, FN(band) * band, FN(piece) * p
         band->list++;
     }
     for (int64_t e = 0; e < FN(AHEAD); e++) /* to be looked at */
-        piece[count + e] = (FN(piece)){(const T *)(const void *)band->s, 0, 0, 0, 0, 0};
+        piece[count + e] = (FN(piece)){.s = (const T *)(const void *)band->s};
     return count;
 }
 
@@ -204,18 +213,41 @@ static void FN(piece_expand)(const FN(dsd) * d, const FN(band) * band, const FN(
     }
 }
 
+/* Blocks that come as much later in the lists as there are pieces are fetched while these are
+ * used; they may belong to the next block row. Each row group fetches its share. */
+OMP_INLINE const T *FN(block_later)(const FN(dsd) * d, const FN(band) * band,
+                                    const FN(piece) * piece, int64_t pieces)
+{
+    const int64_t bytes = d->block_i * d->block_j * UNIT * (int64_t)type_size(d->p->s.dtype);
+    const int64_t entry = min_i64(piece->entry + pieces, d->t->nnz - 1);
+    return (const T *)(const void *)(band->s + d->slot[entry] * bytes);
+}
+
 /* Pieces of one row group of a band, as copies. */
 static void FN(slice_expand)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
                              int64_t count, int64_t row, FN(piece) * copy, T *restrict expanded)
 {
     const int64_t rows = min_i64(DSD_MR, band->rows - row);
+#if UNIT > 1
+    const bool plain = d->stride_i == 1 && rows == DSD_MR;
+    const int64_t size = d->block_i * d->block_j * UNIT;
+#endif
     for (int64_t e = 0; e < count; e++) {
         copy[e] = piece[e];
         copy[e].s = expanded;
-        FN(piece_expand)(d, band, &piece[e], band->row + row, rows, expanded);
+        copy[e].fetch = FN(block_later)(d, band, &piece[e], count);
+#if UNIT > 1
+        if (plain && (piece[e].first + piece[e].depth) * UNIT <= d->depth_end)
+            pairs_group((pair_bits *)expanded,
+                        (const uint16_t *)(const void *)band->s + piece[e].slot * size + band->row +
+                            row + UNIT * piece[e].skip * d->stride_j,
+                        d->stride_j, piece[e].depth);
+        else
+#endif
+            FN(piece_expand)(d, band, &piece[e], band->row + row, rows, expanded);
         expanded += piece[e].depth * DSD_MR;
     }
-    copy[count] = (FN(piece)){expanded, 0, 0, 0, 0, 0}; /* to be looked at */
+    copy[count] = (FN(piece)){.s = expanded}; /* to be looked at */
 }
 
 /* Where a row group of a block row begins in the packed form of S: for each block row, in the order
@@ -240,14 +272,16 @@ static void FN(slice_locate)(const FN(dsd) * d, const FN(band) * band, const FN(
                              int64_t count, int64_t row, FN(piece) * copy)
 {
     const int64_t group = (band->row + row) / DSD_MR;
+    const int64_t ahead = FN(image_depth)(band->rows > DSD_MR ? FN(SLICE) : FN(FAR));
     const T *s =
         d->image + band->image + FN(image_at)(d, band->block, band->first, band->end, group);
     for (int64_t e = 0; e < count; e++) {
         copy[e] = piece[e];
         copy[e].s =
             s + FN(image_depth)((piece[e].entry - band->first) * d->block_j + piece[e].skip);
+        copy[e].fetch = copy[e].s + ahead;
     }
-    copy[count] = (FN(piece)){s, 0, 0, 0, 0, 0}; /* to be looked at */
+    copy[count] = (FN(piece)){.s = s}; /* to be looked at */
 }
 
 /* The epilogue and the store of features row .. row + rows - 1 of one panel. */
@@ -307,10 +341,11 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
                               const FN(piece) * piece, int64_t count, int64_t filled,
                               const T *packed, int64_t panels, int64_t cols, bool resume)
 {
-    const int64_t block_stride = d->stride_j == 1 ? d->stride_i : d->stride_j;
+    const int64_t block_stride = d->stride_j == 1 ? d->step_i : d->stride_j;
     const int64_t stride = TILE_DEPTH > 1 ? d->block_j : block_stride; /* tiles ask for the depth */
     for (int64_t row = 0; row < band->rows; row += DSD_MR) {
         const bool copy = d->image || d->expand || band->rows - row < DSD_MR;
+        const int64_t share = d->image ? 0 : (band->row + row) * d->block_j;
         if (d->image)
             FN(slice_locate)(d, band, piece, count, row, scratch->copy);
         else if (copy)
@@ -319,7 +354,7 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
             FN(tile_choose)
         (d, copy, cols - q * FN(NR) <= FN(VL))(
             scratch->strip[q] + (filled + row) * FN(NR), copy ? scratch->copy : piece, count,
-            packed + q * d->J * FN(NR), copy ? 0 : row * d->stride_i, stride, copy ? 1 : d->ahead,
+            packed + q * d->J * FN(NR), copy ? 0 : row * d->step_i, stride, copy ? share : d->ahead,
             resume);
     }
 }
@@ -508,9 +543,11 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
     d->chunk = d->batch * d->groups;
     if (!bski_mul_size(panel, (size_t)d->group_panels, &group))
         return false;
-    d->chunk = max_i64(1, min_i64(d->chunk, (int64_t)(PACKED / group)));
+    d->chunk = max_i64(1, min_i64(d->chunk, (int64_t)(DSD_PACKED / group)));
     d->ahead = max_i64(1, min_i64(FN(AHEAD), 64 / d->block_j));
-    d->expand = p->s.dtype != OWN || p->gate.dtype != BSK_NONE;
+    d->step_i = d->stride_i / UNIT;
+    d->expand = p->s.dtype != STORED || p->gate.dtype != BSK_NONE ||
+                (UNIT > 1 && (d->stride_j != 1 || d->depth_end % UNIT != 0));
     return bski_mul_i64(t->nnz, d->block_j, &d->image_size) &&
            bski_add_i64(d->image_size, t->heads * d->grid_i * (TILE_DEPTH - 1), &d->image_size) &&
            bski_mul_i64(d->image_size, bski_ceil_div(d->block_i, DSD_MR) * DSD_MR,
@@ -544,6 +581,7 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
     d.alpha = (T)a->alpha;
     d.beta = (T)a->beta;
     d.s = bsk_mem_address(a->s);
+    d.expand = d.expand || (uintptr_t)d.s % sizeof(T) != 0; /* pairs may begin anywhere */
     d.gate = bsk_mem_address(a->gate);
     d.bias = bsk_mem_address(a->bias);
     d.row_scale = bsk_mem_address(a->row_scale);
@@ -553,7 +591,7 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
     d.residual = FN(matrix_of)(&d.p->residual, a->residual, &d.residual_member);
     d.packed = bsk_mem_address(a->workspace);
     d.image = bsk_mem_address(a->packed);
-#if UNIT > 1
+#ifdef MATRIX_TILES
     if (!d.image) {
         T *image = (T *)(void *)((char *)d.packed + bytes);
         FN(image_make)(&d, threads, image);

@@ -68,7 +68,7 @@ OMP_LAUNCH(layout_topk_f32)
 {
     const bsk_layout_topk_params *p = prepared->problem->params;
     const bsk_layout_topk_args *a = args;
-    const int threads = ((const bski_cpu_queue *)queue)->threads;
+    const int threads = queue_threads(queue);
     const int64_t rows = shape_count(&p->count);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t n = 0; n < rows; n++) {
@@ -101,7 +101,7 @@ OMP_LAUNCH(layout_mask)
 {
     const bsk_layout_mask_params *p = prepared->problem->params;
     const bsk_layout_mask_args *a = args;
-    const int threads = ((const bski_cpu_queue *)queue)->threads;
+    const int threads = queue_threads(queue);
     const int64_t rows = shape_count(&p->count), columns = p->mask.dims[p->mask.rank - 1];
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t n = 0; n < rows; n++) {

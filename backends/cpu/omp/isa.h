@@ -10,16 +10,24 @@
 #include <common/checked.h>
 #include <common/dtype.h>
 
-/* Has all that its name's first part stands for. */
+/* Has all that its name's first part stands for. BSK_ISA_PAIRS: sources for products of bf16 pairs
+ * alone. */
 #ifdef BSK_ISA_AMX
 #define BSK_ISA_AVX512BF16
 #endif
 #ifdef BSK_ISA_AVX512BF16
 #define BSK_ISA_AVX512
+#define BSK_ISA_PAIRS
+#endif
+#ifdef BSK_ISA_NEONBF16
+#define BSK_ISA_NEON
+#define BSK_ISA_PAIRS
 #endif
 
 #if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2)
 #include <immintrin.h>
+#elif defined(BSK_ISA_NEON)
+#include <arm_neon.h>
 #endif
 
 #define OMP_JOIN_(a, b) a##_##b
@@ -45,9 +53,10 @@
  * along n; one of the sdd kernel SDD_MR rows and two vectors of columns. NEAR is the packed data,
  * in bytes, that should stay in the second-level cache while the rest streams past. VEC_PAIRS:
  * blocks narrower than a vector may take two steps of a sum side by side. TILE_DEPTH: steps of a
- * sum in a matrix tile, where the processor has those. */
+ * sum in a matrix tile, where the processor has those; MATRIX_TILES: the kernels on them. */
 #if defined(BSK_ISA_AMX)
-#define VEC_PAIRS 0
+#define VEC_PAIRS    0
+#define MATRIX_TILES "amx.h"
 enum { VEC_BYTES = 64, DSD_MR = 16, DSD_NV = 4, SDD_MR = 16, NEAR = 1 << 20, TILE_DEPTH = 16 };
 #elif defined(BSK_ISA_AVX512)
 #define VEC_PAIRS 1
@@ -55,6 +64,13 @@ enum { VEC_BYTES = 64, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, NEAR = 1 << 20, TILE_
 #elif defined(BSK_ISA_AVX2)
 #define VEC_PAIRS 1
 enum { VEC_BYTES = 32, DSD_MR = 4, DSD_NV = 3, SDD_MR = 4, NEAR = 1 << 19, TILE_DEPTH = 1 };
+#elif defined(BSK_ISA_NEONBF16)
+#define VEC_PAIRS    0
+#define MATRIX_TILES "mmla.h"
+enum { VEC_BYTES = 16, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, NEAR = 1 << 19, TILE_DEPTH = 2 };
+#elif defined(BSK_ISA_NEON)
+#define VEC_PAIRS 0
+enum { VEC_BYTES = 16, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, NEAR = 1 << 19, TILE_DEPTH = 1 };
 #else
 #define VEC_PAIRS 0
 enum { VEC_BYTES = 16, DSD_MR = 4, DSD_NV = 2, SDD_MR = 4, NEAR = 1 << 18, TILE_DEPTH = 1 };

@@ -16,6 +16,7 @@
 
 typedef uint32_t pair_bits __attribute__((may_alias));
 
+#ifndef MATRIX_TILES
 OMP_INLINE vec_f32 vsplat_bf16(float x)
 {
     int32_t bits;
@@ -26,6 +27,20 @@ OMP_INLINE vec_f32 vsplat_bf16(float x)
 OMP_INLINE vec_f32 madd_bf16(vec_f32 sum, vec_f32 x, vec_f32 y)
 {
     return (vec_f32)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)y);
+}
+#endif
+
+/* dst[depth][DSD_MR]: pairs of rows of DSD_MR neighbours. */
+OMP_INLINE void pairs_group(pair_bits *restrict dst, const uint16_t *restrict src,
+                            int64_t row_stride, int64_t depth)
+{
+    typedef uint16_t row __attribute__((vector_size(2 * DSD_MR), aligned(2), may_alias));
+    typedef uint32_t wide __attribute__((vector_size(4 * DSD_MR), aligned(4), may_alias));
+    for (int64_t k = 0; k < depth; k++, src += 2 * row_stride, dst += DSD_MR) {
+        const wide low = __builtin_convertvector(*(const row *)src, wide);
+        const wide high = __builtin_convertvector(*(const row *)(src + row_stride), wide);
+        *(wide *)dst = low | high << 16;
+    }
 }
 
 /* Pairs of rows 2 row, 2 row + 1 of a bf16 matrix; rows from `end` on count as zero. */

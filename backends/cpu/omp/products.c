@@ -5,9 +5,9 @@
 #include "isa.h"
 #include "rows.h"
 
-/* Bytes: of packed operands at a time, of S in one task of dsd, and of the part of B that stays in
+/* Bytes: of packed operands at a time, and of those of dsd, which are used at once; of S in one task of dsd, and of the part of B that stays in
  * the first-level cache. */
-enum { PACKED = 64 << 20, DSD_TASK = 256 << 10, DSD_SLICE = 24 << 10 };
+enum { PACKED = 64 << 20, DSD_PACKED = 8 << 20, DSD_TASK = 256 << 10, DSD_SLICE = 24 << 10 };
 
 /* The first block row of one of `ranges` ranges with about equal numbers of blocks. Each row counts
  * as one more block, so that empty rows are shared out as well. start: the rows' lists. */
@@ -40,12 +40,17 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 }
 #endif
 
-#ifndef BSK_ISA_AVX512BF16
+#ifdef BSK_ISA_AVX512
+#define TRANSPOSE_LARGE transpose_large_f32
+#endif
+
+#ifndef BSK_ISA_PAIRS
 #define UNIT     1
 #define T        float
 #define V        vec_f32
 #define FN(name) name##_f32
 #define OWN      BSK_F32
+#define STORED   OWN
 #define PAIRS    VEC_PAIRS
 #include "tile.h"
 #include "dsd.h"
@@ -53,13 +58,16 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 #undef T
 #undef V
 #undef OWN
+#undef STORED
 #undef PAIRS
 #undef FN
+#undef TRANSPOSE_LARGE
 
 #define T        double
 #define V        vec_f64
 #define FN(name) name##_f64
 #define OWN      BSK_F64
+#define STORED   OWN
 #define PAIRS    0
 #include "tile.h"
 #include "dsd.h"
@@ -67,6 +75,7 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 #undef T
 #undef V
 #undef OWN
+#undef STORED
 #undef PAIRS
 #undef FN
 #undef UNIT
@@ -78,10 +87,8 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 #define V        vec_f32
 #define FN(name) name##_bf16
 #define OWN      BSK_F32
+#define STORED   BSK_BF16
 #define PAIRS    VEC_PAIRS
-#ifdef BSK_ISA_AMX
-#define MATRIX_TILES
-#endif
 #include "tile.h"
 
 static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *m, int64_t row,
@@ -106,6 +113,7 @@ static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *
 #undef T
 #undef V
 #undef OWN
+#undef STORED
 #undef PAIRS
 #undef FN
 #undef UNIT
@@ -162,8 +170,8 @@ static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *
                    : BSK_E_UNSUPPORTED;                                                            \
     }
 
-#ifdef BSK_ISA_AVX512BF16
-DSD_ENTRY(bf16, false, true)
+#ifdef BSK_ISA_PAIRS
+DSD_ENTRY(bf16, false, TILE_DEPTH > 1)
 SDD_ENTRY(bf16)
 #else
 DSD_ENTRY(f32, true, false)

@@ -27,7 +27,7 @@ OMP_INLINE void row_copy(void *restrict dst, const void *restrict src, size_t by
 
 /* Squares of SQUARE x SQUARE elements, transposed: dst[r][c] = src[c][r]. */
 #if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2)
-enum { SQUARE_f32 = 8, SQUARE_f64 = 4 };
+enum { SQUARE_f32 = 8, SQUARE_f64 = 4, LARGE_f32 = 16 };
 
 OMP_INLINE void transpose_square_f32(float *dst, int64_t dst_ld, const float *src, int64_t src_ld)
 {
@@ -52,6 +52,39 @@ OMP_INLINE void transpose_square_f32(float *dst, int64_t dst_ld, const float *sr
     }
 }
 
+#ifdef BSK_ISA_AVX512
+/* The same for 16 x 16, whose lines are whole ones of the cache. */
+OMP_INLINE void transpose_large_f32(float *dst, int64_t dst_ld, const float *src, int64_t src_ld)
+{
+    __m512 a[16], b[16];
+    _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(src + i * src_ld);
+    _Pragma("GCC unroll 8") for (int i = 0; i < 16; i += 2)
+    {
+        b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+    }
+    _Pragma("GCC unroll 4") for (int i = 0; i < 16; i += 4)
+    {
+        a[i] = _mm512_shuffle_ps(b[i], b[i + 2], 0x44);
+        a[i + 1] = _mm512_shuffle_ps(b[i], b[i + 2], 0xee);
+        a[i + 2] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+        a[i + 3] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+    }
+    /* a[4 j + r]: rows r, 4 + r, 8 + r, 12 + r, of columns 4 j .. 4 j + 3 */
+    _Pragma("GCC unroll 4") for (int r = 0; r < 4; r++)
+    {
+        const __m512 low = _mm512_shuffle_f32x4(a[r], a[r + 4], 0x88);
+        const __m512 high = _mm512_shuffle_f32x4(a[r + 8], a[r + 12], 0x88);
+        const __m512 low4 = _mm512_shuffle_f32x4(a[r], a[r + 4], 0xdd);
+        const __m512 high4 = _mm512_shuffle_f32x4(a[r + 8], a[r + 12], 0xdd);
+        _mm512_storeu_ps(dst + r * dst_ld, _mm512_shuffle_f32x4(low, high, 0x88));
+        _mm512_storeu_ps(dst + (r + 8) * dst_ld, _mm512_shuffle_f32x4(low, high, 0xdd));
+        _mm512_storeu_ps(dst + (r + 4) * dst_ld, _mm512_shuffle_f32x4(low4, high4, 0x88));
+        _mm512_storeu_ps(dst + (r + 12) * dst_ld, _mm512_shuffle_f32x4(low4, high4, 0xdd));
+    }
+}
+#endif
+
 OMP_INLINE void transpose_square_f64(double *dst, int64_t dst_ld, const double *src, int64_t src_ld)
 {
     __m256d s0 = _mm256_loadu_pd(src), s1 = _mm256_loadu_pd(src + src_ld);
@@ -62,6 +95,29 @@ OMP_INLINE void transpose_square_f64(double *dst, int64_t dst_ld, const double *
     _mm256_storeu_pd(dst + dst_ld, _mm256_permute2f128_pd(odd01, odd23, 0x20));
     _mm256_storeu_pd(dst + 2 * dst_ld, _mm256_permute2f128_pd(even01, even23, 0x31));
     _mm256_storeu_pd(dst + 3 * dst_ld, _mm256_permute2f128_pd(odd01, odd23, 0x31));
+}
+#elif defined(BSK_ISA_NEON)
+enum { SQUARE_f32 = 4, SQUARE_f64 = 2 };
+
+OMP_INLINE void transpose_square_f32(float *dst, int64_t dst_ld, const float *src, int64_t src_ld)
+{
+    const float32x4_t s0 = vld1q_f32(src), s1 = vld1q_f32(src + src_ld);
+    const float32x4_t s2 = vld1q_f32(src + 2 * src_ld), s3 = vld1q_f32(src + 3 * src_ld);
+    const float64x2_t even01 = vreinterpretq_f64_f32(vtrn1q_f32(s0, s1));
+    const float64x2_t odd01 = vreinterpretq_f64_f32(vtrn2q_f32(s0, s1));
+    const float64x2_t even23 = vreinterpretq_f64_f32(vtrn1q_f32(s2, s3));
+    const float64x2_t odd23 = vreinterpretq_f64_f32(vtrn2q_f32(s2, s3));
+    vst1q_f32(dst, vreinterpretq_f32_f64(vzip1q_f64(even01, even23)));
+    vst1q_f32(dst + dst_ld, vreinterpretq_f32_f64(vzip1q_f64(odd01, odd23)));
+    vst1q_f32(dst + 2 * dst_ld, vreinterpretq_f32_f64(vzip2q_f64(even01, even23)));
+    vst1q_f32(dst + 3 * dst_ld, vreinterpretq_f32_f64(vzip2q_f64(odd01, odd23)));
+}
+
+OMP_INLINE void transpose_square_f64(double *dst, int64_t dst_ld, const double *src, int64_t src_ld)
+{
+    const float64x2_t s0 = vld1q_f64(src), s1 = vld1q_f64(src + src_ld);
+    vst1q_f64(dst, vzip1q_f64(s0, s1));
+    vst1q_f64(dst + dst_ld, vzip2q_f64(s0, s1));
 }
 #else
 enum { SQUARE_f32 = 4, SQUARE_f64 = 4 };
@@ -86,6 +142,9 @@ static inline void f16_to_f32_row(float *dst, const uint16_t *src, int64_t count
 #elif defined(BSK_ISA_AVX2)
     for (; i + 8 <= count; i += 8)
         _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(src + i))));
+#elif defined(BSK_ISA_NEON)
+    for (; i + 4 <= count; i += 4)
+        vst1q_f32(dst + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(src + i))));
 #endif
     for (; i < count; i++)
         dst[i] = bski_f16_to_f32(src[i]);
@@ -100,6 +159,9 @@ static inline void f32_to_f16_row(uint16_t *dst, const float *src, int64_t count
 #elif defined(BSK_ISA_AVX2)
     for (; i + 8 <= count; i += 8)
         _mm_storeu_si128((void *)(dst + i), _mm256_cvtps_ph(_mm256_loadu_ps(src + i), 0));
+#elif defined(BSK_ISA_NEON)
+    for (; i + 4 <= count; i += 4)
+        vst1_u16(dst + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(src + i))));
 #endif
     for (; i < count; i++)
         dst[i] = bski_f32_to_f16(src[i]);

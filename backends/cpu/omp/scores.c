@@ -1,11 +1,6 @@
 /* Attention with stored scores: the two products and the softmax between them. */
 #include "attention.h"
 
-static inline int queue_threads(const void *queue)
-{
-    return ((const bski_cpu_queue *)queue)->threads;
-}
-
 /* The element index of row i of a block in a score array. */
 static int64_t score_index(const bsk_tensor *s, const bsk_layout_tables *t, const query *q,
                            int64_t group, int64_t slot)
@@ -18,11 +13,7 @@ static int64_t score_index(const bsk_tensor *s, const bsk_layout_tables *t, cons
 static void blend_store(const bsk_tensor *t, bsk_mem mem, int64_t index, int64_t count,
                         double alpha, double beta, float *row)
 {
-    float old[HEAD_MAX];
-    if (beta != 0)
-        row_load_f32(old, t->dtype, bsk_mem_address(mem), index, count);
-    for (int64_t i = 0; i < count; i++)
-        row[i] = (float)alpha * row[i] + (beta != 0 ? (float)beta * old[i] : 0);
+    row_blend(row, alpha, beta, t->dtype, bsk_mem_address(mem), index, count);
     row_store_f32(row, t->dtype, bsk_mem_address(mem), index, count);
 }
 
@@ -144,6 +135,18 @@ typedef struct applying {
     int64_t lines, side, grid, other_side;
 } applying;
 
+/* Scores of missing times may be anything: they do not count. */
+static void scores_present(const applying *w, int64_t line, int64_t count, int64_t rows,
+                           float *score)
+{
+    if (w->v.lines <= w->p->v.dims[2])
+        return;
+    for (int64_t k = 0; k < count; k++)
+        if (time_of(w->v.lines, w->p->interleave, line + k) >= w->p->v.dims[2])
+            for (int64_t i = 0; i < rows; i++)
+                score[w->turned ? k * TILE_COLS + i : i * TILE_COLS + k] = 0;
+}
+
 /* Rows of y from `first` on, from one query head. */
 static void apply_add(const applying *w, int64_t b, int64_t h, int64_t first, int64_t rows,
                       float *sum)
@@ -168,6 +171,7 @@ static void apply_add(const applying *w, int64_t b, int64_t h, int64_t first, in
             for (int64_t i = 0; i < height; i++)
                 row_load_f32(score + i * TILE_COLS, s->dtype, bsk_mem_address(w->a->s),
                              origin + (row + i) * s->strides[3] + col, width);
+            scores_present(w, other * w->other_side + k, count, rows, score);
             product(sum, w->v.width, score, w->turned ? 1 : TILE_COLS, w->turned ? TILE_COLS : 1,
                     packed_rows(&w->v, member, other * w->other_side + k), w->v.width, rows,
                     w->v.width, count, true);

@@ -12,6 +12,7 @@ enum {
     FN(STEPS) = 256,  /* vectors of a strip that a kernel walks at once */
     FN(TALL) = 8,     /* row groups that share a pair of strips */
     FN(PACK_N) = 64,  /* steps of n and columns of a unit of packing */
+    FN(WIDEST) = (int)SDD_MR > (int)FN(VL) ? (int)SDD_MR : (int)FN(VL), /* row group or strip */
     FN(SPAN) = 64
 };
 
@@ -48,43 +49,7 @@ typedef struct FN(stream) {
     int64_t slot, col; /* columns within the block */
 } FN(stream);
 
-#ifdef MATRIX_TILES
-/* out: two tiles [MR][VL] += a b over steps, a multiple of TILE_DEPTH; a in tiles of its own. */
-OMP_INLINE void FN(sdd_tiles_multiply)(T *restrict out, const T *restrict a, const T *restrict b0,
-                                       const T *restrict b1, int64_t steps, bool resume, bool two)
-{
-    if (resume) {
-        _tile_loadd(0, out, TILE_BYTES);
-        _tile_loadd(1, out + SDD_MR * FN(VL), TILE_BYTES);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-    }
-    for (int64_t k = 0; k < steps; k += TILE_DEPTH) {
-        _tile_loadd(4, a + k * SDD_MR, TILE_BYTES);
-        _tile_loadd(5, b0 + k * FN(VL), TILE_BYTES);
-        _tile_dpbf16ps(0, 4, 5);
-        if (two) {
-            _tile_loadd(6, b1 + k * FN(VL), TILE_BYTES);
-            _tile_dpbf16ps(1, 4, 6);
-        }
-    }
-    _tile_stored(0, out, TILE_BYTES);
-    _tile_stored(1, out + SDD_MR * FN(VL), TILE_BYTES);
-}
-
-static void FN(sdd_tile_one)(T *restrict out, const T *restrict a, const T *restrict b0,
-                             const T *restrict b1, int64_t steps, bool resume)
-{
-    FN(sdd_tiles_multiply)(out, a, b0, b1, steps, resume, false);
-}
-
-static void FN(sdd_tile_two)(T *restrict out, const T *restrict a, const T *restrict b0,
-                             const T *restrict b1, int64_t steps, bool resume)
-{
-    FN(sdd_tiles_multiply)(out, a, b0, b1, steps, resume, true);
-}
-#else
+#ifndef MATRIX_TILES
 /* acc[MR][2] += a b over steps; out: two tiles [MR][VL]. */
 #define SDD_TILE(name, COUNT, PAIR, splat)                                                         \
     static void FN(name)(T *restrict out, const T *restrict a, const T *restrict b0,               \
@@ -196,7 +161,7 @@ static void FN(operand_pack)(const FN(sdd) * d, const FN(target) * g, const FN(p
                              int64_t first, int64_t last, int64_t k0, int64_t count)
 {
     const int64_t end = k0 + count;
-    T part[FN(PACK_N) * FN(VL)];
+    T part[FN(PACK_N) * FN(WIDEST)];
 
     while (k0 < end) {
         /* Beyond the joined axis are zeros, up to a multiple of align. */

@@ -151,7 +151,30 @@ OMP_LAUNCH(take_along)
 }
 
 OMP_DECLARE(take_along_grad);
-OMP_PREPARE_NONE(take_along_grad)
+
+/* dx[i] is cut into tiles of rows x columns that are summed side by side. The elements of dy whose
+ * columns are those of a tile make a unit. Of a few tiles each looks at all of its unit; of many
+ * each first gets a list of its own elements, in their order, from `shares` pieces of a unit. */
+typedef struct take_plan {
+    int64_t rows, columns, down, right;
+    int64_t units, shares, width, most; /* width: entries of a j; most: entries of a unit */
+    bool listed;
+} take_plan;
+
+static take_plan take_plan_of(const bsk_take_along_grad_params *p)
+{
+    enum { WIDTH = 64, SHARES = 64, FEW = 16 };
+    take_plan t = {.columns = max_i64(1, min_i64(WIDTH, p->dx.dims[2]))};
+    t.rows = ROW / t.columns;
+    t.right = bski_ceil_div(p->dx.dims[2], t.columns);
+    t.down = bski_ceil_div(p->dx.dims[1], t.rows);
+    t.units = p->dx.dims[0] * t.right;
+    t.shares = max_i64(1, min_i64(p->dy.dims[1], SHARES / max_i64(1, t.units)));
+    t.width = p->index.strides[2] == 0 ? 1 : t.columns;
+    t.most = min_i64(p->dy.dims[1], INT32_MAX) * t.width; /* more is refused */
+    t.listed = t.down > FEW && p->dy.dims[1] > t.rows;
+    return t;
+}
 
 OMP_ACCEPT(take_along_grad)
 {
@@ -159,31 +182,103 @@ OMP_ACCEPT(take_along_grad)
     (void)props;
     if (!is_narrow(&p->dy) || !is_narrow(&p->dx))
         return BSK_REFUSE_DTYPE;
+    if (p->dy.dims[1] > INT32_MAX / take_plan_of(p).width)
+        return BSK_REFUSE_LIMIT;
     return is_lined(&p->dx) ? BSK_ACCEPT : BSK_REFUSE_STRIDE;
 }
 
-/* Rows b .. and columns k .. of one dx[i], summed side by side in at most ROW numbers. */
+/* The lists: where the share of a tile begins, [unit][tile][share], and entries j * width + k. */
+OMP_PREPARE(take_along_grad)
+{
+    const take_plan t = take_plan_of(prepared->problem->params);
+    int64_t count, starts;
+    (void)device;
+    if (!t.listed)
+        return BSK_OK;
+    return bski_mul_i64(t.down, t.shares, &starts) && bski_add_i64(starts, t.most, &count) &&
+                   bski_mul_i64(count, t.units, &count) &&
+                   bski_mul_size((size_t)count, sizeof(int32_t), &prepared->workspace_bytes)
+               ? BSK_OK
+               : BSK_E_UNSUPPORTED;
+}
+
+/* Entries of a share of a unit: counts those of each tile, or with a list appends them. */
+static void take_share(const bsk_take_along_grad_params *p, const void *index, const take_plan *t,
+                       int64_t unit, int64_t share, int32_t *start, int32_t *list)
+{
+    const int64_t i = unit / t->right, first = unit % t->right * t->columns, all = p->dy.dims[1];
+    const int64_t width = min_i64(t->width, p->dx.dims[2] - first);
+    for (int64_t j = all * share / t->shares; j < all * (share + 1) / t->shares; j++)
+        for (int64_t k = 0; k < width; k++) {
+            const int64_t b = bski_load_int(p->index.dtype, index, at3(&p->index, i, j, first + k));
+            if (b < 0 || b >= p->dx.dims[1])
+                continue;
+            int32_t *at = &start[b / t->rows * t->shares + share];
+            if (list)
+                list[*at] = (int32_t)(j * t->width + k);
+            ++*at;
+        }
+}
+
+/* Afterwards a share's start is where the next one begins. */
+static void take_sort(const bsk_take_along_grad_params *p, const void *index, const take_plan *t,
+                      int32_t *starts, int32_t *lists, int threads)
+{
+    const int64_t each = t->down * t->shares;
+    memset(starts, 0, (size_t)(t->units * each) * sizeof *starts);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t n = 0; n < t->units * t->shares; n++)
+        take_share(p, index, t, n / t->shares, n % t->shares, starts + n / t->shares * each, NULL);
+    for (int64_t unit = 0; unit < t->units; unit++)
+        for (int64_t n = 0, sum = 0; n < each; n++) {
+            const int32_t count = starts[unit * each + n];
+            starts[unit * each + n] = (int32_t)sum;
+            sum += count;
+        }
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t n = 0; n < t->units * t->shares; n++)
+        take_share(p, index, t, n / t->shares, n % t->shares, starts + n / t->shares * each,
+                   lists + n / t->shares * t->most);
+}
+
+/* Rows b .. and columns k .. of one dx[i], in at most ROW numbers. */
 typedef struct take_tile {
     int64_t i, b, k, rows, columns;
+    const int32_t *list; /* NULL: all entries */
+    int64_t count;
 } take_tile;
 
+/* Adds dy of the entry (j, k), or of all columns of j from k on. */
+OMP_INLINE void take_add(const bsk_take_along_grad_params *p, const void *index, const void *dy,
+                         const take_tile t, int64_t j, int64_t k, int64_t width, float *sum)
+{
+    const int64_t b = bski_load_int(p->index.dtype, index, at3(&p->index, t.i, j, t.k + k)) - t.b;
+    if (b >= 0 && b < t.rows)
+        for (int64_t e = k; e < k + width; e++)
+            sum[b * t.columns + e] +=
+                (float)bski_load(p->dy.dtype, dy, at3(&p->dy, t.i, j, t.k + e));
+}
+
 static void take_tile_run(const bsk_take_along_grad_params *p, const bsk_take_along_grad_args *a,
-                          take_tile t)
+                          const take_plan *plan, const take_tile t)
 {
     const void *dy = bsk_mem_address(a->dy), *index = bsk_mem_address(a->index);
     void *dx = bsk_mem_address(a->dx);
     const bool line = p->dx.dims[2] == 1; /* the tile is one row of memory */
+    const bool whole = plan->width == 1;  /* an entry is a row of dy */
     const int64_t rows = line ? 1 : t.rows, columns = line ? t.rows : t.columns;
     float sum[ROW] = {0};
 
-    for (int64_t j = 0; j < p->dy.dims[1]; j++)
-        for (int64_t k = 0; k < t.columns; k++) {
-            const int64_t b =
-                bski_load_int(p->index.dtype, index, at3(&p->index, t.i, j, t.k + k)) - t.b;
-            if (b >= 0 && b < t.rows)
-                sum[b * t.columns + k] +=
-                    (float)bski_load(p->dy.dtype, dy, at3(&p->dy, t.i, j, t.k + k));
-        }
+    for (int64_t n = 0; t.list && n < t.count; n++) {
+        const int64_t entry = t.list[n];
+        if (whole)
+            take_add(p, index, dy, t, entry, 0, t.columns, sum);
+        else
+            take_add(p, index, dy, t, entry / plan->width, entry % plan->width, 1, sum);
+    }
+    for (int64_t j = 0; !t.list && j < p->dy.dims[1]; j++)
+        for (int64_t k = 0; k < t.columns; k += whole ? t.columns : 1)
+            take_add(p, index, dy, t, j, k, whole ? t.columns : 1, sum);
     for (int64_t r = 0; r < rows; r++) {
         const int64_t at = at3(&p->dx, t.i, t.b + r, t.k);
         row_blend(sum + r * columns, a->alpha, a->beta, p->dx.dtype, dx, at, columns);
@@ -193,19 +288,32 @@ static void take_tile_run(const bsk_take_along_grad_params *p, const bsk_take_al
 
 OMP_LAUNCH(take_along_grad)
 {
-    enum { WIDTH = 64 };
     const bsk_take_along_grad_params *p = prepared->problem->params;
-    const int64_t columns = max_i64(1, min_i64(WIDTH, p->dx.dims[2])), rows = ROW / columns;
-    const int64_t right = bski_ceil_div(p->dx.dims[2], columns);
-    const int64_t down = bski_ceil_div(p->dx.dims[1], rows);
+    const bsk_take_along_grad_args *a = args;
+    const take_plan plan = take_plan_of(p);
+    const int threads = queue_threads(queue);
+    const int64_t each = plan.down * plan.shares;
+    int32_t *starts = NULL, *lists = NULL;
+    if (plan.listed) {
+        starts = bsk_mem_address(a->workspace);
+        lists = starts + plan.units * each;
+        take_sort(p, bsk_mem_address(a->index), &plan, starts, lists, threads);
+    }
 
-#pragma omp parallel for schedule(static) num_threads(queue_threads(queue))
-    for (int64_t n = 0; n < p->dx.dims[0] * down * right; n++) {
-        take_tile t = {
-            .i = n / right / down, .b = n / right % down * rows, .k = n % right * columns};
-        t.rows = min_i64(rows, p->dx.dims[1] - t.b);
-        t.columns = min_i64(columns, p->dx.dims[2] - t.k);
-        take_tile_run(p, args, t);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t n = 0; n < plan.units * plan.down; n++) {
+        const int64_t tile = n / plan.right % plan.down, i = n / plan.right / plan.down;
+        const int64_t unit = i * plan.right + n % plan.right;
+        take_tile t = {.i = i, .b = tile * plan.rows, .k = n % plan.right * plan.columns};
+        t.rows = min_i64(plan.rows, p->dx.dims[1] - t.b);
+        t.columns = min_i64(plan.columns, p->dx.dims[2] - t.k);
+        if (lists) {
+            const int32_t *end = starts + unit * each + (tile + 1) * plan.shares - 1;
+            const int32_t first = tile > 0 ? end[-plan.shares] : 0;
+            t.list = lists + unit * plan.most + first;
+            t.count = *end - first;
+        }
+        take_tile_run(p, a, &plan, t);
     }
     return BSK_OK;
 }

@@ -2,7 +2,7 @@
  * them. Included once for each arithmetic type, after T (its name), V (its vector) and FN (the
  * name of an instance) are defined. */
 
-enum { FN(VL) = VEC_BYTES / (int)sizeof(T), FN(RUN) = 64 };
+enum { FN(VL) = VEC_BYTES / (int)sizeof(T), FN(RUN) = 64, FN(TURN) = 16 };
 
 OMP_INLINE V FN(vload)(const T *p)
 {
@@ -19,6 +19,11 @@ static void FN(transpose)(T *restrict dst, int64_t dst_ld, const T *restrict src
                           int64_t rows, int64_t cols)
 {
     int64_t c = 0;
+#ifdef TRANSPOSE_LARGE
+    for (; rows % LARGE_f32 == 0 && c + LARGE_f32 <= cols; c += LARGE_f32)
+        for (int64_t r = 0; r < rows; r += LARGE_f32)
+            TRANSPOSE_LARGE(dst + r * dst_ld + c, dst_ld, src + c * src_ld + r, src_ld);
+#endif
     for (; c + FN(SQUARE) <= cols; c += FN(SQUARE)) {
         const T *s = src + c * src_ld;
         int64_t r = 0;
@@ -63,10 +68,10 @@ static void FN(tile_load)(T *restrict dst, int64_t ld, const FN(matrix) * m, int
     } else if (rs == 1 && own) {
         FN(transpose)(dst, ld, (const T *)(const void *)m->data + origin, cs, rows, cols);
     } else if (rs == 1 || rows == 1) {
-        T run[4 * FN(RUN)];
-        for (int64_t c = 0; c < cols; c += 4)
+        T run[FN(TURN) * FN(RUN)];
+        for (int64_t c = 0; c < cols; c += FN(TURN))
             for (int64_t r = 0; r < rows; r += FN(RUN)) {
-                const int64_t n = min_i64(FN(RUN), rows - r), w = min_i64(4, cols - c);
+                const int64_t n = min_i64(FN(RUN), rows - r), w = min_i64(FN(TURN), cols - c);
                 for (int64_t k = 0; k < w; k++)
                     FN(row_load)(run + k * FN(RUN), m->type, m->data, origin + r + (c + k) * cs, n);
                 FN(transpose)(dst + r * ld + c, ld, run, FN(RUN), n, w);
@@ -110,10 +115,10 @@ static void FN(tile_store)(const T *restrict src, int64_t ld, const FN(matrix) *
     } else if (rs == 1 && own) {
         FN(transpose)((T *)(void *)m->data + origin, cs, src, ld, cols, rows);
     } else if (rs == 1 || rows == 1) {
-        T run[4 * FN(RUN)];
-        for (int64_t c = 0; c < cols; c += 4)
+        T run[FN(TURN) * FN(RUN)];
+        for (int64_t c = 0; c < cols; c += FN(TURN))
             for (int64_t r = 0; r < rows; r += FN(RUN)) {
-                const int64_t n = min_i64(FN(RUN), rows - r), w = min_i64(4, cols - c);
+                const int64_t n = min_i64(FN(RUN), rows - r), w = min_i64(FN(TURN), cols - c);
                 FN(transpose)(run, FN(RUN), src + r * ld + c, ld, w, n);
                 for (int64_t k = 0; k < w; k++)
                     FN(row_store)

@@ -223,11 +223,6 @@ static inline void store_index(bsk_dtype t, void *data, int64_t i, int64_t value
     }
 }
 
-static inline bool is_float(bsk_dtype t)
-{
-    return (1u << t & BSKI_FLOATS) != 0;
-}
-
 /* Order of maxima and of the k largest: NaN is larger than any number. */
 static inline bool is_larger(double x, double y)
 {
