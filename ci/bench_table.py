@@ -4,9 +4,10 @@
     bench_table.py REPORT.json                    print the table
     bench_table.py REPORT.json --write README.md  put it between the page's bench marks
 
-Reports of a CPU give peers as time of the peer / time of bsk at the same shape, dense: above 1, bsk
-is faster. Reports of an NVIDIA device give each row beside its goal: measured / must of 1 or more
-holds. eta is the useful rate over cuBLAS's dense rate, timed in alternation with the row.
+Reports of a CPU give peers as time of the peer / time of bsk at the same shape: above 1, bsk is
+faster; libxsmm walks the kept blocks, the others are dense. Goals are shares of the calibrated roof
+or rate of reading, and ratios to peers. Reports of an NVIDIA device give each row beside its goal:
+measured / must of 1 or more holds. eta is the useful rate over cuBLAS's dense rate, timed in alternation with the row.
 """
 
 import argparse
@@ -39,12 +40,16 @@ SPEEDUP = {(12288, "32"): 15, (20480, "32"): 30, (20480, "16"): 18, (20480, "8")
 DGRAD_OF_Y, CN_OF_NC, SKEWED_OF_UNIFORM, COPY_SHARE = 1 / 1.05, 0.85, 0.85, 0.80
 SMALL_N = 64
 ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
+# On the CPU: shares of the roof for blocks of 8 and for larger ones, and for few samples also of the
+# rate of reading; time of dX over that of Y; rate over oneDNN's where nearly all blocks are kept.
+CPU_Y, CPU_WGRAD, CPU_SMALL, CPU_DGRAD, CPU_DENSE = (0.80, 0.85), (0.50, 0.70), 0.80, 1.10, 0.95
+CPU_SMALL_N, CPU_DENSE_FROM = 32, 0.5
 
 
 def key(row, **changes):
     """What rows have in common that differ in `changes` only."""
     names = ("op", "dtype", "axis", "pattern", "block", "n", "k", "m", "packed")
-    return tuple(changes.get(n, row[n]) for n in names) + (round(row["density"], 2),)
+    return tuple(changes.get(n, row.get(n)) for n in names) + (round(row["density"], 2),)
 
 
 def eta_goal(row):
@@ -86,9 +91,47 @@ def goals(row, rows, copy_rate):
     return found
 
 
+def cpu_goals(row, rows, host):
+    """The same on a CPU. Times with prepacked weights are shown, but have no goals."""
+    if row.get("packed") or "n" not in row or not row["op"].startswith("matmul"):
+        return []
+    found = []
+    larger = row["block"] != "8"
+    peers = {name: peer["ms"] / row["ms"] for name, peer in row["peers"].items()}
+    if row["n"] <= CPU_SMALL_N:
+        kept = row["density"] * row["k"] * row["m"] * ELEMENT_BYTES[row["dtype"]]
+        read = host.get("roof_read_bytes", 0)
+        share = kept / row["ms"] * 1e3 / read if read else 0
+        flops = host[f"roof_{'bf16' if row['dtype'] == 'bf16' else 'f32'}_flops"]
+        found.append(("of reading or roof", max(share, row["tflops"] * 1e12 / flops), CPU_SMALL))
+    elif row["density"] >= CPU_DENSE_FROM:
+        if "onednn" in peers:
+            dense = peers["onednn"] * row["density"]
+            found.append(("rate / onednn", dense, CPU_DENSE))
+    elif row["op"] == "matmul":
+        found.append(("roof", row["roof"], CPU_Y[larger]))
+    elif row["op"] == "matmul_dgrad":
+        of_y = rows.get(key(row, op="matmul"))
+        if of_y:
+            found.append(("rate / that of Y", of_y["ms"] / row["ms"], 1 / CPU_DGRAD))
+    elif row["dtype"] == "bf16":
+        found.append(("roof", row["roof"], CPU_WGRAD[larger]))
+    if "libxsmm" in peers:
+        found.append(("rate / libxsmm", peers["libxsmm"], 1))
+    return found
+
+
+def goals_of(report):
+    """A function from a row of the report to its goals."""
+    host, rows = report["host"], {key(row): row for row in report["rows"]}
+    if report["device"]["backend"] == "cpu":
+        return lambda row: cpu_goals(row, rows, host)
+    return lambda row: goals(row, rows, host["roof_bytes"])
+
+
 def goal_table(report, source):
     host, device = report["host"], report["device"]
-    rows = {key(row): row for row in report["rows"]}
+    found = goals_of(report)
     lines = [
         f"{device['name']}, {device['arch']}, driver {device['driver']}, {host['peers']}, commit "
         f"{host['commit']}; copy rate {host['roof_bytes'] / 1e9:.0f} GB/s; medians of samples of "
@@ -104,7 +147,7 @@ def goal_table(report, source):
                  "yes" if row["packed"] else "", f"{row['ms']:.4f}", f"{row['tflops']:.4g}"]
         cells += [f"{row[name]:{form}}" if row[name] else "-"
                   for name, form in (("dense_tflops", ".4g"), ("eta", ".3f"), ("speedup", ".2f"))]
-        for name, measured, must in goals(row, rows, host["roof_bytes"]) or [("", None, None)]:
+        for name, measured, must in found(row) or [("", None, None)]:
             ends = [name, "", "", ""]
             if must:
                 ratio = measured / must
@@ -116,10 +159,9 @@ def goal_table(report, source):
 
 def summary(report):
     """One line for each kind of goal: how many hold."""
-    counts = {}
-    rows = {key(row): row for row in report["rows"]}
+    counts, found = {}, goals_of(report)
     for row in report["rows"]:
-        for name, measured, must in goals(row, rows, report["host"]["roof_bytes"]):
+        for name, measured, must in found(row):
             kind = (row["op"], name, "packed" if row["packed"] else "packing counted")
             holds, total = counts.get(kind, (0, 0))
             counts[kind] = (holds + (measured >= must), total + 1)
@@ -129,6 +171,7 @@ def summary(report):
 
 def peer_table(report, source):
     host, device, rows = report["host"], report["device"], report["rows"]
+    found = goals_of(report)
     peers = sorted({name for row in rows for name in row["peers"]})
     lines = [
         f"{device['name']}, {host['threads']} threads, {device['arch']}, commit {host['commit']}; "
@@ -136,16 +179,18 @@ def peer_table(report, source):
         f"packing counted unless marked. All figures of a row come from one run: `{source}`.",
         "",
         "| case | entry | ms | GFLOP/s | share of roof |"
-        + "".join(f" {p} dense / bsk |" for p in peers),
-        "|---|---|---|---|---|" + "---|" * len(peers),
+        + "".join(f" {p} / bsk |" for p in peers) + " measured / must |",
+        "|---|---|---|---|---|" + "---|" * (len(peers) + 1),
     ]
     for row in rows:
         cells = [f"{row['peers'][p]['ms'] / row['ms']:.2f}" if p in row["peers"] else "-"
                  for p in peers]
         entry = f"`{row['entry']}`" + (", packed" if row.get("packed") else "")
+        ratios = ", ".join(f"{name} {measured / must:.2f}" for name, measured, must in found(row))
         lines.append(
             "| " + " | ".join([f"`{row['name']}`", entry, f"{row['ms']:.2f}",
-                               f"{row['tflops'] * 1e3:.0f}", f"{row['roof']:.2f}"] + cells) + " |")
+                               f"{row['tflops'] * 1e3:.0f}", f"{row['roof']:.2f}"] + cells + [ratios]) +
+            " |")
     return "\n".join(lines) + "\n"
 
 

@@ -4,8 +4,9 @@
 #   ci/deps.sh --test   also what ci/test.sh needs
 #   ci/deps.sh --hip    also what building the HIP backend needs
 #   ci/deps.sh --python also what the tests of the Python package need
-#   ci/deps.sh --extra  what ci/test.sh does more with: a checker of OpenCL kernels, and a second
-#                       OpenCL driver for processors
+#   ci/deps.sh --arm    also what building and testing for 64-bit ARM needs on another processor
+#   ci/deps.sh --extra  what ci/test.sh does more with: a checker of OpenCL kernels, a second OpenCL
+#                       driver for processors, and one more library to race against
 # Where everything is there already it calls neither apt nor pip.
 set -euo pipefail
 
@@ -33,7 +34,7 @@ meson_good() {
 }
 
 installed() {
-    dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed$'
+    dpkg-query -W -f '${Status}\n' "$1" 2>/dev/null | grep -q '^install ok installed$'
 }
 
 # A program is compiled and linked, since a compiler without its libraries is of no use.
@@ -88,8 +89,14 @@ elif [ "${1:-}" = --python ]; then
 elif [ "${1:-}" = --extra ]; then
     need oclgrind command -v oclgrind
     need mesa-opencl-icd installed mesa-opencl-icd
+    need libxsmm-dev installed libxsmm-dev
+elif [ "${1:-}" = --arm ]; then
+    need gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
+    need libc6-dev-arm64-cross installed libc6-dev-arm64-cross
+    need qemu-user command -v qemu-aarch64
+    need libcjson-dev:arm64 installed libcjson-dev:arm64
 elif [ $# -gt 0 ]; then
-    echo "usage: ci/deps.sh [--test | --hip | --python | --extra]" >&2
+    echo "usage: ci/deps.sh [--test | --hip | --python | --arm | --extra]" >&2
     exit 2
 fi
 
@@ -100,6 +107,16 @@ install_packages() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
 }
 
+# Libraries of another architecture, which Ubuntu has elsewhere: then apt is left as it was.
+if [ "${1:-}" = --arm ] && [ ${#packages[@]} -gt 0 ] &&
+    ! dpkg --print-foreign-architectures | grep -qx arm64; then
+    as_root dpkg --add-architecture arm64
+    install_packages "${packages[@]}" || {
+        as_root dpkg --remove-architecture arm64
+        exit 1
+    }
+    packages=()
+fi
 install_packages ${packages[@]+"${packages[@]}"}
 
 # The sanitizer and fuzzer libraries belong to one version of clang.

@@ -11,6 +11,7 @@ jobs=$(nproc)
 passed=0
 failed=0
 skipped=0
+emulator= # what runs the programs of a cross build
 unset OPENBLAS_CORETYPE
 # A test chooses its own settings; those of the shell would change what is tested.
 unset ${!BSK_@}
@@ -36,8 +37,8 @@ bsk_check() {
     local folder=build-ci/$1 i=0 pid pids=() status=0 one
     rm -f "$folder"/check-*
     for one in "${@:2}"; do
-        "$folder"/bench/bsk check --tier quick --device cpu:0 --json "$folder/check-$i.json" \
-            "$one" >"$folder/check-$i.txt" 2>&1 &
+        $emulator "$folder"/bench/bsk check --tier quick --device cpu:0 \
+            --json "$folder/check-$i.json" "$one" >"$folder/check-$i.txt" 2>&1 &
         pids+=($!)
         i=$((i + 1))
     done
@@ -131,13 +132,13 @@ check_small_complete() {
 step_deps() {
     local more missing=0
     ci/deps.sh --test
-    for more in hip python extra; do
+    for more in hip python extra arm; do
         ci/deps.sh --$more || {
             echo "packages of 'ci/deps.sh --$more' are not to be had: done without"
             missing=$((missing + 1))
         }
     done
-    echo "$((4 - missing)) passed, 0 failed, $missing skipped"
+    echo "$((5 - missing)) passed, 0 failed, $missing skipped"
 }
 
 step_style() { ci/style.sh; }
@@ -164,7 +165,8 @@ step_support() {
     build-ci/gcc/bench/bsk info --json | ci/support.py --check README.md
 }
 
-# The portable GPU kernels through OpenCL and in the emulator, at the same time: one core each.
+# The portable GPU kernels through OpenCL and in the emulator, at the same time: one core each. Then
+# whole models, on OpenCL and on the CPU.
 step_devices() {
     local device pid pids=() status=0
     export BSK_PLUGIN_PATH=$PWD/build-ci/gcc/backends/opencl:$PWD/build-ci/gcc/tests/emu
@@ -183,6 +185,7 @@ step_devices() {
         sed 's/^/  /' build-ci/gcc/$device.txt
         ci/sum.py check build-ci/gcc/$device.json || status=1
     done
+    examples/lm/devices.sh build-ci/gcc/examples/lm . opencl:0 20 || status=1
     return $status
 }
 
@@ -246,7 +249,8 @@ step_install() {
     echo "2 passed, 0 failed, 0 skipped"
 }
 
-# The Python package of the gcc build, with what Debian's Python has of NumPy, SciPy and torch.
+# The language model beside the same one in PyTorch; then the Python package of the gcc build, with
+# what Debian's Python has of NumPy, SciPy and torch.
 step_python() {
     local python summary status=0
     for python in /usr/bin/python3 python3; do
@@ -258,7 +262,13 @@ step_python() {
         echo "0 passed, 0 failed, 1 skipped"
         return
     fi
-    "$python" -c 'import torch' 2>/dev/null || echo "without torch: its tests are skipped"
+    if "$python" -c 'import torch' 2>/dev/null; then
+        bench/models/compare.py --lm build-ci/gcc/examples/lm --python "$python" --threads 1 \
+            --steps 3 --check 0.001
+        echo "1 passed, 0 failed, 0 skipped"
+    else
+        echo "without torch: its tests are skipped"
+    fi
     summary=$(env PYTHONPATH="$PWD/build-ci/gcc/python" PYTHONDONTWRITEBYTECODE=1 \
         BSK_LIBRARY="$PWD/build-ci/gcc/api/libbsk.so.0" \
         "$python" -m pytest -q -rs -p no:cacheprovider python/tests) || status=$?
@@ -306,6 +316,25 @@ step_no_openmp() {
     CC=gcc setup_core no-openmp -Dopenmp=disabled -Doptimization=1
     meson compile -C build-ci/no-openmp -j "$jobs"
     bsk_check no-openmp bf16
+}
+
+# The entries for 64-bit ARM in an emulator: all cases of the products, small ones of the other ops.
+# Without OpenMP, whose threads make no headway under qemu 7.2.
+step_aarch64() {
+    local tool
+    for tool in aarch64-linux-gnu-gcc qemu-aarch64; do
+        command -v $tool >/dev/null || {
+            echo "$tool is not installed"
+            echo "0 passed, 0 failed, 1 skipped"
+            return
+        }
+    done
+    setup_core aarch64 --cross-file ci/aarch64.ini -Doptimization=1 -Dopenmp=disabled \
+        -Dpython=disabled -Dtests=disabled -Dtool=enabled
+    meson compile -C build-ci/aarch64 -j "$jobs" bsk:executable
+    emulator=qemu-aarch64
+    $emulator build-ci/aarch64/bench/bsk info | grep '^  cpu:0 .* neonbf16 '
+    bsk_check aarch64 '*_neonbf16' dsd_f32_neon sdd_f32_neon '*d_f64_neon' 'f16 n[1-7] *_neon'
 }
 
 step_reference_only() {
@@ -357,7 +386,7 @@ step_valgrind() {
 }
 
 steps=(deps style demo gcc suites support devices oclgrind rusticl install python clang asan tsan
-    no_openmp reference_only fuzz valgrind)
+    no_openmp aarch64 reference_only fuzz valgrind)
 
 # --- running them ---
 

@@ -47,7 +47,7 @@ static const struct {
     {"batch_norm_grad", {"", "infer"}},
     {"lstm_gates", {"merged", "split"}},
     {"quantize", {"", "stochastic", "flush", "stochastic_flush"}},
-    {"attention_decode", {"", "counted"}},
+    {"attention_decode", {"", "counted", "default", "by_head", "by_member"}},
     {"layout_mask", {"", "none", "all"}},
 };
 

@@ -31,7 +31,7 @@ static const struct {
     {"BSK_DEVICE", "cuda:0", "cpu:0"},
     {"BSK_DEVICE", "cpu:99999999999999999999", "cpu:0"},
     {"BSK_MAX_ARCH", "", "avx2"},
-    {"BSK_MAX_ARCH", "i386", "avx2"},
+    {"BSK_MAX_ARCH", "i386", "base"},
     {"BSK_MAX_ARCH", "avx2;", "avx2"},
     {"BSK_KERNEL", "", "-glob"},
     {"BSK_KERNEL", "ref_*", "-glob"},
