@@ -115,12 +115,12 @@ static bool wants_more(const runner *r, int who)
     return counts_runs && w->samples.count * w->repeat < LEAST_RUNS;
 }
 
-/* Sparse peers are timed by themselves: where they leave the device idle its clock rises, and the
- * dense rate beside them would not be the one that the entry meets. */
+/* Sparse peers of a device are timed by themselves: where they leave it idle its clock rises, and
+ * the dense rate beside them would not be the one that the entry meets. */
 static bool is_apart(const runner *r, int who)
 {
-    return who >= FIRST_PEER && r->race.racers[who - FIRST_PEER].peer &&
-           r->race.racers[who - FIRST_PEER].peer->sparse;
+    return who >= FIRST_PEER && !r->b->host.device.host_memory &&
+           r->race.racers[who - FIRST_PEER].peer && r->race.racers[who - FIRST_PEER].peer->sparse;
 }
 
 /* Interleaved rounds, one sample of each contestant that wants more, until the entry, or all of
@@ -393,6 +393,7 @@ static void host_describe(bench *b)
     h->roof_bf16 = bski_roof_flops(h->threads, BSK_BF16);
     h->roof_f64 = bski_roof_flops(h->threads, BSK_F64);
     h->roof_bytes = bski_roof_bytes(h->threads);
+    h->roof_read = bski_roof_read(h->threads);
 }
 
 /* --- Command line ---------------------------------------------------------------------------- */
@@ -437,8 +438,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 static const struct argp_option options[] = {
     {"device", 'd', "ID", 0, "Device to measure (the default device)", 0},
     {"peer", 'p', "NAME", 0,
-     "Race against these: openblas, onednn, cublas, cublas-tf32, cusparse-ell, cusparse-bsr "
-     "(with commas), or all",
+     "Race against these: openblas, onednn, libxsmm, cublas, cublas-tf32, cusparse-ell, "
+     "cusparse-bsr (with commas), or all",
      0},
     {"set", 's', "NAME", 0, "Cases to measure (smoke); an unknown name lists the sets", 0},
     {"entry", 'e', "GLOB", 0, "Measure these entries instead of the one that is chosen", 0},

@@ -15,8 +15,9 @@ static const struct {
     const char *module, *name, *backend;
 } known_peers[] = {
     {"openblas", "openblas", "cpu"},      {"onednn", "onednn", "cpu"},
-    {"cublas", "cublas", "cuda"},         {"cublas", "cublas-tf32", "cuda"},
-    {"cusparse", "cusparse-ell", "cuda"}, {"cusparse", "cusparse-bsr", "cuda"},
+    {"libxsmm", "libxsmm", "cpu"},        {"cublas", "cublas", "cuda"},
+    {"cublas", "cublas-tf32", "cuda"},    {"cusparse", "cusparse-ell", "cuda"},
+    {"cusparse", "cusparse-bsr", "cuda"},
 };
 
 /* Whether a list of names with commas has the name, or is "all". */

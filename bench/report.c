@@ -31,7 +31,10 @@ static double gbps(const bench_row *r)
 static void roof_text(const bench_host *h, char *text, size_t size)
 {
     char copy[64] = "copy rate not measured (no peer copies there)";
-    if (h->roof_bytes > 0)
+    if (h->roof_read > 0)
+        snprintf(copy, sizeof copy, "%.1f GB/s copy, %.1f GB/s read (measured)",
+                 h->roof_bytes * 1e-9, h->roof_read * 1e-9);
+    else if (h->roof_bytes > 0)
         snprintf(copy, sizeof copy, "%.1f GB/s copy (measured)", h->roof_bytes * 1e-9);
     if (h->roof_f32 > 0)
         snprintf(text, size, "%.1f GFLOP/s f32, %.1f GFLOP/s bf16, %.1f GFLOP/s f64, %s",
@@ -103,6 +106,7 @@ static void json_host(cJSON *root, const bench_host *h)
     cJSON_AddNumberToObject(host, "roof_bf16_flops", h->roof_bf16);
     cJSON_AddNumberToObject(host, "roof_f64_flops", h->roof_f64);
     cJSON_AddNumberToObject(host, "roof_bytes", h->roof_bytes);
+    cJSON_AddNumberToObject(host, "roof_read_bytes", h->roof_read);
     cJSON *device = cJSON_AddObjectToObject(root, "device");
     cJSON_AddStringToObject(device, "id", h->device.id);
     cJSON_AddStringToObject(device, "backend", h->device.backend);

@@ -9,6 +9,8 @@
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 enum { REPEATS = 12, CHAINS = 12, COPY_REPEATS = 5 };
@@ -72,11 +74,18 @@ FMA_LOOP(fma_f64_avx512, double, __m512d, _mm512_set1_pd, _mm512_fmadd_pd, TARGE
 FMA_LOOP(fma_bf16_avx512, float, __m512, PAIR_SPLAT, PAIR_MUL_ADD, TARGET)
 #undef TARGET
 #elif defined(__aarch64__)
-#define FMA_KEEP(...)   FMA_KEEP_IN("w", __VA_ARGS__)
-#define FMA_PS(x, a, b) vfmaq_f32(b, x, a)
-#define FMA_PD(x, a, b) vfmaq_f64(b, x, a)
+#define FMA_KEEP(...)       FMA_KEEP_IN("w", __VA_ARGS__)
+#define FMA_PS(x, a, b)     vfmaq_f32(b, x, a)
+#define FMA_PD(x, a, b)     vfmaq_f64(b, x, a)
 FMA_LOOP(fma_f32_base, float, float32x4_t, vdupq_n_f32, FMA_PS, )
 FMA_LOOP(fma_f64_base, double, float64x2_t, vdupq_n_f64, FMA_PD, )
+/* Products of bf16 matrices 2 x 4 by 4 x 2, added to f32. The operands are 2^-10. */
+#define TARGET              __attribute__((target("arch=armv8.2-a+bf16")))
+#define MATRIX_SPLAT(value) vreinterpretq_f32_u32(vdupq_n_u32(0x3a803a80))
+#define AS_BF16(x)          vreinterpretq_bf16_f32(x)
+#define MATRIX_ADD(x, a, b) vbfmmlaq_f32(x, AS_BF16(a), AS_BF16(b))
+FMA_LOOP(fma_bf16_neon, float, float32x4_t, MATRIX_SPLAT, MATRIX_ADD, TARGET)
+#undef TARGET
 #else
 #define FMA_KEEP(...)       FMA_KEEP_IN("m", __VA_ARGS__)
 #define FMA_SCALAR(x, a, b) ((x) * (a) + (b))
@@ -112,6 +121,8 @@ static int fma_kinds(bsk_dtype type, fma_kind kinds[4])
     kinds[count++] =
         f64 ? (fma_kind)FMA_KIND(fma_f64_base, 2) : (fma_kind)FMA_KIND(fma_f32_base, 4);
 #elif defined(__aarch64__)
+    if (type == BSK_BF16 && getauxval(AT_HWCAP2) & HWCAP2_BF16)
+        kinds[count++] = (fma_kind)FMA_KIND(fma_bf16_neon, 16);
     kinds[count++] =
         f64 ? (fma_kind)FMA_KIND(fma_f64_base, 2) : (fma_kind)FMA_KIND(fma_f32_base, 4);
 #else
@@ -185,5 +196,29 @@ double bski_roof_bytes(int threads)
         }
     free(src);
     free(dst);
+    return best;
+}
+
+double bski_roof_read(int threads)
+{
+    const size_t words = ((size_t)256 << 20) / sizeof(uint64_t), part = words / (size_t)threads;
+    uint64_t *src = malloc(words * sizeof *src), sum = 0;
+    double best = 0;
+
+    for (int r = 0; src && r <= COPY_REPEATS; r++) { /* the first one touches the pages */
+        const double start = seconds_now();
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : sum)
+        for (int t = 0; t < threads; t++) {
+            uint64_t *own = src + (size_t)t * part;
+            if (r == 0)
+                memset(own, t + 1, part * sizeof *own);
+            for (size_t i = 0; i < part; i++)
+                sum += own[i];
+        }
+        const double rate =
+            (double)(part * sizeof *src) * threads / (seconds_now() - start + (sum == 1 ? 1 : 0));
+        best = r && rate > best ? rate : best;
+    }
+    free(src);
     return best;
 }

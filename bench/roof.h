@@ -14,4 +14,7 @@ double bski_roof_flops(int threads, bsk_dtype type);
  * of 512 MiB together. 0 if there is no memory for them. */
 double bski_roof_bytes(int threads);
 
+/* Rate at which they read alone, over 256 MiB. 0 if there is no memory for them. */
+double bski_roof_read(int threads);
+
 #endif

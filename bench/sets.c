@@ -21,19 +21,50 @@ static test_spec square(const char *op, bsk_dtype dtype, int32_t block, int64_t 
     return s;
 }
 
-/* The grid by which the CPU entries are judged. */
+static const bsk_dtype cpu_types[] = {BSK_F32, BSK_BF16};
+
+static void cpu_main(test_list *list, bsk_dtype dtype, double density)
+{
+    static const int64_t counts[] = {256, 1024};
+    for (int32_t block = 8; block <= 64; block *= 2)
+        for (int n = 0; n < TEST_COUNT(counts); n++)
+            for (int axis = BSK_NC; axis <= BSK_CN; axis++)
+                for (int o = 0; o < TEST_COUNT(linear); o++)
+                    test_emit(list, square(linear[o], dtype, block, 4096, counts[n], density,
+                                           (bsk_axis)axis));
+}
+
+/* Bound by reading the kept weights once, or nearly so. */
+static void cpu_small(test_list *list, bsk_dtype dtype)
+{
+    static const int64_t counts[] = {1, 4, 16, 32};
+    for (int32_t block = 8; block <= 64; block *= 2)
+        for (int n = 0; n < TEST_COUNT(counts); n++)
+            for (int axis = BSK_NC; axis <= BSK_CN; axis++)
+                test_emit(list,
+                          square("matmul", dtype, block, 8192, counts[n], 0.25, (bsk_axis)axis));
+}
+
+/* As many weights as a dense product has, or more than the last-level cache holds. */
+static void cpu_large(test_list *list, bsk_dtype dtype)
+{
+    for (int axis = BSK_NC; axis <= BSK_CN; axis++) {
+        test_spec s = square("matmul", dtype, 32, 4096, 256, 0, (bsk_axis)axis);
+        s.pattern = PATTERN_FULL;
+        test_emit(list, s);
+        test_emit(list, square("matmul", dtype, 32, 8192, 256, 0.5, (bsk_axis)axis));
+    }
+}
+
+/* The grid by which the CPU entries are judged; ci/bench_table.py has the goals. */
 static void set_cpu(test_list *list)
 {
-    static const int64_t counts[] = {32, 256, 1024};
-    static const double densities[] = {0.25, 0.10};
-    static const int32_t blocks[] = {8, 16, 32, 64};
-    for (int d = 0; d < TEST_COUNT(densities); d++)
-        for (int b = 0; b < TEST_COUNT(blocks); b++)
-            for (int n = 0; n < TEST_COUNT(counts); n++)
-                for (int axis = BSK_NC; axis <= BSK_CN; axis++)
-                    for (int o = 0; o < TEST_COUNT(linear); o++)
-                        test_emit(list, square(linear[o], BSK_F32, blocks[b], 4096, counts[n],
-                                               densities[d], (bsk_axis)axis));
+    for (int t = 0; t < TEST_COUNT(cpu_types); t++) {
+        cpu_main(list, cpu_types[t], 0.25);
+        cpu_main(list, cpu_types[t], 0.10);
+        cpu_small(list, cpu_types[t]);
+        cpu_large(list, cpu_types[t]);
+    }
 }
 
 /* 16-bit operands, f32 arithmetic. */
@@ -318,6 +349,42 @@ static void set_attention(test_list *list)
     emit_attention(list, ATTENTION_FIXED, BSK_F16, 64, 64, 2048);
 }
 
+/* Long sequences of 16 heads, two of them. */
+static void set_attention_hopper(test_list *list)
+{
+    static const struct {
+        const char *layout;
+        int32_t block;
+        uint32_t rules;
+    } rows[] = {
+        {NULL, 128, 0},
+        {"causal", 128, RULE_CAUSAL},
+        {"random:density=0.1,seed=3", 128, 0},
+        {"random:density=0.1,seed=3", 64, 0},
+        {"random:density=0.1,seed=3", 32, 0},
+        {"random:density=0.1,seed=3", 16, 0},
+        {"local:window=512", 64, RULE_CAUSAL | RULE_WINDOW},
+        {"strided:stride=128", 64, RULE_CAUSAL | RULE_INTERLEAVE},
+    };
+    static const int64_t sizes[] = {128, 64};
+    for (int d = 0; d < TEST_COUNT(sizes); d++)
+        for (int r = 0; r < TEST_COUNT(rows); r++) {
+            test_spec s = {.op = "attention", .dtype = BSK_BF16, .n = sizes[d], .seed = 3};
+            s.br = s.bc = rows[r].block;
+            s.k = s.m = 8192;
+            s.count = 16;
+            s.groups = 2;
+            s.layout = rows[r].layout;
+            s.pattern = s.layout ? PATTERN_TEXT : PATTERN_FULL;
+            s.rules = rows[r].rules;
+            s.options = OPT_SAVED;
+            test_emit(list, s);
+            s.op = "attention_grad";
+            s.options = 0;
+            test_emit(list, s);
+        }
+}
+
 static void set_smoke(test_list *list)
 {
     for (int o = 0; o < TEST_COUNT(linear); o++)
@@ -337,6 +404,7 @@ static const struct {
     const char *name;
     void (*add)(test_list *list);
 } sets[] = {{"attention", set_attention},
+            {"attention-hopper", set_attention_hopper},
             {"cpu", set_cpu},
             {"half", set_half},
             {"formats", set_formats},
@@ -357,5 +425,5 @@ bool bench_set(const char *name, test_list *list)
 
 const char *bench_set_names(void)
 {
-    return "attention, cpu, half, formats, hopper, memory, ops, smoke";
+    return "attention, attention-hopper, cpu, half, formats, hopper, memory, ops, smoke";
 }
