@@ -10,6 +10,7 @@ enum { STAGE_ALIGN = 64 };
 
 /* One view of one argument, and its host copy. */
 typedef struct copy {
+    const bsk_tensor *desc;
     bsk_mem device;
     size_t bytes;
     bool output;
@@ -43,7 +44,7 @@ static size_t stage_list(const bsk_plan *plan, const bski_op_info *op, const voi
         if (a->list)
             memcpy(&views, field, sizeof(views));
         for (int p = 0; p < (a->list ? plan->pairs : 1); p++) {
-            copies[count] = (copy){.bytes = bytes, .output = a->role != BSKI_IN};
+            copies[count] = (copy){.desc = t, .bytes = bytes, .output = a->role != BSKI_IN};
             if (bytes)
                 copies[count].device = views[p];
             count++;
@@ -74,6 +75,45 @@ static void stage_bind(const bsk_plan *plan, const bski_op_info *op, const copy 
     }
 }
 
+/* `elements` elements of a strided tensor from one copy of its memory to another. */
+static void elements_copy(const bsk_tensor *t, int64_t elements, char *to, const char *from)
+{
+    const size_t size = bsk_dtype_size(t->dtype);
+    for (int64_t i = 0; i < elements; i++) {
+        int64_t left = i, at = 0;
+        for (int axis = t->rank - 1; axis >= 0; axis--) {
+            at += left % t->dims[axis] * t->strides[axis];
+            left /= t->dims[axis];
+        }
+        memcpy(to + (size_t)at * size, from + (size_t)at * size, size);
+    }
+}
+
+/* Another output may lie between the strided elements of this one, and have been written since. */
+static bsk_status output_upload(const bsk_plan *plan, bsk_queue *queue, const copy *c)
+{
+    const bsk_allocator *allocator = &plan->device->context->allocator;
+    int64_t elements = 1;
+    for (int i = 0; i < c->desc->rank; i++)
+        elements *= c->desc->dims[i];
+    if ((size_t)elements * bsk_dtype_size(c->desc->dtype) == c->bytes)
+        return bsk_mem_upload(queue, c->device, c->host, c->bytes);
+    copy now = {.bytes = c->bytes};
+    if (!copy_alloc(allocator, &now))
+        return bski_fail(BSK_E_NOMEM, "%s: no host memory for staging", plan->op->name);
+    bsk_status status = bsk_mem_download(queue, now.host, c->device, c->bytes);
+    if (!status)
+        status = bsk_queue_sync(queue);
+    if (!status) {
+        elements_copy(c->desc, elements, now.host, c->host);
+        status = bsk_mem_upload(queue, c->device, now.host, c->bytes);
+    }
+    if (!status)
+        status = bsk_queue_sync(queue);
+    bski_free(allocator, now.block);
+    return status;
+}
+
 static bsk_status stage_run(const bsk_plan *plan, bsk_queue *queue, const bski_op_info *op,
                             copy *copies, size_t count, copy *workspace, bsk_mem *views, void *args)
 {
@@ -83,7 +123,7 @@ static bsk_status stage_run(const bsk_plan *plan, bsk_queue *queue, const bski_o
             continue;
         if (!copy_alloc(allocator, &copies[i]))
             return bski_fail(BSK_E_NOMEM, "%s: no host memory for staging", plan->op->name);
-        /* Outputs too: what lies between strided elements must come back unchanged. */
+        /* Outputs too: many are added to. */
         BSKI_TRY(bsk_mem_download(queue, copies[i].host, copies[i].device, copies[i].bytes));
     }
     workspace->bytes = plan->prepared.workspace_bytes + plan->prepared.workspace_alignment;
@@ -107,7 +147,7 @@ static bsk_status stage_run(const bsk_plan *plan, bsk_queue *queue, const bski_o
         return status;
     for (size_t i = 0; i < count; i++)
         if (copies[i].output && copies[i].bytes)
-            BSKI_TRY(bsk_mem_upload(queue, copies[i].device, copies[i].host, copies[i].bytes));
+            BSKI_TRY(output_upload(plan, queue, &copies[i]));
     return bsk_queue_sync(queue);
 }
 

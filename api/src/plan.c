@@ -489,25 +489,43 @@ static bsk_status check_view(const bsk_plan *plan, int i, const bsk_mem *m)
     return BSK_OK;
 }
 
+/* From its first element on, the bytes of each period of `pitch` bytes that a tensor reaches into: all
+ * axes step over whole periods or within one. 0 where that is not so. */
+static size_t width_within(const bsk_tensor *t, size_t pitch)
+{
+    const size_t size = bsk_dtype_size(t->dtype);
+    size_t width = size;
+    for (int i = 0; i < t->rank; i++) {
+        const size_t stride = (size_t)t->strides[i] * size;
+        if (t->dims[i] > 1 && stride % pitch)
+            width += stride * (size_t)(t->dims[i] - 1);
+    }
+    return width <= pitch ? width : 0;
+}
+
 /* Whether two strided views of one memory reach a common element, as far as can be told cheaply:
- * views with one common row pitch that occupy different column ranges do not. */
+ * views with a common row pitch that occupy different column ranges do not. */
 static bool views_meet(const bsk_tensor *x, size_t x_bytes, const bsk_mem *mx, const bsk_tensor *y,
                        size_t y_bytes, const bsk_mem *my)
 {
     if (mx->handle != my->handle && (mx->kind == BSK_MEM_CL || my->kind == BSK_MEM_CL))
         return false;
-    uintptr_t a = address_of(mx), b = address_of(my);
+    const uintptr_t a = address_of(mx), b = address_of(my);
     if (!x_bytes || !y_bytes || a + x_bytes <= b || b + y_bytes <= a)
         return false;
-    size_t ex = bsk_dtype_size(x->dtype), ey = bsk_dtype_size(y->dtype);
-    if (x->rank != 2 || y->rank != 2 || x->strides[1] != 1 || y->strides[1] != 1)
-        return true;
-    size_t pitch = (size_t)x->strides[0] * ex, wx = (size_t)x->dims[1] * ex,
-           wy = (size_t)y->dims[1] * ey;
-    if (pitch != (size_t)y->strides[0] * ey || wx > pitch || wy > pitch)
-        return true;
-    size_t shift = b >= a ? (b - a) % pitch : (pitch - (a - b) % pitch) % pitch;
-    return shift < wx || shift + wy > pitch;
+    const bsk_tensor *const both[] = {x, y};
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < both[side]->rank; i++) {
+            const size_t pitch = (size_t)both[side]->strides[i] * bsk_dtype_size(both[side]->dtype);
+            const size_t wx = pitch ? width_within(x, pitch) : 0;
+            const size_t wy = pitch ? width_within(y, pitch) : 0;
+            const size_t shift = !pitch   ? 0
+                                 : b >= a ? (b - a) % pitch
+                                          : (pitch - (a - b) % pitch) % pitch;
+            if (wx && wy && shift >= wx && shift + wy <= pitch)
+                return false;
+        }
+    return true;
 }
 
 /* Where a view begins, in a number that tells those in one memory apart. */
@@ -524,8 +542,11 @@ static bool same_view(const bsk_tensor *x, const bsk_mem *mx, const bsk_tensor *
            !memcmp(x->strides, y->strides, sizeof(x->strides));
 }
 
-/* What an image is to views_meet. */
-static const bsk_tensor image_bytes = {.dtype = BSK_U8, .rank = 1};
+/* A packed image as views_meet takes it. */
+static bsk_tensor image_bytes(size_t bytes)
+{
+    return (bsk_tensor){.dtype = BSK_U8, .rank = 1, .dims = {(int64_t)bytes}, .strides = {1}};
+}
 
 /* How many views argument i has. */
 static int view_count(const bsk_plan *plan, int i)
@@ -587,11 +608,11 @@ static bsk_status check_output(const bsk_plan *plan, const void *args, const bsk
     const bsk_tensor *out = bski_arg_tensor(op, plan->params, o);
     const bsk_mem *mo = arg_views(&op->args[o], args);
     const size_t image = packed ? plan->prepared.packed_bytes : 0;
+    const bsk_tensor image_desc = image_bytes(image);
     const int left = view_count(plan, o) - first, count = left < MAX_PLACES ? left : MAX_PLACES;
     place places[MAX_PLACES];
     for (int k = 0; k < count; k++) {
-        if (packed &&
-            views_meet(out, plan->extents[o], &mo[first + k], &image_bytes, image, packed))
+        if (packed && views_meet(out, plan->extents[o], &mo[first + k], &image_desc, image, packed))
             return bski_fail(BSK_E_INVALID, "%s: args.%s overlaps args.packed", op->name,
                              op->args[o].name);
         places[k] = (place){place_of(&mo[first + k]), first + k};
@@ -719,8 +740,9 @@ bsk_status bski_plan_prepack(const bski_op_info *op, const bsk_plan *plan, bsk_q
     BSKI_TRY(check_call(op, plan, queue));
     BSKI_TRY(check_packed(plan, &packed));
     BSKI_TRY(check_view(plan, BSKI_PACKED, &unpacked));
+    const bsk_tensor image = image_bytes(plan->prepared.packed_bytes);
     if (views_meet(bski_arg_tensor(op, plan->params, BSKI_PACKED), plan->extents[BSKI_PACKED],
-                   &unpacked, &image_bytes, plan->prepared.packed_bytes, &packed))
+                   &unpacked, &image, plan->prepared.packed_bytes, &packed))
         return bski_fail(BSK_E_INVALID, "%s: args.packed overlaps args.%s", op->name,
                          op->args[BSKI_PACKED].name);
     return plan->entry->pack(&plan->prepared, queue->handle, unpacked, packed);

@@ -8,7 +8,9 @@
 #include "check.h"
 
 static const char magic[8] = {'B', 'S', 'K', 'L', 'M', '\r', '\n', 0};
-enum { VERSION = 1, MAX_LAYOUT_BYTES = 1 << 28 };
+enum { VERSION = 2, MAX_LAYOUT_BYTES = 1 << 28, MAX_NAME = 64 };
+/* Device memory that any file may ask for, and then so much for each of its bytes. */
+enum { MODEST_BYTES = 1 << 28, BATCH_SHARE = 1024 };
 
 static uint64_t fnv1a(const uint8_t *bytes, size_t size)
 {
@@ -18,22 +20,23 @@ static uint64_t fnv1a(const uint8_t *bytes, size_t size)
     return h;
 }
 
-/* The tensors of a model in the order of the file; NULL past the end. */
-static const tensor *state_tensor(const model *m, int i)
+/* The tensors of a model in the order of the file. Returns 0, or -1 past the end. */
+static int state_get(const model *m, int i, param_state *state)
 {
-    const tensor *t = params_state(&m->p, i);
-    if (t)
-        return t;
     int arrays = 0;
-    while (params_state(&m->p, arrays))
-        arrays++;
-    return i - arrays < m->train.states ? &m->train.state[i - arrays] : NULL;
+    while (params_state(&m->p, arrays, state) == 0)
+        if (arrays++ == i)
+            return 0;
+    if (i - arrays >= m->train.states)
+        return -1;
+    *state = (param_state){&m->train.state[i - arrays], -INFINITY, INFINITY};
+    return 0;
 }
 
 static int state_count(const model *m)
 {
     int count = 0;
-    while (state_tensor(m, count))
+    for (param_state s; state_get(m, count, &s) == 0;)
         count++;
     return count;
 }
@@ -95,6 +98,20 @@ static void elements_swap(uint8_t *bytes, size_t count, size_t size)
         }
 }
 
+static void put_config(writer *w, const config *c)
+{
+    const char *name;
+    uint32_t numbers = 0;
+    while (config_name((int)numbers))
+        numbers++;
+    put_uint(w, numbers, 4);
+    for (int i = 0; (name = config_name(i)); i++) {
+        put_uint(w, strlen(name), 1);
+        put_bytes(w, name, strlen(name));
+        put_double(w, config_get(c, name));
+    }
+}
+
 static void put_layouts(writer *w, const model *m)
 {
     uint32_t count = 0;
@@ -153,19 +170,14 @@ int checkpoint_save(const char *path, model *m, double seconds)
     writer w = {NULL, 0, 0};
     put_bytes(&w, magic, sizeof magic);
     put_uint(&w, VERSION, 4);
-    double number;
-    uint32_t numbers = 0;
-    while (config_get(&m->c, (int)numbers, &number) == 0)
-        numbers++;
-    put_uint(&w, numbers, 4);
-    for (int i = 0; config_get(&m->c, i, &number) == 0; i++)
-        put_double(&w, number);
+    put_config(&w, &m->c);
     put_uint(&w, (uint64_t)m->step, 8);
     put_double(&w, seconds);
     put_layouts(&w, m);
     put_uint(&w, (uint64_t)state_count(m), 4);
-    for (int i = 0; i < state_count(m); i++)
-        put_tensor(&w, m, state_tensor(m, i));
+    param_state state;
+    for (int i = 0; state_get(m, i, &state) == 0; i++)
+        put_tensor(&w, m, state.tensor);
     put_uint(&w, fnv1a(w.bytes, w.size), 8);
     const int result = write_file(path, &w);
     free(w.bytes);
@@ -226,9 +238,34 @@ static int read_file(const char *path, checkpoint *f)
     return 0;
 }
 
+/* Every number once, and no other. */
+static int get_config(checkpoint *f)
+{
+    uint64_t numbers, expected = 0, length;
+    char name[MAX_NAME], seen[MAX_NAME] = {0};
+    double number;
+    while (config_name((int)expected))
+        expected++;
+    if (get_uint(f, 4, &numbers) || numbers != expected || expected > MAX_NAME)
+        return -1;
+    for (uint64_t i = 0; i < numbers; i++) {
+        if (get_uint(f, 1, &length) || length >= MAX_NAME || length > bytes_left(f))
+            return -1;
+        memcpy(name, get_bytes(f, (size_t)length), (size_t)length);
+        name[length] = 0;
+        int row = 0;
+        while (row < (int)expected && strcmp(config_name(row), name) != 0)
+            row++;
+        if (row == (int)expected || seen[row]++ || get_double(f, &number) ||
+            config_set(&f->c, name, number))
+            return -1;
+    }
+    return config_check(&f->c);
+}
+
 static int get_header(checkpoint *f)
 {
-    uint64_t version, numbers, sum, step;
+    uint64_t version, sum, step;
     const uint8_t *start = get_bytes(f, sizeof magic);
     if (!start || memcmp(start, magic, sizeof magic) || get_uint(f, 4, &version) ||
         version != VERSION || bytes_left(f) < 8)
@@ -241,17 +278,8 @@ static int get_header(checkpoint *f)
     f->at = at;
     f->size -= 8;
 
-    double number;
-    uint64_t expected = 0;
-    while (config_get(&f->c, (int)expected, &number) == 0)
-        expected++;
-    if (get_uint(f, 4, &numbers) || numbers != expected)
-        return -1;
-    for (int i = 0; i < (int)numbers; i++)
-        if (get_double(f, &number) || config_set(&f->c, i, number))
-            return -1;
-    if (config_check(&f->c) || get_uint(f, 8, &step) || step > INT32_MAX ||
-        get_double(f, &f->seconds) || f->seconds < 0)
+    if (get_config(f) || get_uint(f, 8, &step) || step > INT32_MAX || get_double(f, &f->seconds) ||
+        f->seconds < 0)
         return -1;
     f->step = (int64_t)step;
     return 0;
@@ -295,26 +323,55 @@ int checkpoint_open(const char *path, bsk_context *context, checkpoint *file)
     return 0;
 }
 
-static int all_finite(const uint8_t *values, size_t count, bsk_dtype type)
+/* Element i of an array of any type that states have. */
+static double element(const uint8_t *values, size_t i, bsk_dtype type)
+{
+    uint16_t half;
+    uint32_t bits;
+    float single;
+    double exact;
+    int32_t whole;
+    int64_t large;
+    switch (type) {
+    case BSK_F64:
+        memcpy(&exact, values + i * sizeof exact, sizeof exact);
+        return exact;
+    case BSK_F32:
+        memcpy(&single, values + i * sizeof single, sizeof single);
+        return single;
+    case BSK_BF16:
+        memcpy(&half, values + i * sizeof half, sizeof half);
+        bits = (uint32_t)half << 16;
+        memcpy(&single, &bits, sizeof single);
+        return single;
+    case BSK_F16: // only whether it is finite, and the sign
+        memcpy(&half, values + i * sizeof half, sizeof half);
+        exact = (half & 0x7c00) == 0x7c00 ? INFINITY : half & 0x7fff;
+        return half & 0x8000 ? -exact : exact;
+    case BSK_I32:
+        memcpy(&whole, values + i * sizeof whole, sizeof whole);
+        return whole;
+    case BSK_I64:
+        memcpy(&large, values + i * sizeof large, sizeof large);
+        return (double)large;
+    default:
+        return NAN;
+    }
+}
+
+static int all_legal(const uint8_t *values, size_t count, const param_state *s)
 {
     for (size_t i = 0; i < count; i++) {
-        float single;
-        double exact;
-        if (type == BSK_F32) {
-            memcpy(&single, values + i * sizeof single, sizeof single);
-            if (!isfinite(single))
-                return 0;
-        } else if (type == BSK_F64) {
-            memcpy(&exact, values + i * sizeof exact, sizeof exact);
-            if (!isfinite(exact))
-                return 0;
-        }
+        const double x = element(values, i, s->tensor->desc.dtype);
+        if (!isfinite(x) || x < s->low || x > s->high)
+            return 0;
     }
     return 1;
 }
 
-static int get_tensor(checkpoint *f, model *m, const tensor *t)
+static int get_tensor(checkpoint *f, model *m, const param_state *s)
 {
+    const tensor *t = s->tensor;
     const size_t count = tensor_size(t), size = bsk_dtype_size(t->desc.dtype);
     uint64_t type, stored;
     if (get_uint(f, 4, &type) || type != (uint64_t)t->desc.dtype || get_uint(f, 8, &stored) ||
@@ -326,27 +383,40 @@ static int get_tensor(checkpoint *f, model *m, const tensor *t)
     uint8_t *values = check_alloc(count * size);
     memcpy(values, bytes, count * size);
     elements_swap(values, count, size);
-    const int fine = all_finite(values, count, t->desc.dtype);
+    const int fine = all_legal(values, count, s);
     if (fine)
         machine_upload(m->machine, t->mem, values, count * size);
     free(values);
     return fine ? 0 : -1;
 }
 
+/* The model of the file, in memory that is limited. */
+static int load(checkpoint *file, model *m)
+{
+    if (m->given_next != file->layout_count ||
+        bytes_left(file) / bsk_dtype_size(m->p.master) / 3 < m->p.total)
+        return -1;
+    model_allocate(m);
+    uint64_t tensors;
+    int bad = get_uint(file, 4, &tensors) || tensors != (uint64_t)state_count(m);
+    param_state state;
+    for (int i = 0; !bad && state_get(m, i, &state) == 0; i++)
+        bad = get_tensor(file, m, &state);
+    return bad || bytes_left(file) ? -1 : 0;
+}
+
 int checkpoint_load(checkpoint *file, machine *on, const config *c, model *m)
 {
     if (model_declare(m, on, c, file->layouts, file->layout_count))
         return refuse("the layouts");
-    // A few bytes must not make the program allocate a large model.
-    if (m->given_next != file->layout_count ||
-        bytes_left(file) / bsk_dtype_size(m->p.master) / 3 < m->p.total)
-        return refuse("the weights");
-    model_allocate(m);
-    uint64_t tensors;
-    int bad = get_uint(file, 4, &tensors) || tensors != (uint64_t)state_count(m);
-    for (int i = 0; !bad && i < state_count(m); i++)
-        bad = get_tensor(file, m, state_tensor(m, i));
-    if (bad || bytes_left(file))
+    // A few bytes must not make the program allocate as much as there is: what a batch needs is
+    // rarely a hundred times what the weights do.
+    const size_t limit = on->limit, allowed = on->bytes + MODEST_BYTES;
+    if (limit > allowed && (limit - allowed) / BATCH_SHARE > file->size)
+        on->limit = allowed + BATCH_SHARE * file->size;
+    const int bad = load(file, m);
+    on->limit = limit;
+    if (bad)
         return refuse("the weights");
     params_refresh(&m->p);
     m->step = file->step;

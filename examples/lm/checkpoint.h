@@ -1,6 +1,7 @@
 /* A model with its layouts and the state of its training in a file, little-endian everywhere:
  *
- *     "BSKLM\r\n\0"  u32 version  u32 numbers  the config's numbers, f64 each
+ *     "BSKLM\r\n\0"  u32 version
+ *     u32 numbers of the config; for each: u8 length of its name, the name, f64 value
  *     i64 step  f64 seconds
  *     u32 layouts; for each: u32 bytes of the serialized layout, the layout
  *     u32 tensors; for each: u32 type, u64 elements, the elements

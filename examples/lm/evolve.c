@@ -1,5 +1,7 @@
 /* Growing and pruning while training: the weakest blocks of the sparse layers are dropped, or move
- * to random empty places, where they start from zero. Values, moments and averages move along. */
+ * to random empty places, where they start from zero. Values, moments, averages and gates move
+ * along. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -8,49 +10,53 @@
 
 /* Where the blocks of one parameter come from: -1 for new ones. */
 typedef struct move {
-    bsk_layout *layout;
+    bsk_layout *layout; /* NULL: nothing moves */
     int32_t *source;
     int64_t count;
 } move;
 
-/* The norm of each block, and the gates that keep the share 1 - drop of them; host arrays. */
-static void block_strength(model *m, const param *x, int64_t count, double drop, float *norm,
-                           float *gate)
+/* The norms below which blocks are dropped whatever the density: none; those of closed gates; what
+ * a single step of Adam makes of zeros. */
+static double norm_least(const model *m, const param *x)
 {
-    machine *on = m->machine;
-    bsk_block_norm_params measure = BSK_INIT(bsk_block_norm_params);
-    measure.layout = x->layout;
-    measure.type = BSK_NORM_L2;
-    measure.w = x->desc;
-    measure.w.dtype = BSK_F32;
-    measure.norm = bsk_tensor_1d(BSK_F32, count);
-    bsk_prune_params prune = BSK_INIT(bsk_prune_params);
-    prune.norm = prune.gate = measure.norm;
-    bsk_plan *norm_plan = NULL, *prune_plan = NULL;
-    CHECK(bsk_block_norm_plan(on->device, &measure, NULL, &norm_plan));
-    CHECK(bsk_prune_sparsity_plan(on->device, &prune, NULL, &prune_plan));
-    machine_workspace(on, norm_plan);
-    machine_workspace(on, prune_plan);
+    switch (m->c.prune_by) {
+    case PRUNE_L0:
+        return FLT_MIN;
+    case PRUNE_LASSO:
+        return m->lr * param_block_root(x);
+    default:
+        return 0;
+    }
+}
 
-    const size_t bytes = (size_t)count * sizeof(float);
-    bsk_mem norms = machine_alloc(on, bytes), gates = machine_alloc(on, bytes);
-    bsk_block_norm_args measure_args = BSK_INIT(bsk_block_norm_args);
-    measure_args.workspace = on->workspace;
-    measure_args.w = tensor_view(m->p.value, x->at, measure.w).mem;
-    measure_args.norm = norms;
-    CHECK(bsk_block_norm_run(norm_plan, on->queue, &measure_args));
-    bsk_prune_args prune_args = BSK_INIT(bsk_prune_args);
-    prune_args.workspace = on->workspace;
-    prune_args.value = drop;
-    prune_args.norm = norms;
-    prune_args.gate = gates;
-    CHECK(bsk_prune_sparsity_run(prune_plan, on->queue, &prune_args));
-    machine_download(on, norm, norms, bytes);
-    machine_download(on, gate, gates, bytes);
-    machine_free(on, &norms, bytes);
-    machine_free(on, &gates, bytes);
-    bsk_plan_destroy(&norm_plan);
-    bsk_plan_destroy(&prune_plan);
+/* The norm of each block, as gated, and gates that keep the share 1 - drop of them and none below
+ * the least norm; host arrays. */
+static void block_strength(const model *m, const param *x, double drop, float *norm, float *gate)
+{
+    const size_t count = (size_t)x->desc.dims[0];
+    program p;
+    program_create(&p, m->machine);
+    const tensor norms = program_tensor(&p, bsk_tensor_1d(BSK_F32, x->desc.dims[0]));
+    const tensor kept = program_tensor(&p, norms.desc), strong = program_tensor(&p, norms.desc);
+    op_block_norm(&p, x->layout, tensor_view(m->p.value, x->at, x->desc), norms);
+    if (x->gates) {
+        const tensor open = program_tensor(&p, norms.desc);
+        op_gates_infer(&p, param_value(&m->p, x->gates, SET_TRAIN), open);
+        op_multiply(&p, norms, open, norms);
+    }
+    op_prune_sparsity(&p, drop, norms, kept);
+    op_prune_threshold(&p, norm_least(m, x), norms, strong);
+    op_multiply(&p, kept, strong, kept);
+    program_run(&p, 0);
+    machine_download(m->machine, norm, norms.mem, count * sizeof *norm);
+    machine_download(m->machine, gate, kept.mem, count * sizeof *gate);
+    program_destroy(&p);
+
+    size_t best = 0; // a layer keeps at least one block
+    for (size_t i = 1; i < count; i++)
+        if (norm[i] > norm[best])
+            best = i;
+    gate[best] = 1;
 }
 
 /* The density that pruning has reached at this step: linear down to the last third. */
@@ -64,7 +70,7 @@ static double density_now(const model *m, double progress)
 }
 
 /* Plans the moves of one sparse parameter. */
-static move move_plan(model *m, const param *x, double density, uint64_t seed)
+static move move_plan(const model *m, const param *x, double density, uint64_t seed)
 {
     bsk_layout_info info = BSK_INIT(bsk_layout_info);
     CHECK(bsk_layout_query(x->layout, &info));
@@ -77,7 +83,7 @@ static move move_plan(model *m, const param *x, double density, uint64_t seed)
     float *gate = norm + count;
     uint8_t *keep = check_alloc((size_t)count);
     move result = {NULL, check_alloc((size_t)count * sizeof *result.source), 0};
-    block_strength(m, x, count, drop, norm, gate);
+    block_strength(m, x, drop, norm, gate);
 
     bsk_layout *compact = NULL;
     CHECK(bsk_layout_compact(x->layout, gate, result.source, &compact));
@@ -95,92 +101,110 @@ static move move_plan(model *m, const param *x, double density, uint64_t seed)
     return result;
 }
 
-/* y = the blocks of x in their new order. */
-static void blocks_move(machine *on, tensor x, tensor y, bsk_mem index, int64_t count)
+/* What a store keeps of a parameter, as blocks. */
+enum { ARRAYS = 4 };
+
+static tensor array_blocks(const param_store *p, const param *x, int array)
 {
-    bsk_block_gather_params params = BSK_INIT(bsk_block_gather_params);
-    params.x = x.desc;
-    params.index = bsk_tensor_1d(BSK_I32, count);
-    params.y = y.desc;
-    bsk_plan *plan = NULL;
-    CHECK(bsk_block_gather_plan(on->device, &params, NULL, &plan));
-    machine_workspace(on, plan);
-    bsk_block_gather_args args = BSK_INIT(bsk_block_gather_args);
-    args.workspace = on->workspace;
-    args.x = x.mem;
-    args.index = index;
-    args.y = y.mem;
-    CHECK(bsk_block_gather_run(plan, on->queue, &args));
-    CHECK(bsk_queue_sync(on->queue));
-    bsk_plan_destroy(&plan);
+    const tensor *const all[ARRAYS] = {&p->value, &p->average, &p->m, &p->v};
+    bsk_tensor desc = x->desc;
+    if (x->kind == PARAM_GATES)
+        desc = bsk_tensor_3d(BSK_NONE, x->desc.dims[0], 1, 1);
+    return all[array]->desc.dtype ? tensor_view(*all[array], x->at, desc) : absent;
+}
+
+/* Gates of new blocks begin as all gates did. */
+static void gates_start(machine *on, tensor t, const move *how, double init)
+{
+    const size_t bytes = (size_t)how->count * sizeof(float);
+    float *values = check_alloc(bytes);
+    machine_download(on, values, t.mem, bytes);
+    for (int64_t i = 0; i < how->count; i++)
+        if (how->source[i] < 0)
+            values[i] = (float)init;
+    machine_upload(on, t.mem, values, bytes);
+    free(values);
 }
 
 /* All arrays of a parameter from the old store to the new one. */
 static void param_move(machine *on, const param_store *old, const param_store *fresh, int i,
-                       const move *how, program *copies)
+                       const move *how)
 {
-    const tensor *const from[] = {&old->value, &old->m, &old->v, &old->average};
-    const tensor *const to[] = {&fresh->value, &fresh->m, &fresh->v, &fresh->average};
     const param *x = &old->list[i], *y = &fresh->list[i];
-    bsk_mem index = {BSK_MEM_NULL, NULL, 0, 0};
-    const size_t bytes = (size_t)how->count * sizeof *how->source;
-    if (how->layout) {
-        index = machine_alloc(on, bytes);
-        machine_upload(on, index, how->source, bytes);
-    }
-    for (size_t k = 0; k < sizeof from / sizeof *from; k++) {
-        if (!from[k]->desc.dtype)
+    program p;
+    program_create(&p, on);
+    const tensor index =
+        how->layout ? program_data(&p, bsk_tensor_1d(BSK_I32, how->count), how->source) : absent;
+    for (int k = 0; k < ARRAYS; k++) {
+        const tensor from = array_blocks(old, x, k), to = array_blocks(fresh, y, k);
+        if (!from.desc.dtype)
             continue;
-        const tensor a = tensor_view(*from[k], x->at, x->desc);
-        const tensor b = tensor_view(*to[k], y->at, y->desc);
         if (how->layout)
-            blocks_move(on, a, b, index, how->count);
+            op_block_gather(&p, from, index, to);
         else
-            op_cast(copies, a, b);
+            op_cast(&p, from, to);
     }
-    machine_free(on, &index, bytes);
+    program_run(&p, 0);
+    for (int k = 0; k < 2 && x->kind == PARAM_GATES; k++) // the value and its average
+        if (array_blocks(fresh, y, k).desc.dtype)
+            gates_start(on, array_blocks(fresh, y, k), how, x->init);
+    program_destroy(&p);
+}
+
+static void counters_move(machine *on, const param_store *old, const param_store *fresh)
+{
+    program p;
+    program_create(&p, on);
+    op_cast(&p, old->scale, fresh->scale);
+    op_cast(&p, old->good, fresh->good);
+    op_cast(&p, old->steps, fresh->steps);
+    program_run(&p, 0);
+    program_destroy(&p);
+}
+
+/* The same parameters with the layouts that the moves lead to. */
+static void params_declare_again(param_store *fresh, const param_store *old, const move *moves)
+{
+    for (int i = 0; i < old->count; i++) {
+        const param *x = &old->list[i];
+        if (x->layout)
+            params_add_sparse(
+                fresh, moves[i].layout ? moves[i].layout : bsk_layout_retain(x->layout), x->init);
+        else if (x->kind == PARAM_MATRIX)
+            params_add_dense(fresh, x->desc.dims[0], x->desc.dims[1], x->init);
+        else if (x->kind == PARAM_VECTOR)
+            params_add_vector(fresh, x->desc.dims[0], x->init);
+    }
+    if (old->list[old->count - 1].kind == PARAM_GATES)
+        params_add_gates(fresh);
 }
 
 void model_evolve(model *m, double progress)
 {
-    param_store old = m->p;
+    param_store old = m->p, fresh;
     move *moves = check_alloc((size_t)old.count * sizeof *moves);
     memset(moves, 0, (size_t)old.count * sizeof *moves);
     const double density = density_now(m, progress);
     const uint64_t seed = seed_mix((uint64_t)m->c.seed + 2, (uint64_t)m->step);
-    param_store fresh;
-    params_create(&fresh, m->machine, old.compute, &old.options);
-    for (int i = 0; i < old.count; i++) {
-        const param *x = &old.list[i];
-        bsk_layout_info info = BSK_INIT(bsk_layout_info);
-        if (x->layout)
-            CHECK(bsk_layout_query(x->layout, &info));
-        if (x->layout && info.density < 1)
-            moves[i] = move_plan(m, x, density, seed_mix(seed, (uint64_t)i));
-        if (x->layout)
-            params_add_sparse(
-                &fresh, moves[i].layout ? moves[i].layout : bsk_layout_retain(x->layout), x->init);
-        else if (x->kind == PARAM_MATRIX)
-            params_add_dense(&fresh, x->desc.dims[0], x->desc.dims[1], x->init);
-        else
-            params_add_vector(&fresh, x->desc.dims[0], x->init);
-    }
-    params_allocate(&fresh, seed);
-    program copies;
-    program_create(&copies, m->machine);
     for (int i = 0; i < old.count; i++)
-        param_move(m->machine, &old, &fresh, i, &moves[i], &copies);
-    op_cast(&copies, old.scale, fresh.scale);
-    op_cast(&copies, old.good, fresh.good);
-    op_cast(&copies, old.steps, fresh.steps);
-    program_run(&copies, 0);
-    program_destroy(&copies);
+        if (param_is_sparse(&old.list[i])) {
+            moves[i] = move_plan(m, &old.list[i], density, seed_mix(seed, (uint64_t)i));
+            if (old.list[i].gates)
+                moves[old.list[i].gates] = moves[i];
+        }
+    params_create(&fresh, m->machine, old.compute, &old.options);
+    params_declare_again(&fresh, &old, moves);
+    params_allocate(&fresh, seed);
+    for (int i = 0; i < old.count; i++)
+        param_move(m->machine, &old, &fresh, i, &moves[i]);
+    counters_move(m->machine, &old, &fresh);
+    for (int i = 0; i < old.count; i++)
+        if (old.list[i].layout)
+            free(moves[i].source);
+    free(moves);
 
     m->p = fresh;
     params_refresh(&m->p);
     model_record(m);
     params_destroy(&old);
-    for (int i = 0; i < m->p.count; i++)
-        free(moves[i].source);
-    free(moves);
 }

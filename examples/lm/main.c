@@ -10,6 +10,7 @@
 #include "checkpoint.h"
 #include "process.h"
 #include "report.h"
+#include "roof.h"
 
 /* Everything that the training loop shares between its runs. */
 typedef struct session {
@@ -93,7 +94,7 @@ static double run_progress(const session *s, const run *r)
 /* JSON has no infinities: the norm of gradients that overflowed is one. */
 static const char *json_number(char room[32], double x)
 {
-    snprintf(room, 32, "%.6g", x);
+    snprintf(room, 32, "%.9g", x);
     return isfinite(x) ? room : "null";
 }
 
@@ -105,10 +106,10 @@ static void run_log(const session *s, const run *r)
     fprintf(s->log,
             "{\"model\": \"%s\", \"step\": %lld, \"seconds\": %.3f, \"train_bits\": %s, "
             "\"held_bits\": %s, \"norm\": %s, \"bytes_per_second\": %.1f, \"gflops\": %.2f, "
-            "\"device_bytes\": %zu}\n",
+            "\"roof_gflops\": %.2f, \"device_bytes\": %zu}\n",
             r->name, (long long)r->model.step, r->seconds, json_number(train, r->train_bits),
             json_number(held, r->held_bits), json_number(norm, r->model.norm), run_rate(r),
-            run_gflops(r), r->model.machine->peak_bytes);
+            run_gflops(r), 1e-9 * r->roof, r->model.machine->peak_bytes);
     fflush(s->log);
 }
 
@@ -130,13 +131,18 @@ static void run_step(session *s, run *r)
     model *m = &r->model;
     const double warm = m->step < m->c.warm_up ? (double)(m->step + 1) / (double)m->c.warm_up : 1;
     const double decay = 0.02 + 0.98 * 0.5 * (1 + cos(3.14159265358979 * run_progress(s, r)));
-    const double bits = model_step(m, &s->train, m->c.lr * warm * decay) / log(2.0);
+    const double loss = model_step(m, &s->train, m->c.lr * warm * decay), bits = loss / log(2.0);
+    r->flops += model_step_flops(m);
     if (m->c.evolve && m->step % m->c.evolve == 0 && !run_is_complete(s, r))
         model_evolve(m, run_progress(s, r));
     r->train_bits = r->steps == 0 ? bits : 0.98 * r->train_bits + 0.02 * bits;
     r->steps++;
     r->tokens += (double)m->train.labels_count * m->c.accumulate;
     r->seconds += now() - start;
+    char number[32];
+    if (s->log)
+        fprintf(s->log, "{\"model\": \"%s\", \"step\": %lld, \"seconds\": %.6f, \"loss\": %s}\n",
+                r->name, (long long)m->step, r->seconds, json_number(number, loss));
 }
 
 static int run_save(const session *s, run *r)
@@ -168,8 +174,8 @@ static void progress_show(const session *s, int *shown, double started)
     printf("%s[%s] %3.0f %%  ", s->terminal ? "\r" : "", bar, 100 * total);
     for (int i = 0; i < s->run_count; i++) {
         const run *x = &s->runs[i];
-        printf("%s%s %.3f bits, %.0f bytes/s", i ? "  |  " : "", x->name, x->held_bits,
-               run_rate(x));
+        printf("%s%s %.3f bits, %.0f bytes/s, %.0f %% of roof", i ? "  |  " : "", x->name,
+               x->held_bits, run_rate(x), run_share(x));
     }
     print_eta(s, total, started);
     fputs(s->terminal ? "   " : "\n", stdout);
@@ -227,20 +233,22 @@ static double gzip_bits(const uint8_t *bytes, size_t size)
 
 static void print_summary(const session *s, const report *r)
 {
-    printf("\n%-8s %7s %8s %11s %7s %8s %9s %8s %11s %14s\n", "model", "hidden", "density",
-           "parameters", "steps", "seconds", "bytes/s", "GFLOP/s", "train bits", "held-out bits");
+    printf("\n%-7s %6s %7s %10s %6s %7s %8s %7s %7s %10s %13s\n", "model", "hidden", "density",
+           "parameters", "steps", "seconds", "bytes/s", "GFLOP/s", "of roof", "train bits",
+           "held-out bits");
     for (int i = 0; i < r->run_count; i++) {
         const run *x = &r->runs[i];
-        printf("%-8s %7d %8.2f %11.0f %7lld %8.1f %9.0f %8.1f %11.3f %14.3f\n", x->name,
+        printf("%-7s %6d %7.2f %10.0f %6lld %7.1f %8.0f %7.1f %5.0f %% %10.3f %13.3f\n", x->name,
                x->model.c.hidden, x->model.c.density, model_parameters(&x->model),
-               (long long)x->model.step, x->seconds, run_rate(x), run_gflops(x), x->train_bits,
-               x->held_bits);
+               (long long)x->model.step, x->seconds, run_rate(x), run_gflops(x), run_share(x),
+               x->train_bits, x->held_bits);
     }
     if (r->gzip_bits > 0)
-        printf("%-8s %94.3f\n", "gzip -9", r->gzip_bits);
+        printf("%-7s %90.3f\n", "gzip -9", r->gzip_bits);
     else
         puts("gzip is missing: nothing to compare with");
-    printf("device memory: %.1f MB at most\n", 1e-6 * (double)s->machine.peak_bytes);
+    printf("device memory: %.1f MB at most; roof, a dense product: %.1f GFLOP/s\n",
+           1e-6 * (double)s->machine.peak_bytes, 1e-9 * s->runs[0].roof);
 }
 
 static int run_create(session *s, const char *name, const config *c, checkpoint *file)
@@ -259,6 +267,8 @@ static int run_create(session *s, const char *name, const config *c, checkpoint 
 
 static int session_models(session *s, checkpoint *file)
 {
+    const double roof = machine_roof(&s->machine, (bsk_dtype)s->o.c.dtype);
+    s->runs[0].roof = s->runs[1].roof = roof;
     int result = 0;
     if (!s->o.dense)
         result = run_create(s, s->o.resume ? "resumed" : "sparse", &s->o.c, file);
@@ -351,6 +361,10 @@ int main(int argc, char **argv)
     static session s;
     if (options_begin(argc, argv, &s.o))
         return 2;
+    if (s.o.help) {
+        fputs(usage, stdout);
+        return 0;
+    }
     machine_create(&s.machine, s.o.device);
     checkpoint file = {.bytes = NULL};
     int result = 0;
@@ -360,9 +374,7 @@ int main(int argc, char **argv)
     }
     if (result == 0 && options_parse(argc, argv, &s.o))
         result = 2;
-    if (result == 0 && s.o.help) {
-        fputs(usage, stdout);
-    } else if (result == 0) {
+    if (result == 0) {
         s.terminal = isatty(STDOUT_FILENO);
         const struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
         sigaction(SIGINT, &action, NULL);

@@ -15,7 +15,8 @@ bsk_layout *model_layout(model *m, int64_t rows, int64_t cols, double density)
     bsk_layout_info info = BSK_INIT(bsk_layout_info);
     bsk_layout *layout = m->given_next < m->given_count ? m->given[m->given_next] : NULL;
     if (!layout || bsk_layout_query(layout, &info) || info.rows != rows || info.cols != cols ||
-        info.heads != 1) {
+        info.block_rows != m->c.block || info.block_cols != m->c.block || info.heads != 1 ||
+        info.nnz == 0) {
         fprintf(stderr, "lm: the layouts are not those of the model\n");
         return NULL;
     }
@@ -23,15 +24,35 @@ bsk_layout *model_layout(model *m, int64_t rows, int64_t cols, double density)
     return layout;
 }
 
-linear model_linear(const model *m, const pass *x, int w, int bias)
+static block_gates gates_make(const model *m, pass *x, int gates)
+{
+    program *p = &x->program;
+    block_gates g = {.loga = param_value(&m->p, gates, x->train ? SET_TRAIN : SET_EVAL)};
+    g.value = program_tensor(p, g.loga.desc);
+    if (!x->train) {
+        op_gates_infer(p, g.loga, g.value);
+        return g;
+    }
+    g.dloga = param_grad(&m->p, gates);
+    g.dvalue = program_tensor(p, g.loga.desc);
+    g.concrete = program_tensor(p, g.loga.desc);
+    g.scale = m->p.scale;
+    g.penalty = m->c.prune_rate / m->c.accumulate;
+    op_gates(p, &g, ++x->streams);
+    return g;
+}
+
+linear model_linear(const model *m, pass *x, int w, int bias)
 {
     const param_set set = x->train ? SET_TRAIN : SET_EVAL;
-    linear l = {m->p.list[w].layout, param_value(&m->p, w, set), absent, param_grad(&m->p, w),
-                absent};
+    linear l = {
+        .layout = m->p.list[w].layout, .w = param_value(&m->p, w, set), .dw = param_grad(&m->p, w)};
     if (bias >= 0) {
         l.bias = param_value(&m->p, bias, set);
         l.dbias = param_grad(&m->p, bias);
     }
+    if (m->p.list[w].gates)
+        l.gates = gates_make(m, x, m->p.list[w].gates);
     return l;
 }
 
@@ -128,9 +149,14 @@ int model_declare(model *m, machine *on, const config *c, bsk_layout **given, in
     m->kind = model_kinds[c->kind];
     m->given = given;
     m->given_count = given_count;
-    const optimizer options = {c->beta2, c->weight_decay, c->clip, c->ema};
+    const double lasso = c->prune_by == PRUNE_LASSO ? c->prune_rate : 0;
+    const optimizer options = {c->beta2, c->weight_decay, c->clip, c->ema, lasso};
     params_create(&m->p, on, (bsk_dtype)c->dtype, &options);
-    return m->kind->declare(m);
+    if (m->kind->declare(m))
+        return -1;
+    if (c->prune_by == PRUNE_L0)
+        params_add_gates(&m->p);
+    return 0;
 }
 
 void model_allocate(model *m)
@@ -236,6 +262,7 @@ double model_step(model *m, const text_part *part, double lr)
             pass_fill(m, &m->train, row, part, row_position(m, part, batch, row), 0);
         pass_run(m, &m->train, seed_mix((uint64_t)m->c.seed + 1, batch), &nats, &counted);
     }
+    m->lr = lr;
     params_update(&m->p, lr);
     double norm = 0;
     float single;

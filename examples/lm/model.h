@@ -8,6 +8,14 @@
 #include "params.h"
 #include "text.h"
 
+/* What tells which blocks of a sparse layer are weak. */
+typedef enum prune_by {
+    PRUNE_NORM,  /* their norm */
+    PRUNE_L0,    /* hard-concrete gates, trained with a penalty for open ones */
+    PRUNE_LASSO, /* their norm, which a group lasso shortens */
+    PRUNE_COUNT
+} prune_by;
+
 /* What makes the model and its training: saved with the weights. */
 typedef struct config {
     int kind, time, layers, width, hidden, heads, block;
@@ -15,8 +23,8 @@ typedef struct config {
     int context, buckets_log2; /* mlp */
     int dtype, batch, accumulate, seed;
     double density, dropout, ema;
-    int steps, warm_up, evolve;
-    double lr, clip, beta2, weight_decay, evolve_share, prune_to;
+    int steps, warm_up, evolve, prune_by;
+    double lr, clip, beta2, weight_decay, evolve_share, prune_to, prune_rate;
 } config;
 
 typedef struct model model;
@@ -68,7 +76,7 @@ struct model {
     int given_count, given_next;
     pass train, eval, one;
     int64_t step;
-    double norm; /* of the last gradient */
+    double lr, norm; /* of the last step and its gradient */
 };
 
 /* Makes the layouts and counts the parameters. given: layouts of a checkpoint, which become the
@@ -102,7 +110,8 @@ void model_generate(model *m, const char *prompt, int count, double temperature,
 
 /* For the kinds: a layout of weights, made or given. NULL after a message. */
 bsk_layout *model_layout(model *m, int64_t rows, int64_t cols, double density);
-linear model_linear(const model *m, const pass *x, int w, int bias);
+/* A layer, whose gates, if it has any, are drawn where it is made. */
+linear model_linear(const model *m, pass *x, int w, int bias);
 tensor pass_activation(const model *m, pass *x, int64_t rows, int64_t cols); /* type of products */
 tensor pass_exact(const model *m, pass *x, int64_t rows, int64_t cols);      /* type of masters */
 /* Gradients of one type for the products: t itself where that is its type. */

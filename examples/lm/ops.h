@@ -15,16 +15,30 @@ void op_dropout(program *p, double keep, uint64_t stream, tensor x, tensor y);
 void op_embedding(program *p, tensor table, tensor index, tensor y);
 void op_embedding_grad(program *p, tensor dy, tensor index, tensor dtable);
 
+/* Hard-concrete gates, one for each block of a layer: drawn anew by each forward of the training, and
+ * fixed in an evaluation. */
+typedef struct block_gates {
+    tensor loga, value;
+    tensor dloga, dvalue, concrete; /* of the training */
+    tensor scale;                   /* of the loss */
+    double penalty;                 /* its gradient: of the expected share of open gates */
+} block_gates;
+
+/* With `stream`, or what an evaluation takes. */
+void op_gates(program *p, const block_gates *g, uint64_t stream);
+void op_gates_infer(program *p, tensor loga, tensor gate);
+
 /* A dense tensor through a block-sparse layer. */
 typedef struct linear {
     const bsk_layout *layout;
     tensor w, bias, dw, dbias; /* biases may be absent */
+    block_gates gates;         /* value absent: none */
 } linear;
 
 void op_linear(program *p, const linear *l, bsk_act act, tensor x, tensor residual, tensor y);
 /* dx = dy W^T + beta * dx. */
 void op_linear_dgrad(program *p, const linear *l, tensor dy, double beta, tensor dx);
-/* The gradients of W and of the bias, of all `pairs` in one launch. */
+/* The gradients of W, of the bias and of the gates, of all `pairs` in one launch. */
 void op_linear_wgrad(program *p, const linear *l, int pairs, const tensor *x, const tensor *dy);
 
 void op_bias_act(program *p, bsk_act act, tensor x, tensor bias, tensor y);
@@ -64,5 +78,31 @@ typedef struct lstm_cell {
 void op_lstm_gates(program *p, const lstm_cell *cell);
 void op_lstm_gates_grad(program *p, const lstm_cell *cell, tensor dh, tensor dc_next, tensor dgates,
                         tensor dc);
+
+/* --- The optimizer. Args that are returned may be changed between runs. --- */
+
+void op_global_norm(program *p, double clip, tensor x, tensor norm, tensor norm_scale);
+
+typedef struct adam {
+    double beta2, weight_decay;
+    tensor param, grad, m, v, copy, norm_scale, steps; /* copy may be absent */
+} adam;
+
+bsk_adam_args *op_adam(program *p, const adam *a);
+/* The scale stays in [1, high]. */
+void op_loss_scale(program *p, double high, int interval, tensor scale, tensor norm_scale,
+                   tensor good, tensor steps);
+void op_ema(program *p, double decay, tensor param, tensor average);
+
+/* --- Blocks of weights --- */
+
+/* Group lasso: shortens each block's norm by args.rate. */
+bsk_block_l2_decay_args *op_block_decay(program *p, const bsk_layout *layout, tensor w);
+void op_block_norm(program *p, const bsk_layout *layout, tensor w, tensor norm);
+/* gate = 1 for the largest norms but the share `drop`; and where the norm is at least `low`. */
+void op_prune_sparsity(program *p, double drop, tensor norm, tensor gate);
+void op_prune_threshold(program *p, double low, tensor norm, tensor gate);
+/* y[i] = x[index[i]], zeros where that is negative. */
+void op_block_gather(program *p, tensor x, tensor index, tensor y);
 
 #endif

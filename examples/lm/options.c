@@ -35,6 +35,9 @@ const char usage[] =
     "  --dtype T           type of products: f32, bf16, f16 or f64 (f32)\n"
     "  --evolve N          every N steps move the --evolve-share weakest blocks elsewhere ...\n"
     "  --prune-to D        ... and drop blocks, down to this density at the end\n"
+    "  --prune-by norm|l0|lasso             weak: by norm; l0: with gates that the penalty\n"
+    "  --prune-rate R      closes, which drops the block; lasso: with norms that it shortens "
+    "(0.1)\n"
     "  --seed N\n"
     "\n"
     "  --save FILE         write a checkpoint at the end, on Ctrl-C, and\n"
@@ -44,7 +47,7 @@ const char usage[] =
     "  --generate N        print N bytes that the model makes up after --prompt TEXT,\n"
     "  --temperature T     drawn at this temperature (0.8)\n"
     "  --html FILE         write a page with curves and layouts (plots need gnuplot)\n"
-    "  --log FILE          write a line of JSON for each evaluation\n"
+    "  --log FILE          write a line of JSON for each step and each evaluation\n"
     "  --require-gzip      exit with 1 unless every model needs fewer bits than gzip -9\n"
     "\n"
     "Every tenth chunk of 4 KiB of the text is held out. No training step sees it, and contexts\n"
@@ -55,9 +58,9 @@ typedef enum option_kind { FLAG, STRING, NUMBER, WHOLE, NAME } option_kind;
 /* Options of the structure cannot be given with --resume; those of the training can. */
 typedef enum option_use { OF_RUN, OF_TRAINING, OF_STRUCTURE } option_use;
 
-static const char *const kind_names[] = {"transformer", "lstm", "mlp", NULL};
 static const char *const dtype_names[] = {"?", "f64", "f32", "f16", "bf16", NULL};
-static const char *const pattern_list[] = {"all", "local", "strided", "fixed", "bigbird", NULL};
+static const char *const pattern_names[] = {"all", "local", "strided", "fixed", "bigbird", NULL};
+static const char *const prune_names[] = {"norm", "l0", "lasso", NULL};
 
 #define RUN(field)       OF_RUN, offsetof(options, field)
 #define TRAINING(field)  OF_TRAINING, offsetof(options, c.field)
@@ -69,16 +72,16 @@ static const struct option_row {
     option_use use;
     size_t at; /* in options: int for FLAG, WHOLE and NAME, double for NUMBER */
     double low, high;
-    const char *const *names;
+    const char *const *names; /* of NAME; NULL: of the kinds of models */
 } rows[] = {
-    {"model", NAME, STRUCTURE(kind), 0, MODEL_KINDS - 1, kind_names},
+    {"model", NAME, STRUCTURE(kind), 0, MODEL_KINDS - 1, NULL},
     {"time", WHOLE, STRUCTURE(time), 1, 1 << 20, NULL},
     {"layers", WHOLE, STRUCTURE(layers), 1, 40, NULL},
     {"width", WHOLE, STRUCTURE(width), 8, 16384, NULL},
     {"hidden", WHOLE, STRUCTURE(hidden), 8, 65536, NULL},
     {"heads", WHOLE, STRUCTURE(heads), 1, 256, NULL},
     {"block", WHOLE, STRUCTURE(block), 1, 1024, NULL},
-    {"pattern", NAME, STRUCTURE(pattern), 0, PATTERN_COUNT - 1, pattern_list},
+    {"pattern", NAME, STRUCTURE(pattern), 0, PATTERN_COUNT - 1, pattern_names},
     {"attention-block", WHOLE, STRUCTURE(attention_block), 1, 1024, NULL},
     {"stride", WHOLE, STRUCTURE(stride), 1, 1 << 20, NULL},
     {"context", WHOLE, STRUCTURE(context), 1, TEXT_PAD / 2, NULL},
@@ -90,6 +93,7 @@ static const struct option_row {
     {"density", NUMBER, STRUCTURE(density), 1e-4, 1, NULL},
     {"dropout", NUMBER, STRUCTURE(dropout), 0, 0.9, NULL},
     {"ema", NUMBER, STRUCTURE(ema), 0, 0.999999, NULL},
+    {"prune-by", NAME, STRUCTURE(prune_by), 0, PRUNE_COUNT - 1, prune_names},
     {"steps", WHOLE, TRAINING(steps), 0, 1e9, NULL},
     {"warm-up", WHOLE, TRAINING(warm_up), 0, 1e9, NULL},
     {"evolve", WHOLE, TRAINING(evolve), 0, 1e9, NULL},
@@ -99,6 +103,7 @@ static const struct option_row {
     {"weight-decay", NUMBER, TRAINING(weight_decay), 0, 100, NULL},
     {"evolve-share", NUMBER, TRAINING(evolve_share), 0, 1, NULL},
     {"prune-to", NUMBER, TRAINING(prune_to), 0, 1, NULL},
+    {"prune-rate", NUMBER, TRAINING(prune_rate), 0, 1e6, NULL},
     {"text", STRING, RUN(text), 0, 0, NULL},
     {"root", STRING, RUN(root), 0, 0, NULL},
     {"device", STRING, RUN(device), 0, 0, NULL},
@@ -117,7 +122,7 @@ static const struct option_row {
     {"require-gzip", FLAG, RUN(require_gzip), 0, 0, NULL},
     {"help", FLAG, RUN(help), 0, 0, NULL},
 };
-enum { OPTIONS = sizeof rows / sizeof *rows, SAVED = 28 };
+enum { OPTIONS = sizeof rows / sizeof *rows };
 
 /* Sizes that suit the kinds on a small machine. */
 static const config defaults[MODEL_KINDS] = {
@@ -179,6 +184,11 @@ static int number_set(options *o, const struct option_row *row, double number)
     return 0;
 }
 
+static const char *name_of(const struct option_row *row, int value)
+{
+    return row->names ? row->names[value] : model_kinds[value]->name;
+}
+
 static int option_set(options *o, const struct option_row *row, const char *value)
 {
     char *end;
@@ -191,12 +201,12 @@ static int option_set(options *o, const struct option_row *row, const char *valu
         memcpy(field(o, row), &value, sizeof value);
         return 0;
     case NAME:
-        for (int i = (int)row->low; row->names[i]; i++)
-            if (strcmp(row->names[i], value) == 0)
+        for (int i = (int)row->low; i <= (int)row->high; i++)
+            if (strcmp(name_of(row, i), value) == 0)
                 return number_set(o, row, i);
         fprintf(stderr, "lm: --%s %s: want", row->name, value);
-        for (int i = (int)row->low; row->names[i]; i++)
-            fprintf(stderr, " %s", row->names[i]);
+        for (int i = (int)row->low; i <= (int)row->high; i++)
+            fprintf(stderr, " %s", name_of(row, i));
         fputs("\n", stderr);
         return -1;
     default:
@@ -223,7 +233,8 @@ static int options_walk(int argc, char **argv, options *o, int first, int *struc
             return -1;
         *structural |= rows[i].use == OF_STRUCTURE;
         const void *at = field(o, &rows[i]);
-        const int decides = at == &o->c.kind || at == &o->resume || at == &o->device;
+        const int decides =
+            at == &o->c.kind || at == &o->resume || at == &o->device || at == &o->help;
         if ((decides || !first) && option_set(o, &rows[i], optarg))
             return -1;
     }
@@ -252,7 +263,7 @@ int options_begin(int argc, char **argv, options *o)
     o->c.density = 0.25;
     o->c.clip = 1;
     o->c.warm_up = 50;
-    o->c.evolve_share = 0.1;
+    o->c.evolve_share = o->c.prune_rate = 0.1;
     o->root = ".";
     o->prompt = "";
     o->seconds = 60;
@@ -276,28 +287,46 @@ int options_parse(int argc, char **argv, options *o)
     return config_check(&o->c);
 }
 
-int config_get(const config *c, int i, double *value)
+static int is_saved(const struct option_row *row)
 {
-    if (i >= SAVED)
-        return -1;
-    options o;
-    o.c = *c;
-    if (rows[i].kind == NUMBER)
-        memcpy(value, field(&o, &rows[i]), sizeof *value);
-    else
-        *value = *(int *)field(&o, &rows[i]);
-    return 0;
+    return row->use != OF_RUN;
 }
 
-int config_set(config *c, int i, double value)
+const char *config_name(int i)
 {
-    if (i >= SAVED)
+    for (int k = 0; k < OPTIONS; k++)
+        if (is_saved(&rows[k]) && i-- == 0)
+            return rows[k].name;
+    return NULL;
+}
+
+static const struct option_row *saved_row(const char *name)
+{
+    for (int i = 0; i < OPTIONS; i++)
+        if (is_saved(&rows[i]) && strcmp(rows[i].name, name) == 0)
+            return &rows[i];
+    return NULL;
+}
+
+double config_get(const config *c, const char *name)
+{
+    const struct option_row *row = saved_row(name);
+    options o = {.c = *c};
+    double number;
+    if (row->kind != NUMBER)
+        return *(const int *)field(&o, row);
+    memcpy(&number, field(&o, row), sizeof number);
+    return number;
+}
+
+int config_set(config *c, const char *name, double value)
+{
+    const struct option_row *row = saved_row(name);
+    options o = {.c = *c};
+    if (!row || number_set(&o, row, value))
         return -1;
-    options o;
-    o.c = *c;
-    const int result = number_set(&o, &rows[i], value);
     *c = o.c;
-    return result;
+    return 0;
 }
 
 int config_check(const config *c)
@@ -316,8 +345,12 @@ int config_check(const config *c)
         fputs("lm: --prune-to needs --density below 1\n", stderr);
         return -1;
     }
+    if (c->kind == 1 && (double)c->time * c->layers > 1 << 14) {
+        fputs("lm: --time times --layers is too large for an lstm\n", stderr);
+        return -1;
+    }
     const double grid = (double)c->time / c->attention_block;
-    if (grid * grid * c->heads > 0x1p26) {
+    if (grid * grid * c->heads > 0x1p24) {
         fputs("lm: --attention-block is too small for --time\n", stderr);
         return -1;
     }

@@ -13,14 +13,16 @@ typedef struct options {
 
 extern const char usage[];
 
-/* First the defaults of the kind of model, --device, and --resume, whose checkpoint then gives o->c;
- * after that the rest. Return 0, or -1 after a message to stderr. */
+/* First the defaults of the kind of model, --help, --device, and --resume, whose checkpoint then gives
+ * o->c; after that the rest. Return 0, or -1 after a message to stderr. */
 int options_begin(int argc, char **argv, options *o);
 int options_parse(int argc, char **argv, options *o);
 
-/* The saved numbers in a fixed order. Return 0, or -1 past the end or, for set, out of range. */
-int config_get(const config *c, int i, double *value);
-int config_set(config *c, int i, double value);
+/* The numbers that are saved, each under the name of its option; NULL past the end. */
+const char *config_name(int i);
+double config_get(const config *c, const char *name);
+/* Return 0, or -1 for a name that is not theirs or a number out of range. */
+int config_set(config *c, const char *name, double value);
 /* Whether the numbers go together; -1 after a message to stderr. */
 int config_check(const config *c);
 

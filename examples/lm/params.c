@@ -1,6 +1,6 @@
 #include "params.h"
 
-#include <stddef.h>
+#include <math.h>
 #include <string.h>
 
 #include "check.h"
@@ -8,6 +8,12 @@
 
 /* Views of parameters start at multiples of this many elements, which suits every device. */
 enum { ALIGN = 128 };
+
+/* loga of new gates: they are 0.96 without noise, and closed from -2.4 down. */
+enum { GATES_OPEN = 2 };
+
+/* Of the scale of the loss. */
+enum { SCALE_START = 4096, SCALE_HIGH = 1 << 24, SCALE_INTERVAL = 200 };
 
 void params_create(param_store *p, machine *m, bsk_dtype compute, const optimizer *options)
 {
@@ -47,7 +53,7 @@ static int params_add(param_store *p, param_kind kind, bsk_layout *layout, bsk_t
         exit(1);
     }
     const tensor t = {desc, {BSK_MEM_NULL, NULL, 0, 0}};
-    p->list[p->count] = (param){kind, layout, desc, p->total, tensor_size(&t), init};
+    p->list[p->count] = (param){kind, layout, desc, p->total, tensor_size(&t), init, 0};
     p->total += (p->list[p->count].count + ALIGN - 1) / ALIGN * ALIGN;
     return p->count++;
 }
@@ -68,6 +74,25 @@ int params_add_dense(param_store *p, int64_t rows, int64_t cols, double init)
 int params_add_vector(param_store *p, int64_t count, double init)
 {
     return params_add(p, PARAM_VECTOR, NULL, bsk_tensor_1d(p->master, count), init);
+}
+
+int param_is_sparse(const param *x)
+{
+    bsk_layout_info info = BSK_INIT(bsk_layout_info);
+    if (!x->layout)
+        return 0;
+    CHECK(bsk_layout_query(x->layout, &info));
+    return info.density < 1;
+}
+
+void params_add_gates(param_store *p)
+{
+    const int count = p->count;
+    for (int i = 0; i < count; i++)
+        if (param_is_sparse(&p->list[i]))
+            p->list[i].gates =
+                params_add(p, PARAM_GATES, NULL, bsk_tensor_1d(p->master, p->list[i].desc.dims[0]),
+                           GATES_OPEN);
 }
 
 static tensor tensor_create(param_store *p, bsk_dtype dtype, size_t count)
@@ -122,102 +147,6 @@ static void init_vector(param_store *p, const param *x)
     free(values);
 }
 
-static bsk_status global_norm_call(const bsk_plan *plan, bsk_queue *queue, const void *args)
-{
-    return bsk_global_norm_run(plan, queue, args);
-}
-
-static bsk_status adam_call(const bsk_plan *plan, bsk_queue *queue, const void *args)
-{
-    return bsk_adam_run(plan, queue, args);
-}
-
-static bsk_status loss_scale_call(const bsk_plan *plan, bsk_queue *queue, const void *args)
-{
-    return bsk_loss_scale_run(plan, queue, args);
-}
-
-static bsk_status ema_call(const bsk_plan *plan, bsk_queue *queue, const void *args)
-{
-    return bsk_ema_run(plan, queue, args);
-}
-
-static void record_norm(param_store *p)
-{
-    bsk_global_norm_params norm = BSK_INIT(bsk_global_norm_params);
-    norm.x = p->grad.desc;
-    norm.sum = norm.norm = bsk_tensor_1d(p->master, 1);
-    norm.norm_scale = p->norm_scale.desc;
-    bsk_global_norm_args args = BSK_INIT(bsk_global_norm_args);
-    args.clip = p->options.clip;
-    args.x = program_keep(&p->update, &p->grad.mem, sizeof p->grad.mem);
-    args.sum = program_tensor(&p->update, norm.sum).mem;
-    args.norm = p->norm.mem;
-    args.norm_scale = p->norm_scale.mem;
-    op_call c = {NULL, global_norm_call, &args, offsetof(bsk_global_norm_args, workspace), 0, 0};
-    CHECK(bsk_global_norm_plan(p->machine->device, &norm, NULL, &c.plan));
-    program_add(&p->update, &c, sizeof args);
-}
-
-static void record_adam(param_store *p)
-{
-    bsk_adam_params adam = BSK_INIT(bsk_adam_params);
-    adam.beta2 = p->options.beta2;
-    adam.param = p->value.desc;
-    adam.grad = p->grad.desc;
-    adam.m = p->m.desc;
-    adam.v = p->v.desc;
-    adam.copy = p->copy.desc;
-    adam.norm_scale = p->norm_scale.desc;
-    adam.steps = p->steps.desc;
-    bsk_adam_args args = BSK_INIT(bsk_adam_args);
-    args.weight_decay = p->options.weight_decay;
-    args.step = 1;
-    args.param = p->value.mem;
-    args.grad = p->grad.mem;
-    args.m = p->m.mem;
-    args.v = p->v.mem;
-    args.copy = p->copy.mem;
-    args.norm_scale = p->norm_scale.mem;
-    args.steps = p->steps.mem;
-    op_call c = {NULL, adam_call, &args, offsetof(bsk_adam_args, workspace), 0, 0};
-    CHECK(bsk_adam_plan(p->machine->device, &adam, NULL, &c.plan));
-    p->adam = program_add(&p->update, &c, sizeof args);
-}
-
-static void record_loss_scale(param_store *p)
-{
-    bsk_loss_scale_params scale = BSK_INIT(bsk_loss_scale_params);
-    scale.high = p->copy.desc.dtype ? 0 : 1; // without 16 bits the scale stays 1
-    scale.interval = 200;
-    scale.scale = p->scale.desc;
-    scale.norm_scale = p->norm_scale.desc;
-    scale.good = p->good.desc;
-    scale.steps = p->steps.desc;
-    bsk_loss_scale_args args = BSK_INIT(bsk_loss_scale_args);
-    args.scale = p->scale.mem;
-    args.norm_scale = p->norm_scale.mem;
-    args.good = p->good.mem;
-    args.steps = p->steps.mem;
-    op_call c = {NULL, loss_scale_call, &args, offsetof(bsk_loss_scale_args, workspace), 0, 0};
-    CHECK(bsk_loss_scale_plan(p->machine->device, &scale, NULL, &c.plan));
-    program_add(&p->update, &c, sizeof args);
-}
-
-static void record_average(param_store *p)
-{
-    bsk_ema_params ema = BSK_INIT(bsk_ema_params);
-    ema.average = p->average.desc;
-    ema.param = p->value.desc;
-    bsk_ema_args args = BSK_INIT(bsk_ema_args);
-    args.decay = p->options.ema;
-    args.average = p->average.mem;
-    args.param = p->value.mem;
-    op_call c = {NULL, ema_call, &args, offsetof(bsk_ema_args, workspace), 0, 0};
-    CHECK(bsk_ema_plan(p->machine->device, &ema, NULL, &c.plan));
-    program_add(&p->update, &c, sizeof args);
-}
-
 static void record_update(param_store *p)
 {
     program_create(&p->update, p->machine);
@@ -226,11 +155,20 @@ static void record_update(param_store *p)
         op_reciprocal(&p->update, p->scale, inverse);
         op_multiply(&p->update, p->grad, inverse, p->grad);
     }
-    record_norm(p);
-    record_adam(p);
-    record_loss_scale(p);
+    op_global_norm(&p->update, p->options.clip, p->grad, p->norm, p->norm_scale);
+    for (int i = 0; i < p->count; i++)
+        p->decay[i] = p->options.lasso > 0 && param_is_sparse(&p->list[i])
+                          ? op_block_decay(&p->update, p->list[i].layout,
+                                           tensor_view(p->value, p->list[i].at, p->list[i].desc))
+                          : NULL;
+    const adam step = {p->options.beta2, p->options.weight_decay, p->value, p->grad, p->m, p->v,
+                       p->copy,          p->norm_scale,           p->steps};
+    p->adam = op_adam(&p->update, &step);
+    // without 16 bits the scale stays 1
+    op_loss_scale(&p->update, p->copy.desc.dtype ? SCALE_HIGH : 1, SCALE_INTERVAL, p->scale,
+                  p->norm_scale, p->good, p->steps);
     if (p->average.desc.dtype)
-        record_average(p);
+        op_ema(&p->update, p->options.ema, p->value, p->average);
 
     program_create(&p->evaluate, p->machine);
     if (p->eval_copy.desc.dtype)
@@ -256,11 +194,11 @@ void params_allocate(param_store *p, uint64_t seed)
     p->norm_scale = tensor_create(p, BSK_F32, 1);
 
     for (int i = 0; i < p->count; i++)
-        if (p->list[i].kind == PARAM_VECTOR)
-            init_vector(p, &p->list[i]);
-        else
+        if (p->list[i].kind == PARAM_MATRIX)
             init_matrix(p, &p->list[i], seed_mix(seed, (uint64_t)i));
-    const float scale = rounded ? 4096 : 1;
+        else
+            init_vector(p, &p->list[i]);
+    const float scale = rounded ? SCALE_START : 1;
     machine_upload(p->machine, p->scale.mem, &scale, sizeof scale);
     record_update(p);
     program first;
@@ -288,6 +226,11 @@ tensor param_grad(const param_store *p, int i)
     return tensor_view(p->grad, p->list[i].at, p->list[i].desc);
 }
 
+double param_block_root(const param *x)
+{
+    return sqrt((double)x->desc.dims[1] * (double)x->desc.dims[2]);
+}
+
 void params_clear_grad(param_store *p)
 {
     CHECK(bsk_mem_fill(p->machine->queue, p->grad.mem, 0, p->total * bsk_dtype_size(p->master)));
@@ -296,6 +239,9 @@ void params_clear_grad(param_store *p)
 void params_update(param_store *p, double lr)
 {
     p->adam->lr = lr;
+    for (int i = 0; i < p->count; i++)
+        if (p->decay[i])
+            p->decay[i]->rate = lr * p->options.lasso * param_block_root(&p->list[i]);
     program_run(&p->update, 0);
 }
 
@@ -314,9 +260,19 @@ void params_prepare_eval(param_store *p)
     program_run(&p->evaluate, 0);
 }
 
-const tensor *params_state(const param_store *p, int i)
+int params_state(const param_store *p, int i, param_state *state)
 {
-    const tensor *const all[] = {&p->value, &p->m,     &p->v,      &p->scale,
-                                 &p->good,  &p->steps, &p->average};
-    return i < (int)(sizeof all / sizeof *all) && all[i]->desc.dtype ? all[i] : NULL;
+    const param_state all[] = {
+        {&p->value, -INFINITY, INFINITY},
+        {&p->m, -INFINITY, INFINITY},
+        {&p->v, 0, INFINITY},
+        {&p->scale, 1, p->copy.desc.dtype ? SCALE_HIGH : 1},
+        {&p->good, 0, SCALE_INTERVAL},
+        {&p->steps, 0, INT32_MAX},
+        {&p->average, -INFINITY, INFINITY},
+    };
+    if (i >= (int)(sizeof all / sizeof *all) || !all[i].tensor->desc.dtype)
+        return -1;
+    *state = all[i];
+    return 0;
 }

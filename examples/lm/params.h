@@ -8,7 +8,7 @@
 
 #include "program.h"
 
-typedef enum param_kind { PARAM_MATRIX, PARAM_VECTOR } param_kind;
+typedef enum param_kind { PARAM_MATRIX, PARAM_VECTOR, PARAM_GATES } param_kind;
 
 typedef struct param {
     param_kind kind;
@@ -16,9 +16,10 @@ typedef struct param {
     bsk_tensor desc;
     size_t at, count; /* elements in the flat arrays */
     double init;      /* standard deviation of a matrix, value of a vector */
+    int gates;        /* the number of the parameter with the gates of its blocks; 0: none */
 } param;
 
-enum { MAX_PARAMS = 512 };
+enum { MAX_PARAMS = 640 };
 
 /* Which values: those that are trained, or those that are evaluated (the average, if there is
  * one). */
@@ -26,6 +27,7 @@ typedef enum param_set { SET_TRAIN, SET_EVAL } param_set;
 
 typedef struct optimizer {
     double beta2, weight_decay, clip, ema; /* 0: library's default, none, none, none */
+    double lasso;                          /* group lasso of sparse layers' blocks; 0: none */
 } optimizer;
 
 typedef struct param_store {
@@ -39,6 +41,7 @@ typedef struct param_store {
     tensor scale, good, steps, norm, norm_scale; /* one element each, on the device */
     program update, evaluate;
     struct bsk_adam_args *adam;
+    struct bsk_block_l2_decay_args *decay[MAX_PARAMS]; /* NULL where no block decays */
 } param_store;
 
 void params_create(param_store *p, machine *m, bsk_dtype compute, const optimizer *options);
@@ -48,6 +51,12 @@ void params_destroy(param_store *p);
 int params_add_sparse(param_store *p, bsk_layout *layout, double init);
 int params_add_dense(param_store *p, int64_t rows, int64_t cols, double init);
 int params_add_vector(param_store *p, int64_t count, double init);
+/* After these: gates for all layers that lack blocks. */
+void params_add_gates(param_store *p);
+/* Whether a layer lacks blocks, so that they may be dropped and moved. */
+int param_is_sparse(const param *x);
+/* The square root of the elements of a block. */
+double param_block_root(const param *x);
 
 /* After the last declaration: memory, initial values, the optimizer's program. */
 void params_allocate(param_store *p, uint64_t seed);
@@ -63,7 +72,13 @@ void params_update(param_store *p, double lr);
 void params_refresh(param_store *p);
 void params_prepare_eval(param_store *p);
 
-/* The arrays that a checkpoint holds, in its order; NULL past the end. */
-const tensor *params_state(const param_store *p, int i);
+/* The arrays that a checkpoint holds, in its order, and what numbers they may hold. Returns 0, or -1
+ * past the end. */
+typedef struct param_state {
+    const tensor *tensor;
+    double low, high;
+} param_state;
+
+int params_state(const param_store *p, int i, param_state *state);
 
 #endif

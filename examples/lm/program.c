@@ -10,6 +10,9 @@ void machine_create(machine *m, const char *device_id)
     CHECK(bsk_context_create(NULL, &m->context));
     CHECK(bsk_context_find_device(m->context, device_id, &m->device));
     CHECK(bsk_queue_create(m->device, &m->queue));
+    bsk_device_info info = BSK_INIT(bsk_device_info);
+    CHECK(bsk_device_query(m->device, &info));
+    m->limit = info.memory_bytes ? (size_t)info.memory_bytes : SIZE_MAX;
 }
 
 void machine_destroy(machine *m)
@@ -22,6 +25,11 @@ void machine_destroy(machine *m)
 bsk_mem machine_alloc(machine *m, size_t bytes)
 {
     bsk_mem mem;
+    if (bytes > m->limit - m->bytes) {
+        fprintf(stderr, "lm: the model needs more than %.0f MB of device memory\n",
+                1e-6 * (double)m->limit);
+        exit(1);
+    }
     CHECK(bsk_mem_alloc(m->device, bytes, &mem));
     CHECK(bsk_mem_fill(m->queue, mem, 0, bytes));
     m->bytes += bytes;
@@ -128,6 +136,20 @@ tensor program_tensor(program *p, bsk_tensor desc)
     CHECK(bsk_tensor_bytes(&desc, &o->bytes));
     o->mem = machine_alloc(p->machine, o->bytes);
     return (tensor){desc, o->mem};
+}
+
+tensor program_data(program *p, bsk_tensor desc, const void *values)
+{
+    const tensor t = program_tensor(p, desc);
+    machine_upload(p->machine, t.mem, values, tensor_size(&t) * bsk_dtype_size(desc.dtype));
+    return t;
+}
+
+tensor program_constant(program *p, bsk_dtype dtype, double value)
+{
+    const float single = (float)value;
+    return program_data(p, bsk_tensor_1d(dtype, 1),
+                        dtype == BSK_F64 ? (const void *)&value : &single);
 }
 
 void *program_keep(program *p, const void *data, size_t bytes)

@@ -13,6 +13,7 @@ typedef struct machine {
     bsk_mem workspace;
     size_t workspace_bytes;
     size_t bytes, peak_bytes; /* of device memory, without what the library keeps for itself */
+    size_t limit;             /* of bytes; beyond it the program ends with a message */
 } machine;
 
 void machine_create(machine *m, const char *device_id);
@@ -65,6 +66,9 @@ void program_destroy(program *p);
 
 /* Memory of the program. */
 tensor program_tensor(program *p, bsk_tensor desc);
+tensor program_data(program *p, bsk_tensor desc, const void *values);
+/* One element. */
+tensor program_constant(program *p, bsk_dtype dtype, double value);
 void *program_keep(program *p, const void *data, size_t bytes);
 
 /* Appends a call and returns its copy of args, in which scalars may be changed between runs. */

@@ -169,21 +169,22 @@ static void page_layouts(FILE *page, const run *r, const char *colour)
 static void page_table(FILE *page, const report *r)
 {
     fputs("<table><tr><th>model</th><th>density</th><th>parameters of the layers</th>"
-          "<th>steps</th><th>seconds</th><th>bytes/s</th><th>GFLOP/s</th><th>bits/byte, training"
+          "<th>steps</th><th>seconds</th><th>bytes/s</th><th>GFLOP/s</th><th>of dense "
+          "products</th><th>bits/byte, training"
           "</th><th>bits/byte, held out</th></tr>\n",
           page);
     for (int i = 0; i < r->run_count; i++) {
         const run *x = &r->runs[i];
         fprintf(page,
                 "<tr><td>%s</td><td>%.2f</td><td>%.0f</td><td>%lld</td><td>%.1f</td><td>%.0f</td>"
-                "<td>%.1f</td><td>%.3f</td><td><b>%.3f</b></td></tr>\n",
+                "<td>%.1f</td><td>%.0f %%</td><td>%.3f</td><td><b>%.3f</b></td></tr>\n",
                 x->name, x->model.c.density, model_parameters(&x->model), (long long)x->model.step,
-                x->seconds, run_rate(x), run_gflops(x), x->train_bits, x->held_bits);
+                x->seconds, run_rate(x), run_gflops(x), run_share(x), x->train_bits, x->held_bits);
     }
     if (r->gzip_bits > 0)
         fprintf(page,
                 "<tr><td>gzip -9</td><td></td><td></td><td></td><td></td><td></td><td></td><td>"
-                "</td><td><b>%.3f</b></td></tr>\n",
+                "</td><td></td><td><b>%.3f</b></td></tr>\n",
                 r->gzip_bits);
     fputs("</table>\n", page);
 }
@@ -197,7 +198,12 @@ double run_rate(const run *x)
 double run_gflops(const run *x)
 {
     const double seconds = x->seconds - x->before;
-    return seconds > 0 ? 1e-9 * model_step_flops(&x->model) * x->steps / seconds : 0;
+    return seconds > 0 ? 1e-9 * x->flops / seconds : 0;
+}
+
+double run_share(const run *x)
+{
+    return x->roof > 0 ? 100 * 1e9 * run_gflops(x) / x->roof : 0;
 }
 
 int report_write(const char *path, const report *r)

@@ -14,13 +14,14 @@ typedef struct run_point {
 typedef struct run {
     const char *name;
     model model;
-    double seconds;       /* of training, without evaluations */
-    double before;        /* those of earlier processes */
-    double tokens, steps; /* of this process */
-    double train_bits;    /* moving average over recent batches */
-    double held_bits;     /* the last evaluation */
+    double seconds;              /* of training, without evaluations */
+    double before;               /* those of earlier processes */
+    double tokens, steps, flops; /* of this process */
+    double train_bits;           /* moving average over recent batches */
+    double held_bits;            /* the last evaluation */
     run_point points[MAX_POINTS];
     int point_count;
+    double roof; /* FLOP/s of dense products */
 } run;
 
 typedef struct report {
@@ -34,6 +35,7 @@ typedef struct report {
 
 double run_rate(const run *r);   /* bytes of text a second */
 double run_gflops(const run *r); /* useful operations, 1e9 a second */
+double run_share(const run *r);  /* of the roof, in percent */
 
 /* Writes the page; plots come from gnuplot, and a sentence takes their place where it is missing.
  * Returns 0, or -1 after a message to stderr. */

@@ -41,9 +41,18 @@ same strided --pattern strided --lr 0.01 --dropout 0.1 --ema 0.5
 same bf16 --pattern bigbird --lr 0.01 --dtype bf16 --accumulate 2 --ema 0.5
 same f16 --pattern local --lr 0.01 --dtype f16
 same evolve --pattern all --lr 0.01 --evolve 2 --prune-to 0.1
+same l0 --pattern all --lr 0.01 --evolve 2 --prune-by l0 --prune-to 0.1 --dtype bf16 --ema 0.5
+same lasso --pattern all --lr 0.01 --evolve 2 --prune-by lasso --prune-rate 1 --prune-to 0.1
 same lstm --model lstm --lr 0.02 --evolve 3
 same lstm_bf16 --model lstm --lr 0.02 --dtype bf16 --dropout 0.1
 same mlp --model mlp --lr 0.02 --ema 0.5
+
+# Pruning drops blocks, whatever finds the weak ones.
+parameters() { awk '$1 == "sparse" { print $4 }' "$1"; }
+for name in evolve l0 lasso; do
+    [ "$(parameters "$dir/$name.out")" -lt "$(parameters "$dir/fixed.out")" ] ||
+        fail "$name: no block was dropped"
+done
 
 # Learning: all kinds of models, on what is easy to predict.
 for model in transformer lstm mlp; do
@@ -103,6 +112,16 @@ status=0
 [ "$status" = 1 ] || fail "checkpoint that cannot be written: status $status"
 cmp "$whole" "$dir/old" || fail 'the old checkpoint is gone'
 
+# More memory than there is: a message, and nothing that was saved is lost.
+status=0
+(
+    ulimit -v 1000000
+    "$lm" $text $small --batch 4000 --hidden 8192 --save "$dir/old" >"$dir/bad.out" 2>&1
+) || status=$?
+[ "$status" = 1 ] && grep -q 'memory' "$dir/bad.out" ||
+    fail "out of memory: status $status: $(cat "$dir/bad.out")"
+cmp "$whole" "$dir/old" || fail 'the old checkpoint is gone'
+
 # The same number of parameters, give or take a few percent.
 for model in transformer lstm mlp; do
     "$lm" $text $small --width 64 --hidden 512 --model $model --compare --steps 1 >"$dir/c.out"
@@ -111,9 +130,10 @@ for model in transformer lstm mlp; do
         fail "$model: sparse and dense have different sizes: $(grep -E '^(sparse|dense)' "$dir/c.out")"
 done
 
-# Bad options are errors.
+# Help needs no device, and bad options are errors.
+BSK_DEVICE=none:0 "$lm" --help | grep -q -e --model || fail '--help'
 for bad in '--density 0' '--density x' '--batch 0' '--nonsense' '--dense --compare' \
-    '--model rnn' '--pattern none' "--resume $whole --width 64"; do
+    '--model rnn' '--pattern none' '--prune-by luck' "--resume $whole --width 64"; do
     status=0
     "$lm" $bad >/dev/null 2>&1 || status=$?
     [ "$status" = 2 ] || fail "$bad: status $status"

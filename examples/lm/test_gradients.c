@@ -22,19 +22,14 @@ static const struct test_row {
     {"transformer bigbird", {TRANSFORMER, .pattern = PATTERN_BIGBIRD, .density = 0.5}},
     {"transformer dropout",
      {TRANSFORMER, .pattern = PATTERN_STRIDED, .density = 0.5, .dropout = 0.25}},
-    {"lstm",
-     {.kind = 1,
-      .time = 5,
-      .layers = 2,
-      .width = 8,
-      .hidden = 16,
-      .heads = 1,
-      .block = 8,
-      .attention_block = 4,
-      .stride = 4,
-      .batch = 3,
-      .density = 0.5,
-      .dropout = 0.25}},
+    {"transformer l0",
+     {TRANSFORMER, .pattern = PATTERN_ALL, .density = 0.5, .prune_by = PRUNE_L0,
+      .prune_rate = 0.5}},
+#define LSTM                                                                                       \
+    .kind = 1, .time = 5, .layers = 2, .width = 8, .hidden = 16, .heads = 1, .block = 8,           \
+    .attention_block = 4, .stride = 4, .batch = 3, .density = 0.5
+    {"lstm", {LSTM, .dropout = 0.25}},
+    {"lstm l0", {LSTM, .prune_by = PRUNE_L0, .prune_rate = 0.5}},
     {"mlp",
      {.kind = 2,
       .time = 1,
@@ -75,6 +70,13 @@ static double loss_with(model *m, const text_part *part, size_t i, double value)
     return loss(m, part);
 }
 
+/* What the rate adds to the loss for a gate: the chance that it is open. */
+static double penalty(const model *m, const param *x, double loga)
+{
+    const double shifted = loga + 2.0 / 3 * log(11);
+    return x->kind == PARAM_GATES ? m->c.prune_rate / (double)x->count / (1 + exp(-shifted)) : 0;
+}
+
 /* Returns the number of mistakes. */
 static int check_model(machine *on, const struct test_row *test, const text_part *part)
 {
@@ -108,8 +110,9 @@ static int check_model(machine *on, const struct test_row *test, const text_part
             const size_t at =
                 x->at + (sample ? seed_mix((uint64_t)i, (uint64_t)sample) % x->count : top);
             const double h = 1e-5, value = element(&m, &m.p.value, at);
-            const double numeric =
-                (loss_with(&m, part, at, value + h) - loss_with(&m, part, at, value - h)) / (2 * h);
+            const double above = loss_with(&m, part, at, value + h) + penalty(&m, x, value + h);
+            const double below = loss_with(&m, part, at, value - h) + penalty(&m, x, value - h);
+            const double numeric = (above - below) / (2 * h);
             loss_with(&m, part, at, value);
             const double error = fabs(numeric - grad[at]) / (1e-7 + 1e-6 * largest);
             worst = error > worst ? error : worst;

@@ -217,13 +217,12 @@ static void layer_forward(const model *m, pass *x, int number, layer *l, tensor 
 
 static tensor positions(const model *m, pass *x, int column)
 {
-    const tensor t = program_tensor(&x->program, bsk_tensor_1d(BSK_I32, x->labels_count));
     int32_t *host = check_alloc((size_t)x->labels_count * sizeof *host);
     for (int64_t i = 0; i < x->labels_count; i++) {
         const int64_t time = i % m->c.time;
         host[i] = (int32_t)(column ? time % m->c.stride : time / m->c.stride);
     }
-    machine_upload(m->machine, t.mem, host, (size_t)x->labels_count * sizeof *host);
+    const tensor t = program_data(&x->program, bsk_tensor_1d(BSK_I32, x->labels_count), host);
     free(host);
     return t;
 }
@@ -265,7 +264,7 @@ static void record_forward(model *m, pass *x)
 /* Memory that all layers' gradients share. */
 typedef struct scratch {
     tensor dx; /* of the residual stream */
-    tensor part, narrow, wide, qkv, qkv_parts[3];
+    tensor part, narrow, wide, qkv;
 } scratch;
 
 /* s->dx += the gradient through the norm of dy. */
@@ -282,16 +281,11 @@ static void attention_backward(const model *m, pass *x, const layer *l, const sc
         const int heads = m->groups[g].heads;
         tensor grad[3];
         for (int i = 0; i < 3; i++)
-            grad[i] = heads_view(m, x, s->qkv_parts[i], 0, first, heads);
+            grad[i] = heads_view(m, x, s->qkv, (int64_t)i * m->c.width, first, heads);
         op_attention_grad(&x->program, &l->groups[g], heads_view(m, x, s->narrow, 0, first, heads),
                           grad[0], grad[1], grad[2]);
         first += heads;
     }
-    // Outputs of one op must not interleave, so that the three get side by side here.
-    const int64_t n = x->labels_count, d = m->c.width;
-    for (int i = 0; i < 3; i++)
-        op_cast(&x->program, s->qkv_parts[i],
-                tensor_view(s->qkv, (size_t)(i * d), bsk_tensor_ld(BSK_NONE, n, d, 3 * d)));
 }
 
 static void layer_backward(const model *m, pass *x, const layer *l, const scratch *s)
@@ -321,13 +315,8 @@ static void record_backward(model *m, pass *x)
     program *p = &x->program;
     const int64_t n = x->labels_count, d = m->c.width;
     const network *net = x->detail;
-    const scratch s = {
-        pass_exact(m, x, n, d),
-        pass_exact(m, x, n, d),
-        pass_activation(m, x, n, d),
-        pass_activation(m, x, n, m->c.hidden),
-        pass_activation(m, x, n, 3 * d),
-        {pass_activation(m, x, n, d), pass_activation(m, x, n, d), pass_activation(m, x, n, d)}};
+    const scratch s = {pass_exact(m, x, n, d), pass_exact(m, x, n, d), pass_activation(m, x, n, d),
+                       pass_activation(m, x, n, m->c.hidden), pass_activation(m, x, n, 3 * d)};
     op_linear_wgrad(p, &net->head, 1, &net->h, &x->dlogits);
     op_linear_dgrad(p, &net->head, x->dlogits, 0, s.narrow);
     op_layer_norm_grad(p, &net->final, s.narrow, s.dx);

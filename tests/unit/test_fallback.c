@@ -16,9 +16,12 @@ static bsk_context *context_new(bsk_fallback fallback, unit_log *log,
     bsk_context *context = NULL;
     params.plugin_path = plugin_path;
     params.fallback = fallback;
+#if defined(UNIT_CPU_X86)
     params.kernels = "-*_base,-*_avx2,-*_avx512";
-#ifndef UNIT_CPU_TUNED
-    params.kernels = NULL;
+#elif defined(UNIT_CPU_ARM)
+    params.kernels = "-*_base,-*_neon";
+#elif defined(UNIT_CPU_TUNED)
+    params.kernels = "-*_base";
 #endif
     params.log = log ? unit_log_line : NULL;
     params.log_user = log;
@@ -363,6 +366,88 @@ static void test_hidden_cpu(void)
     fake_check_clean(fake);
 }
 
+/* The outputs of attention_grad side by side in the rows of one array, as those of one product are:
+ * what each writes lies between the elements of the others. */
+static void test_interleaved_outputs(const char *id, int shared, float *result)
+{
+    enum { BATCH = 2, TIME = 6, HEADS = 2, D = 4, ROW = HEADS * D, COUNT = BATCH * TIME * ROW };
+    bsk_context *context = context_new(BSK_FALLBACK_ALLOW, NULL, NULL);
+    const bsk_device *device = fake_device_find(context, id);
+    bsk_layout_params grid = BSK_INIT(bsk_layout_params);
+    bsk_layout *layout = NULL;
+    bsk_queue *queue = NULL;
+    bsk_plan *plan = NULL;
+    bsk_mem in, out;
+    float host[5 * COUNT];
+    grid.rows = grid.cols = TIME;
+    grid.block_rows = grid.block_cols = 2;
+    CHECK_OK(bsk_layout_causal(context, &grid, 0, &layout));
+    CHECK_OK(bsk_queue_create(device, &queue));
+    CHECK_OK(bsk_mem_alloc(device, sizeof host, &in));
+    CHECK_OK(bsk_mem_alloc(device, 3 * COUNT * sizeof *host, &out));
+    for (int i = 0; i < 5 * COUNT; i++) // the last fifth: lse, q, k, v, dout before it
+        host[i] = (float)(i * 37 % 23 - 11) / 16;
+    CHECK_OK(bsk_mem_upload(queue, in, host, sizeof host));
+
+    const bsk_tensor plain = bsk_tensor_heads(BSK_F32, BATCH, HEADS, TIME, D);
+    bsk_attention_grad_params p = BSK_INIT(bsk_attention_grad_params);
+    bsk_attention_grad_args a = BSK_INIT_ALPHA(bsk_attention_grad_args);
+    p.layout = layout;
+    p.causal = 1;
+    p.q = p.k = p.v = p.o = p.dout = p.dq = plain;
+    p.lse = bsk_tensor_3d(BSK_F32, BATCH, HEADS, TIME);
+    if (shared) {
+        p.dq.strides[0] *= 3;
+        p.dq.strides[2] *= 3;
+    }
+    p.dk = p.dv = p.dq;
+    CHECK_OK(bsk_attention_grad_plan(device, &p, NULL, &plan));
+    bsk_plan_info info = BSK_INIT(bsk_plan_info);
+    CHECK_OK(bsk_plan_query(plan, &info));
+    CHECK(info.staged == !strcmp(id, "fake:0"));
+    CHECK_OK(bsk_mem_alloc(device, info.workspace_bytes + 1, &a.workspace));
+    bsk_mem *const inputs[] = {&a.q, &a.k, &a.v, &a.dout, &a.lse}, *const outputs[] = {&a.dq, &a.dk,
+                                                                                       &a.dv};
+    for (size_t i = 0; i < UNIT_COUNT(inputs); i++)
+        *inputs[i] = bsk_mem_at(in, i * COUNT * sizeof *host);
+    a.o = a.dout;
+    const size_t apart = (shared ? ROW : COUNT) * sizeof *host;
+    for (size_t i = 0; i < UNIT_COUNT(outputs); i++)
+        *outputs[i] = bsk_mem_at(out, i * apart);
+    CHECK_OK(bsk_attention_grad_run(plan, queue, &a));
+    CHECK_OK(bsk_mem_download(queue, host, out, 3 * COUNT * sizeof *host));
+    CHECK_OK(bsk_queue_sync(queue));
+    for (int t = 0; t < BATCH * TIME; t++)
+        for (int i = 0; i < 3; i++)
+            memcpy(result + (t * 3 + i) * ROW,
+                   host + (shared ? (t * 3 + i) : (i * BATCH * TIME + t)) * ROW,
+                   ROW * sizeof *host);
+    if (shared) { // one column too far to the left
+        a.dv = bsk_mem_at(a.dv, 0);
+        a.dv.offset -= sizeof *host;
+        CHECK_ERROR(bsk_attention_grad_run(plan, queue, &a), BSK_E_INVALID, "overlaps");
+    }
+    bsk_plan_destroy(&plan);
+    bsk_mem_free(device, &a.workspace);
+    bsk_mem_free(device, &in);
+    bsk_mem_free(device, &out);
+    bsk_queue_destroy(&queue);
+    bsk_layout_release(&layout);
+    bsk_context_destroy(&context);
+}
+
+static void test_interleaved(void)
+{
+    enum { SIZE = 3 * 2 * 6 * 8 };
+    float apart[SIZE], side_by_side[SIZE], staged[SIZE];
+    test_interleaved_outputs("cpu:0", 0, apart);
+    test_interleaved_outputs("cpu:0", 1, side_by_side);
+    test_interleaved_outputs("fake:0", 1, staged);
+    CHECK(!memcmp(apart, side_by_side, sizeof apart));
+    CHECK(!memcmp(apart, staged, sizeof apart));
+    fake_check_clean(fake);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2)
@@ -376,6 +461,7 @@ int main(int argc, char **argv)
     test_last_error();
     test_staged_faults();
     test_hidden_cpu();
+    test_interleaved();
     fake_directory_remove(&directory);
     return unit_report();
 }
