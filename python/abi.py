@@ -13,6 +13,7 @@ import pathlib
 import pprint
 import re
 import subprocess
+import sys
 
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 STRUCT = re.compile(r"typedef struct (bsk_\w+) \{(.*?)\} \1;", re.DOTALL)
@@ -22,7 +23,7 @@ PROTOTYPE = re.compile(r"^BSK_API\s+([^;(]*?)(bsk_\w+)\s*\(([^;]*)\);", re.MULTI
 INCLUDE = re.compile(r"^#include <(bsk/\w+\.h)>", re.MULTILINE)
 POINTER_FIELD = re.compile(r"\(\*(\w+)\)\(")
 ARG_TABLE = re.compile(r"static const bski_arg (\w+)\[\] = \{(.*?)\};", re.DOTALL)
-OP = re.compile(r"const bski_op_info bski_op_(\w+) = \{(.*?)\n\};", re.DOTALL)
+OP = re.compile(r"const bski_op_info bski_op_(\w+) = \{(.*?)\};", re.DOTALL)
 
 
 def declarations(body):
@@ -96,6 +97,11 @@ class Interface:
         self.ops = {}
         for path in self.sources:
             self.read_descriptors(self.preprocess(path))
+        missing = {f"bsk_{op}_plan" for op in self.ops} ^ {
+            name for name in self.functions
+            if name.endswith("_plan") and name[:-4] + "run" in self.functions}
+        if missing:
+            sys.exit(f"abi.py: {', '.join(sorted(missing))}: the descriptors and the headers differ")
 
     def preprocess(self, path):
         return subprocess.run([*self.compiler, "-E", "-P", "-D_POSIX_C_SOURCE=200809L",

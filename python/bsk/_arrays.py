@@ -8,6 +8,7 @@ as the array's own library states them; ``tensor`` translates them once, when a 
 import ctypes
 import functools
 import sys
+import threading
 
 from . import _c
 
@@ -49,6 +50,7 @@ class Place:
 
     mem_kind = 1
     kind = "numpy"
+    waits = False  # whether a call returns after its run
 
     def __init__(self, name):
         self.device = _c.device(name)
@@ -71,6 +73,11 @@ class Place:
             local.workspace = size, *_host_memory(size, plan.workspace_alignment)
             address = local.workspace[1]
         return address
+
+    def order(self, queue):
+        """Runs of one order see what was written before them; all do where a run has ended when it
+        returns."""
+        return None
 
     def memory(self, size, alignment):
         """(address, owner) of memory that lives as long as its owner."""
@@ -110,11 +117,16 @@ class DevicePlace(Place):
         self.stream = stream
         self.wait = synchronize
         self.kind = kind
+        self.streams = {}  # by queue; threads have queues of their own on one stream
 
     def enter(self, plan):
         stream = self.stream()
         queue = self.device.queue(stream)
+        self.streams[queue] = stream
         return queue, (self.device_workspace(stream, plan) if plan.workspace_bytes else 0)
+
+    def order(self, queue):
+        return self.streams[queue]
 
     def device_workspace(self, stream, plan):
         """One for each thread and stream, which grows; what it replaces is freed when idle."""
@@ -149,13 +161,17 @@ def place(at):
 def make_place(at):
     if at == HOST:
         return Place("cpu:0")
-    if isinstance(at, tuple):  # ("cupy", 0), ("cuda", 0, stream)
+    if isinstance(at, tuple):  # ("cupy", 0), ("cuda", 0, stream), ("cuda", 0, None)
         if at[0] == "cupy":
             import cupy
             return DevicePlace(f"cuda:{at[1]}", lambda: cupy.cuda.get_current_stream().ptr,
                                cupy.cuda.runtime.deviceSynchronize, "cupy")
-        found = DevicePlace(f"{at[0]}:{at[1]}", lambda: at[2], lambda: found.device.synchronize(),
-                            None)
+        # A stream may be gone by the time its plans are, and then nothing can wait for it; but to
+        # free a plan's memory waits for the whole device.
+        found = DevicePlace(f"{at[0]}:{at[1]}", lambda: at[2] or 0,
+                            lambda: at[2] or found.device.synchronize(0), None)
+        # A library of which only the memory is known may use it again as soon as a call returns.
+        found.waits = at[2] is None
         return found
     if at.type == "cpu":
         host = Place("cpu:0")
@@ -199,6 +215,7 @@ def _register_numpy(np):
 # By the address of a storage: what is to be called before an op writes to it, for those who keep
 # copies of what is there.
 watched = {}
+watched_lock = threading.RLock()
 
 
 def storage_address(x):
@@ -208,8 +225,10 @@ def storage_address(x):
 
 def forget(x):
     """Calls those who keep copies of what the storage of a tensor has."""
-    for drop in list(watched.pop(storage_address(x), {}).values()):
-        drop()
+    if watched:
+        with watched_lock:
+            for drop in list(watched.pop(storage_address(x), {}).values()):
+                drop()
 
 
 def _register_torch(torch):
@@ -217,8 +236,7 @@ def _register_torch(torch):
         return (x.dtype, x.shape, x.stride(), x.device), x.data_ptr() or NOWHERE
 
     def torch_out(x):
-        if watched:
-            forget(x)
+        forget(x)
         return torch_tensor(x)
 
     for kind in (torch.Tensor, torch.nn.Parameter):
@@ -248,6 +266,7 @@ def _torch_device_place(torch, device, index, stream, capturing):
                 queue = held[now]
             except KeyError:
                 queue = held[now] = self.device.queue(now)
+                self.streams[queue] = now
             # The default stream cannot be captured, and to ask the driver takes its time.
             if now and capturing():
                 plan.captured = True  # the graph refers to its tables from now on
@@ -313,14 +332,17 @@ def _from_dlpack(x):
     if kind not in (1, 3) and kind not in _DL_DEVICES:
         raise TypeError(f"memory of DLPack's device type {kind} is not served")
     # GPU memory is made ready for the default stream, on which the run then goes.
-    capsule = x.__dlpack__() if kind in (1, 3) else x.__dlpack__(stream=1)
+    if kind in (1, 3):
+        capsule = x.__dlpack__()
+    else:
+        capsule = x.__dlpack__(stream=1 if _DL_DEVICES[kind] == "cuda" else 0)
     t = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     name = _DL_TYPES.get((t.code, t.bits))
     if name is None or t.lanes != 1:
         raise TypeError(f"elements of {type(x).__name__} are of no type of bsk")
     shape = tuple(t.shape[i] for i in range(t.ndim))
     strides = tuple(t.strides[i] for i in range(t.ndim)) if t.strides else None
-    at = HOST if kind in (1, 3) else (_DL_DEVICES[kind], index, 0)
+    at = HOST if kind in (1, 3) else (_DL_DEVICES[kind], index, None)
     return ((name, shape, _bytes_of(strides, SIZES[DTYPES[name]]), at),
             (t.data or 0) + t.byte_offset or NOWHERE)
 
@@ -380,12 +402,12 @@ class _Describe(dict):
                 if kind not in self:
                     self[kind] = self[base]
                 return self[kind]
-        if hasattr(kind, "__cuda_array_interface__"):
-            function = _from_cuda_interface
-        elif hasattr(kind, "__dlpack__"):
+        if hasattr(kind, "__dlpack__") and kind.__module__.split(".")[0] != "cupy":
             function = _from_dlpack
             if self.output and kind.__module__.split(".")[0].startswith("jax"):
                 raise TypeError("arrays of JAX cannot be written to: leave the output out")
+        elif hasattr(kind, "__cuda_array_interface__"):
+            function = _from_cuda_interface
         elif issubclass(kind, (int, float, complex, str, list, tuple, dict)) or kind is type(None):
             raise TypeError(f"a {kind.__name__} is no array")
         else:
@@ -441,7 +463,12 @@ def allocator(like, at, shape, code, zeros):
         make = getattr(cupy, made)
         return lambda: make(shape, dtype=BUFFER_CODES[name])
     if where.kind is None:
-        raise TypeError(f"results cannot be made as {type(like).__name__}: give the output")
+        torch = sys.modules.get("torch")
+        if converters[type(like)] is None or torch is None:
+            raise TypeError(f"results cannot be made as {type(like).__name__}: give the output"
+                            + (" or import torch" if converters[type(like)] else ""))
+        dtype, device = getattr(torch, LONG[name]), torch.device("cuda", at[1])
+        return lambda: getattr(torch, made)(shape, dtype=dtype, device=device)
     if "numpy" in sys.modules:
         np = sys.modules["numpy"]
         if name not in BUFFER_CODES:
@@ -457,9 +484,22 @@ def allocator(like, at, shape, code, zeros):
     return lambda: memoryview(bytearray(size)).cast(BUFFER_CODES[name], shape)
 
 
-def finish(result, like):
-    """A result in the kind of an array whose library makes its own from DLPack."""
-    namespace = getattr(like, "__array_namespace__", None)
-    if namespace and type(like).__module__.split(".")[0] not in ("numpy", "torch", "cupy"):
-        return namespace().from_dlpack(result)
-    return result
+class _Converters(dict):
+    """Functions ``(result, like)`` by the type of an input, for those whose library makes its own
+    arrays from others by DLPack; None for the rest."""
+
+    def __missing__(self, kind):
+        own = kind.__module__.split(".")[0] in ("numpy", "torch", "cupy")
+        self[kind] = None if own or not hasattr(kind, "__array_namespace__") else _converted
+        return self[kind]
+
+
+def _converted(result, like):
+    namespace = like.__array_namespace__()
+    try:
+        return namespace.from_dlpack(result)
+    except BufferError:  # NumPy's arrays of the types that it lacks itself
+        return namespace.asarray(result)
+
+
+converters = _Converters()

@@ -2,9 +2,10 @@
 
 All are differentiable where they were there, once; what their C ops do with NaN, ties and empty
 rows is what the headers say. Tensors have any rank where the names of dimensions do not say more.
+Of the arguments that chose how a kernel ran, ``atomics`` and ``sort_grad`` are taken without effect
+(sums have one order here), ``bench`` and ``use_tf`` must be off; ``name`` is for the reader.
 """
 
-import functools
 import math
 
 import torch
@@ -14,16 +15,15 @@ from .layout import Layout
 from .torch._register import once
 
 __all__ = [
-    "AdafactorOptimizer", "AdamOptimizer", "Ema", "add", "add_n", "add_n8", "assign_add",
-    "batch_norm", "batch_norm_inference", "bias_relu", "blocksparse_l2_decay", "blocksparse_norm",
-    "blocksparse_prune", "bst_conv_layout", "bst_deconv_layout", "ceil_div", "clip_by_global_norm",
-    "concat4", "concrete_gate", "concrete_gate_infer", "cwise_linear", "divide", "dropout", "elu",
+    "add", "add_n", "add_n8", "assign_add", "batch_norm", "batch_norm_inference", "bias_relu",
+    "bst_conv_layout", "bst_deconv_layout", "ceil_div", "concat4", "concrete_gate",
+    "concrete_gate_infer", "cwise_linear", "divide", "dropout", "dw_matmul_large_n", "elu",
     "embedding_lookup", "exp", "fancy_gather", "fast_gelu", "filter_tensor", "float_cast",
-    "fused_lstm_gates", "gelu", "global_norm", "largest_block", "layer_norm", "log",
-    "masked_softmax", "masked_top_k_softmax", "maximum", "minimum", "multiply", "negative",
-    "reciprocal", "rectified_top_k", "reduce_max", "relu", "scale_tensor", "sigmoid", "softmax",
+    "fused_lstm_gates", "gelu", "largest_block", "layer_norm", "log", "masked_softmax",
+    "masked_top_k_softmax", "maximum", "minimum", "multiply", "negative", "reciprocal",
+    "rectified_top_k", "reduce_max", "reduce_mul", "relu", "scale_tensor", "sigmoid", "softmax",
     "softmax_cross_entropy", "sparse_relu", "split4", "sqrt", "square", "subtract", "swish", "tanh",
-    "top_k", "transpose_0213", "transpose_2d", "z_order_2d"]
+    "top_k", "transpose_0213", "transpose_2d", "z_order_2d", "z_order_3d"]
 
 
 def _made(forward, backward):
@@ -39,19 +39,25 @@ def _made(forward, backward):
     class Made(torch.autograd.Function):
         @staticmethod
         def forward(ctx, options, *tensors):
-            output, kept = forward(options, *(None if t is None else t.detach() for t in tensors))
-            ctx.options, ctx.count = options, len(tensors)
-            ctx.save_for_backward(*tensors, *kept)
-            return output
+            outputs, kept = forward(options, *(None if t is None else t.detach() for t in tensors))
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            # What is kept has no history; an output without elements ties the gradients to it.
+            tie = outputs[0].new_empty(0)
+            ctx.options = options
+            ctx.save_for_backward(tie, *kept)
+            return (*outputs, tie)
 
         @staticmethod
         @once("a function of bsk.compat")
         def backward(ctx, *gradients):
-            gradients = (None if g is None else g.contiguous() for g in gradients)
-            kept = ctx.saved_tensors[ctx.count:]
-            return None, *backward(ctx.options, kept, *gradients)
+            gradients = (None if g is None else g.contiguous() for g in gradients[:-1])
+            return None, *backward(ctx.options, ctx.saved_tensors[1:], *gradients)
 
-    return lambda tensors, **options: Made.apply(options, *tensors)
+    def function(tensors, **options):
+        outputs = Made.apply(options, *tensors)[:-1]
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return function
 
 
 def _side(like):
@@ -66,6 +72,24 @@ def _flat(x):
     return x.reshape(-1, x.shape[-1]).contiguous()
 
 
+def _off(function, bench=0, use_tf=False):
+    """Refuses what would run something else than the function."""
+    if bench:
+        raise NotImplementedError(f"{function} with bench={bench}: `bsk bench` measures kernels")
+    if use_tf:
+        raise NotImplementedError(f"{function} with use_tf: there is no TensorFlow here")
+
+
+def _rows(x, function, axis):
+    """(a matrix with the features of x along an axis, the name of its order): the first axis or
+    the last one."""
+    if not -x.dim() <= axis < x.dim() or axis % x.dim() not in (0, x.dim() - 1):
+        raise ValueError(f"{function}: axis is {axis}; must be 0 or the last of {x.dim()}")
+    if axis % x.dim() == x.dim() - 1:
+        return _flat(x), "nc"
+    return x.reshape(x.shape[0], -1).contiguous(), "cn"
+
+
 def _seed():
     return int(torch.randint(2**62, (1,)))
 
@@ -77,13 +101,12 @@ _unary = _made(lambda o, x: (ops.unary(x, **o), (x,)),
 
 
 def _unary_function(name, kind, coefficient=None):
-    def function(x, **more):
-        options = {"kind": kind}
-        if coefficient is not None:
-            options["coefficient"] = more.pop("alpha", coefficient)
-        if more:
-            raise TypeError(f"{name} has no argument {', '.join(more)}")
-        return _unary((x,), **options)
+    if coefficient is None:
+        def function(x, name=None):
+            return _unary((x,), kind=kind)
+    else:
+        def function(x, alpha=coefficient, name=None):
+            return _unary((x,), kind=kind, coefficient=alpha)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{kind} of each element."
@@ -98,7 +121,7 @@ relu, elu = _unary_function("relu", "relu"), _unary_function("elu", "elu", 1.0)
 gelu, swish = _unary_function("gelu", "gelu", 0.044715), _unary_function("swish", "swish", 1.0)
 
 
-def fast_gelu(x):
+def fast_gelu(x, name=None):
     """x sigmoid(1.702 x)."""
     return swish(x, alpha=1.702)
 
@@ -109,7 +132,7 @@ _binary = _made(
 
 
 def _binary_function(name, kind):
-    def function(x, y):
+    def function(x, y, name=None):
         rank = max(x.dim(), y.dim())
         x, y = (t.reshape((1,) * (rank - t.dim()) + tuple(t.shape)) for t in (x, y))
         return _binary((x, y), kind=kind)
@@ -127,7 +150,7 @@ _add_n = _made(lambda o, *xs: (ops.add_n([x.contiguous() for x in xs]), ()),
                lambda o, kept, dy: (dy,) * o["count"])
 
 
-def add_n(xs):
+def add_n(xs, name=None):
     """The sum of tensors of one shape."""
     return _add_n(tuple(xs), count=len(xs))
 
@@ -135,8 +158,9 @@ def add_n(xs):
 add_n8 = add_n
 
 
-def assign_add(y, x):
+def assign_add(y, x, use_tf=False, name=None):
     """y += x in place."""
+    _off("assign_add", use_tf=use_tf)
     with torch.no_grad():
         return ops.assign_add(x, y)
 
@@ -145,7 +169,7 @@ _cast = _made(lambda o, x: (ops.cast(x, y=o["dtype"]), ()),
               lambda o, kept, dy: (dy if dy.dtype == o["back"] else dy.to(o["back"]),))
 
 
-def float_cast(x, dtype, dx_dtype=None):
+def float_cast(x, dtype, dx_dtype=None, name=None):
     """x in another type; its gradient arrives in dx_dtype's precision."""
     if x.dtype == dtype:
         return x
@@ -174,12 +198,16 @@ _dropout = _made(lambda o, x: (ops.dropout(x, **o), ()),
                  lambda o, kept, dy: (ops.dropout(dy, **o),))
 
 
-def dropout(x, keep_prob, mask=None, mask_shape=None):
+def dropout(x, keep_prob=0.8, mask=None, mask_shape=None, name=None):
     """(y, mask): elements are kept with probability keep_prob, and divided by it.
 
     The mask is the pair of numbers that it follows from; given again it drops the same elements.
     Dimensions in which mask_shape is 1 share their decision.
     """
+    if mask_shape and (len(mask_shape) != x.dim() or any(
+            n not in (1, size) for n, size in zip(mask_shape, x.shape))):
+        raise ValueError(f"mask_shape is {tuple(mask_shape)}; must be {tuple(x.shape)} with some "
+                         f"sizes 1")
     if mask is None:
         shared = sum(1 << d for d, n in enumerate(mask_shape or ()) if n == 1 != x.shape[d])
         mask = _seed(), shared
@@ -192,12 +220,15 @@ _bias = _made(
                                                 **o)))
 
 
-def bias_relu(x, b, axis=-1, relu=False, fast_gelu=False, **ignored):
+def bias_relu(x, b, axis=-1, relu=False, fast_gelu=False, atomics=True, bench=0, use_tf=False,
+              name=None):
     """act(x + b), b a vector along the first (axis 0) or the last dimension."""
+    _off("bias_relu", bench, use_tf)
+    if relu and fast_gelu:
+        raise ValueError("bias_relu: relu and fast_gelu exclude each other")
     act = "relu" if relu else "quick_gelu" if fast_gelu else "none"
-    last = axis != 0 or x.dim() == 1
-    flat = _flat(x) if last else x.reshape(x.shape[0], -1).contiguous()
-    return _bias((flat, _vector(b, x)), act=act, axis="nc" if last else "cn").reshape(x.shape)
+    flat, order = _rows(x, "bias_relu", axis)
+    return _bias((flat, _vector(b, x)), act=act, axis=order).reshape(x.shape)
 
 
 _cwise = _made(
@@ -213,8 +244,11 @@ def _cwise_grad(o, x, g, b, dy):
     return got.dx, getattr(got, "dgain", None), getattr(got, "dbias", None)
 
 
-def cwise_linear(x, gain=None, bias=None, relu=False, bias_first=False):
+def cwise_linear(x, gain=None, bias=None, relu=False, bias_first=False, use_tf=False, name=None):
     """gain x + bias (or gain (x + bias)) with one of each for a channel; x [N, channels, ...]."""
+    _off("cwise_linear", use_tf=use_tf)
+    if x.dim() < 2:
+        raise ValueError(f"cwise_linear: x has {x.dim()} dimensions; must have 2 at least")
     flat = x.reshape(x.shape[0], x.shape[1], -1).contiguous()
     return _cwise((flat, _vector(gain, x), _vector(bias, x)), relu=int(relu),
                   bias_first=int(bias_first)).reshape(x.shape)
@@ -336,8 +370,11 @@ def _max_forward(x):
     return (got.y, got.argmax), (got.argmax,)
 
 
-def reduce_max(x, axis, keepdims=False):
+def reduce_max(x, axis, keepdims=False, use_tf=False, name=None):
     """The largest along an axis; of equal ones the first gets the gradient."""
+    _off("reduce_max", use_tf=use_tf)
+    if not -x.dim() <= axis < x.dim():
+        raise ValueError(f"reduce_max: axis is {axis}; must be in [{-x.dim()}, {x.dim()})")
     axis %= x.dim()
     lead, tail = x.shape[:axis], x.shape[axis + 1:]
     flat = x.reshape(math.prod(lead), x.shape[axis], math.prod(tail)).contiguous()
@@ -350,8 +387,12 @@ _gather = _made(lambda o, x, index: (ops.fancy_gather(x, index), (index,)),
                     dy, kept[0], dx=dy.new_empty(dy.shape[0], o["size"], dy.shape[1])), None))
 
 
-def fancy_gather(x, index):
+def fancy_gather(x, index, use_tf=False, name=None):
     """y[i] = x[i, index[i]] for x [*shape of index, size, ...]."""
+    _off("fancy_gather", use_tf=use_tf)
+    if x.dim() <= index.dim() or x.shape[:index.dim()] != index.shape:
+        raise ValueError(f"fancy_gather: x is {tuple(x.shape)}, index {tuple(index.shape)}; x must "
+                         f"begin with the shape of index and have one dimension more at least")
     lead, size, tail = index.shape, x.shape[index.dim()], x.shape[index.dim() + 1:]
     flat = x.reshape(index.numel(), size, math.prod(tail)).contiguous()
     return _gather((flat, index.reshape(-1)), size=size).reshape(lead + tail)
@@ -363,8 +404,9 @@ _embedding = _made(
         dy, kept[0], dtable=dy.new_empty(o["rows"], dy.shape[-1])), None))
 
 
-def embedding_lookup(emb, idx, **ignored):
+def embedding_lookup(emb, idx, sort_grad=True, bench=0, use_tf=False, name=None):
     """Rows of emb [rows, width]: [*shape of idx, width]."""
+    _off("embedding_lookup", bench, use_tf)
     y = _embedding((emb, idx.reshape(-1).contiguous()), rows=emb.shape[0])
     return y.reshape(tuple(idx.shape) + (emb.shape[1],))
 
@@ -417,12 +459,13 @@ def _layer_norm_grad(o, x, g, b, mean, rstd, dy):
                                      dbias=True, **o))
 
 
-def layer_norm(x, g, b, axis=1, segments=1, epsilon=1e-6, relu=False, **ignored):
+def layer_norm(x, g, b, axis=1, segments=1, epsilon=1e-6, relu=False, atomics=True, bench=0,
+               use_tf=False, name=None):
     """Features at mean 0 and variance 1, times g plus b; axis 0 or the last."""
-    last = axis % x.dim() == x.dim() - 1
-    flat = _flat(x) if last else x.reshape(x.shape[0], -1).contiguous()
-    y = _layer_norm((flat, _vector(g, x), _vector(b, x)), axis="nc" if last else "cn",
-                    segments=segments, eps=epsilon, relu=int(relu))
+    _off("layer_norm", bench, use_tf)
+    flat, order = _rows(x, "layer_norm", axis)
+    y = _layer_norm((flat, _vector(g, x), _vector(b, x)), axis=order, segments=segments,
+                    eps=epsilon, relu=int(relu))
     return y.reshape(x.shape)
 
 
@@ -474,141 +517,11 @@ def _lstm_grad(o, kept, dc_next, dh):
     return (got.dc, dbias, *parts)
 
 
-def fused_lstm_gates(c, *gates, bias=None, forget_bias=1.0):
+def fused_lstm_gates(c, *gates, bias=None, forget_bias=1.0, name=None):
     """(c, h) of the next step, from gates before activation: one tensor [N, 4 K], or i, u, f, o."""
+    if len(gates) not in (1, 4):
+        raise ValueError(f"fused_lstm_gates: {len(gates)} gates; must be one tensor or four")
     return _lstm((c, _vector(bias, c), *gates), forget_bias=forget_bias)
-
-
-# --- training -------------------------------------------------------------------------------------
-
-def global_norm(grads, grad_scale=1.0):
-    """The 2-norm of all gradients together: Tensor [1]."""
-    return ops.global_norm([g.detach() for g in grads], norm=True, grad_scale=grad_scale).norm
-
-
-def clip_by_global_norm(grads, clip_norm=1.0, grad_scale=1.0):
-    """(norm, factor) as Tensors [1]; the factor is for the optimizers' norm_scale."""
-    got = ops.global_norm([g.detach() for g in grads], norm=True, norm_scale=True, clip=clip_norm,
-                          grad_scale=grad_scale)
-    return got.norm, got.norm_scale
-
-
-class AdamOptimizer(torch.optim.Optimizer):
-    """Adam by `bsk.ops.adam`; ``gate`` in a parameter's group skips blocks of gate 0."""
-
-    def __init__(self, params, learning_rate=3e-4, beta1=0.9, beta2=0.999, epsilon=1e-8,
-                 clip_sigmas=0.0, norm_scale=None, grad_scale=1.0):
-        super().__init__(params, {"lr": learning_rate, "beta1": beta1, "beta2": beta2,
-                                  "eps": epsilon, "clip_sigma": clip_sigmas,
-                                  "grad_scale": grad_scale, "gate": None})
-        self.norm_scale = norm_scale
-
-    @torch.no_grad()
-    def step(self, closure=None, norm_scale=None):
-        """One step; norm_scale is that of `clip_by_global_norm`."""
-        loss = None if closure is None else torch.enable_grad()(closure)()
-        norm_scale = self.norm_scale if norm_scale is None else norm_scale
-        for group in self.param_groups:
-            options = {n: group[n] for n in ("lr", "beta1", "beta2", "eps", "clip_sigma",
-                                             "grad_scale", "gate")}
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if not state:
-                    state.update(step=0, exp_avg=torch.zeros_like(p),
-                                 exp_avg_sq=torch.zeros_like(p))
-                state["step"] += 1
-                ops.adam(p, p.grad.contiguous(), state["exp_avg"], state["exp_avg_sq"],
-                         norm_scale=norm_scale, step=state["step"], **options)
-        return loss
-
-
-class AdafactorOptimizer(torch.optim.Optimizer):
-    """Adafactor by `bsk.ops.adafactor`, for vectors and matrices."""
-
-    def __init__(self, params, learning_rate=5e-4, beta2=0.999, epsilon=1e-30, clip_thresh=1.0,
-                 norm_scale=None, grad_scale=1.0):
-        super().__init__(params, {"lr": learning_rate, "beta2": beta2, "eps": epsilon,
-                                  "clip": clip_thresh, "grad_scale": grad_scale})
-        self.norm_scale = norm_scale
-
-    @torch.no_grad()
-    def step(self, closure=None, norm_scale=None):
-        """One step; norm_scale is that of `clip_by_global_norm`."""
-        loss = None if closure is None else torch.enable_grad()(closure)()
-        norm_scale = self.norm_scale if norm_scale is None else norm_scale
-        for group in self.param_groups:
-            options = {n: group[n] for n in ("lr", "beta2", "eps", "clip", "grad_scale")}
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if not state:
-                    state.update(step=0, col=p.new_zeros(p.shape[-1]))
-                    if p.dim() == 2:
-                        state["row"] = p.new_zeros(p.shape[0])
-                state["step"] += 1
-                ops.adafactor(p, p.grad.contiguous(), state["col"], row=state.get("row"),
-                              norm_scale=norm_scale, step=state["step"], **options)
-        return loss
-
-
-class Ema:
-    """Moving averages of parameters."""
-
-    def __init__(self, decay=0.999):
-        self.decay = decay
-        self.averages = {}
-
-    @torch.no_grad()
-    def apply(self, params):
-        """Takes the parameters into their averages, which begin as copies."""
-        for p in params:
-            if p not in self.averages:
-                self.averages[p] = p.detach().clone()
-            else:
-                ops.ema(self.averages[p], p.detach(), decay=self.decay)
-
-    def average(self, param):
-        """The average of a parameter."""
-        return self.averages[param]
-
-
-@functools.lru_cache(maxsize=64)
-def _column(count, *block):
-    return Layout.full((count * block[0], block[1]), block)
-
-
-def _blocks(param):
-    """A layout of as many blocks as the parameter [blocks, b, b] has: their places do not count."""
-    return _column(*param.shape)
-
-
-@torch.no_grad()
-def blocksparse_l2_decay(param, gate=None, rate=0.05, epsilon=1e-12):
-    """Shortens each block of param [blocks, b, b] by at most rate, in place."""
-    return ops.block_l2_decay(_blocks(param), param, gate=gate, rate=rate, eps=epsilon)
-
-
-@torch.no_grad()
-def blocksparse_norm(param, norm="max"):
-    """The norm of each block, "max" or "l2": Tensor [blocks]."""
-    return ops.block_norm(_blocks(param), param, type=norm)
-
-
-@torch.no_grad()
-def blocksparse_prune(param, gate, step=0, sparsity=None, threshold=None, norm="max", frequency=1):
-    """Sets gates, in place: 0 for the share `sparsity` of blocks of smallest norm, or for blocks
-    whose norm is below `threshold`. Only every `frequency`-th step does something."""
-    if (sparsity is None) == (threshold is None):
-        raise ValueError("one of sparsity and threshold must be given")
-    if not frequency or step % frequency or (sparsity is not None and sparsity < 0):
-        return gate
-    norms = blocksparse_norm(param, norm)
-    if sparsity is not None:
-        return ops.prune_sparsity(norms, gate=gate, value=sparsity)
-    return ops.prune_threshold(norms, gate=gate, value=threshold)
 
 
 # --- helpers --------------------------------------------------------------------------------------
@@ -616,6 +529,16 @@ def blocksparse_prune(param, gate, step=0, sparsity=None, threshold=None, norm="
 def ceil_div(x, y):
     """x / y rounded up."""
     return -(-x // y)
+
+
+def dw_matmul_large_n(x, e):
+    """x^T e over all leading dimensions, in f32: Tensor [C, K]; no gradient."""
+    return ops.dense_wgrad(_flat(x.detach()), _flat(e.detach()), dw="f32")
+
+
+def reduce_mul(values, initial=1):
+    """The product of numbers."""
+    return math.prod(values, start=initial)
 
 
 def largest_block(dim):
@@ -627,6 +550,12 @@ def z_order_2d(x, y):
     """The Morton number: bits of x at even places, those of y at odd ones."""
     return sum((x >> i & 1) << 2 * i | (y >> i & 1) << 2 * i + 1
                for i in range(max(x, y).bit_length()))
+
+
+def z_order_3d(z, y, x):
+    """The same in three dimensions: bits of x first, then those of y and z."""
+    return sum((v >> i & 1) << 3 * i + at for at, v in enumerate((x, y, z))
+               for i in range(v.bit_length()))
 
 
 def _conv_layout(height, width, filter_h, filter_w, stride, blk_size, causal, transposed):

@@ -248,9 +248,11 @@ class Device:
         queues[stream] = handle.value
         return handle.value
 
-    def synchronize(self):
-        """Waits for the calling thread's queues and reports the first error of their work."""
-        for queue in self.local.__dict__.get("queues", {}).values():
+    def synchronize(self, stream=None):
+        """Waits for the calling thread's queue on a native stream, or for its own without, and
+        reports the first error of its work."""
+        queue = self.local.__dict__.get("queues", {}).get(stream)
+        if queue is not None:
             check(lib.bsk_queue_sync(queue))
 
 

@@ -1,7 +1,9 @@
 """The names of older libraries, as thin aliases on torch tensors.
 
-- openai/blocksparse: `BlocksparseMatMul`, `BlocksparseTransformer`, `SparseProj`, its functions
-  (`layer_norm`, `softmax_cross_entropy`, ...), its optimizers, `Ema`, and the pruning of blocks
+- openai/blocksparse: `BlocksparseMatMul`, `BlocksparseTransformer`, `BlocksparseConv`,
+  `SparseProj`, its functions (`layer_norm`, `softmax_cross_entropy`, ...), LSTM layers, `quantize`
+  and `log_stats`, its optimizers, `Ema`, the pruning of blocks, and its collectives on
+  torch.distributed
 - openai/sparse_attention: `blocksparse_attention_impl`, `attention_impl`, `get_attn_mask`,
   `get_callback`, `get_blocksparse_obj`, `split_heads`, `merge_heads`, `split_states`,
   `merge_states`, `strided_transpose`, `shape_list`, `recomputable`
@@ -14,8 +16,14 @@ import functools
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from . import _blocksparse, ops
+from . import _blocksparse, _collectives, _conv, _lstm, _quantize, _training, ops
 from ._blocksparse import *  # noqa: F403
+from ._blocksparse import _off
+from ._collectives import *  # noqa: F403
+from ._conv import *  # noqa: F403
+from ._lstm import *  # noqa: F403
+from ._quantize import *  # noqa: F403
+from ._training import *  # noqa: F403
 from .layout import Layout
 from .torch._register import once
 from .torch import (BlockSparseLinear, BlockSparseModelPatcher, PatternOptimizer,
@@ -24,10 +32,11 @@ from .torch import (BlockSparseLinear, BlockSparseModelPatcher, PatternOptimizer
 
 SparseOptimizer = PatternOptimizer
 
-__all__ = [*_blocksparse.__all__, "BlocksparseMatMul", "BlocksparseTransformer", "SparseProj",
-           "attention_impl", "blocksparse_attention_impl", "get_attn_mask", "get_blocksparse_obj",
-           "get_callback", "merge_heads", "merge_states", "recomputable", "shape_list",
-           "split_heads", "split_states", "strided_transpose", "BlockSparseLinear",
+__all__ = [*_blocksparse.__all__, *_collectives.__all__, *_conv.__all__, *_lstm.__all__,
+           *_quantize.__all__, *_training.__all__, "BlocksparseMatMul", "BlocksparseTransformer",
+           "SparseProj", "attention_impl", "blocksparse_attention_impl", "get_attn_mask",
+           "get_blocksparse_obj", "get_callback", "merge_heads", "merge_states", "recomputable",
+           "shape_list", "split_heads", "split_states", "strided_transpose", "BlockSparseLinear",
            "BlockSparseMatrix", "BlockSparseMatrixEmulator", "BlockSparseModelPatcher",
            "PseudoBlockSparseLinear", "SparseOptimizer"]
 
@@ -50,6 +59,27 @@ class _L2Normalize(torch.autograd.Function):
                                     dw=torch.empty_like(w), dgain=None if gain is None else True)
         dw, dgain = (got, None) if gain is None else (got.dw, got.dgain)
         return None, dw, dgain, None, None
+
+
+class _GatedMatMul(torch.autograd.Function):
+    """x W with gates that get no gradient, and that the gradient of W does not know, or only for
+    blocks whose gate is 0."""
+
+    @staticmethod
+    def forward(ctx, layout, x, w, gate, skip):
+        ctx.layout, ctx.skip = layout, skip
+        ctx.save_for_backward(x, w, gate)
+        return ops.matmul(layout, x.detach(), w.detach(), gate=gate)
+
+    @staticmethod
+    @once("a gated product of bsk.compat")
+    def backward(ctx, dy):
+        x, w, gate = (t.detach() for t in ctx.saved_tensors)
+        dy = dy.contiguous()
+        dx = ops.matmul(ctx.layout, dy, w, gate=gate, transpose_w=1)
+        dw = (ops.matmul_wgrad(ctx.layout, x, dy, gate=gate, gate_mode="skip") if ctx.skip
+              else ops.matmul_wgrad(ctx.layout, x, dy))
+        return None, dx, dw, None, None
 
 
 class BlocksparseMatMul:
@@ -99,13 +129,30 @@ class BlocksparseMatMul:
         return tuple(c[block] for c in self._coordinates)
 
     def __call__(self, x, w, gate=None, gate_grad=False, dw_gated=False, name=None, bench=0):
-        """y = x W. gate_grad: the gate gets a gradient; otherwise it is a constant."""
-        if gate is not None and not gate_grad:
-            gate = gate.detach()
-        if self.axis:
-            return matmul(x, w, self.layout, gate=gate)
-        flat = x.reshape(x.shape[0], -1)
-        return matmul(flat.t(), w, self.layout, gate=gate).t().reshape(self.K, *x.shape[1:])
+        """y = x W, with W's blocks multiplied by their gates.
+
+        Parameters
+        ----------
+        x : Tensor [N, C], for feature axis 0 [C, ...]
+        w : Tensor of `w_shape`
+        gate : Tensor [blocks], optional
+        gate_grad : bool
+            The gate gets a gradient, and that of w is multiplied by it. Otherwise the gate is a
+            constant and the gradient of w that of a product without gates.
+        dw_gated : bool
+            Without `gate_grad`: blocks of w whose gate is 0 get the gradient 0.
+        """
+        _off("BlocksparseMatMul", bench)
+        features = x.shape[-1 if self.axis else 0]
+        if features != self.C or self.axis and x.dim() != 2:
+            raise ValueError(f"x is {tuple(x.shape)}; must be {self.i_shape('N')}")
+        flat = x if self.axis else x.reshape(x.shape[0], -1).t()
+        if gate is None or gate_grad:
+            y = matmul(flat, w, self.layout, gate=gate)
+        else:
+            side = torch.float64 if x.dtype == torch.float64 else torch.float32
+            y = _GatedMatMul.apply(self.layout, flat, w, gate.detach().to(side), bool(dw_gated))
+        return y if self.axis else y.t().reshape(self.K, *x.shape[1:])
 
     matmul = __call__
 
@@ -113,8 +160,10 @@ class BlocksparseMatMul:
         w = torch.empty(self.w_shape, dtype=dtype, device=device)
         return op(self.layout, w=w, **options)
 
-    def identity_init(self, scale=1.0, dtype=torch.float32, device="cpu"):
-        """An initial weight: identities, tiled where the matrix is not square."""
+    def identity_init(self, scale=1.0, dtype=torch.float32, device="cpu", gpu=None):
+        """An initial weight: identities, tiled where the matrix is not square. `gpu` is `device`
+        in the words of the original's README."""
+        device = device if gpu is None else "cuda" if gpu else "cpu"
         return self._made(ops.weight_identity, dtype, device, alpha=scale)
 
     def ortho_init(self, dtype=torch.float32, device="cpu", seed=0):
@@ -215,17 +264,22 @@ class _Scores(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, layout, q, k):
-        ctx.layout = layout
-        ctx.save_for_backward(q, k)
+        ctx.layout, ctx.shapes = layout, (q.shape, k.shape)
+        _, for_q, for_k = ctx.needs_input_grad
+        ctx.save_for_backward(q if for_k else None, k if for_q else None)
         return ops.attn_scores(layout, q.detach(), k.detach())
 
     @staticmethod
     @once("a product of bsk.compat")
     def backward(ctx, ds):
         q, k = ctx.saved_tensors
-        ds = ds.contiguous()
-        return (None, ops.attn_apply(ctx.layout, ds, k, y=torch.empty_like(q)),
-                ops.attn_apply_t(ctx.layout, ds, q, y=torch.empty_like(k)))
+        ds, (q_shape, k_shape) = ds.contiguous(), ctx.shapes
+        dq = dk = None
+        if k is not None:
+            dq = ops.attn_apply(ctx.layout, ds, k, y=k.new_empty(q_shape))
+        if q is not None:
+            dk = ops.attn_apply_t(ctx.layout, ds, q, y=q.new_empty(k_shape))
+        return None, dq, dk
 
 
 class _Apply(torch.autograd.Function):
@@ -234,7 +288,9 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(ctx, layout, s, v, transposed):
         ctx.layout, ctx.transposed = layout, transposed
-        ctx.save_for_backward(s, v)
+        ctx.s_like, ctx.v_shape = (s.shape, s.dtype), v.shape
+        for_s, for_v = ctx.needs_input_grad[1:3]
+        ctx.save_for_backward(s if for_v else None, v if for_s else None)
         op = ops.attn_apply_t if transposed else ops.attn_apply
         time = layout.shape[1 if transposed else 0]
         y = v.new_empty((*v.shape[:2], time, v.shape[3]))
@@ -244,11 +300,15 @@ class _Apply(torch.autograd.Function):
     @once("a product of bsk.compat")
     def backward(ctx, dy):
         s, v = ctx.saved_tensors
-        dy = dy.contiguous()
-        op = ops.attn_apply if ctx.transposed else ops.attn_apply_t
-        dv = op(ctx.layout, s.contiguous(), dy, y=torch.empty_like(v))
-        a, b = (v, dy) if ctx.transposed else (dy, v)
-        return None, ops.attn_scores(ctx.layout, a, b, s=torch.empty_like(s)), dv, None
+        dy, ds, dv = dy.contiguous(), None, None
+        if s is not None:
+            op = ops.attn_apply if ctx.transposed else ops.attn_apply_t
+            dv = op(ctx.layout, s.contiguous(), dy, y=dy.new_empty(ctx.v_shape))
+        if v is not None:
+            a, b = (v, dy) if ctx.transposed else (dy, v)
+            shape, kind = ctx.s_like
+            ds = ops.attn_scores(ctx.layout, a, b, s=v.new_empty(shape, dtype=kind))
+        return None, ds, dv, None
 
 
 class _Softmax(torch.autograd.Function):
@@ -314,16 +374,19 @@ class BlocksparseTransformer:
         return split_heads(x, self.heads)
 
     def query_key_op(self, q, k, bench=0):
+        _off("query_key_op", bench)
         return _Scores.apply(self.layout, self._split(q), self._split(k))
 
     nt_op = query_key_op
 
     def weight_value_op(self, w, v, bench=0):
+        _off("weight_value_op", bench)
         return merge_heads(_Apply.apply(self.layout, w, self._split(v), False))
 
     nn_op = weight_value_op
 
     def tn_op(self, w, x, bench=0):
+        _off("tn_op", bench)
         return merge_heads(_Apply.apply(self.layout, w, self._split(x), True))
 
     def softmax(self, x, scale=1.0, dtype=None):
@@ -407,7 +470,8 @@ def recomputable(*names):
         def wrapper(*tensors, recompute=False, **options):
             if not recompute or not torch.is_grad_enabled():
                 return function(*tensors, **options)
-            return checkpoint(functools.partial(function, **options), *tensors)
+            return checkpoint(functools.partial(function, **options), *tensors,
+                              use_reentrant=False)
 
         return wrapper
 
@@ -451,8 +515,8 @@ def get_blocksparse_obj(n_ctx, n_heads, attn_mode, blocksize=32, local_attn_ctx=
                                   get_callback(attn_mode, local_attn_ctx))
 
 
-def attention_impl(q, k, v, heads, attn_mode, local_attn_ctx=None, recompute=True):
-    """Dense attention [batch, time, state] with a mask, as a reference."""
+@recomputable
+def _dense_attention(q, k, v, heads, attn_mode, local_attn_ctx):
     q, k, v = (split_heads(x, heads) for x in (q, k, v))
     mask = get_attn_mask(q.shape[2], attn_mode, local_attn_ctx).to(q.device).bool()
     s = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
@@ -460,9 +524,17 @@ def attention_impl(q, k, v, heads, attn_mode, local_attn_ctx=None, recompute=Tru
     return merge_heads(p @ v)
 
 
+def attention_impl(q, k, v, heads, attn_mode, local_attn_ctx=None, recompute=True):
+    """Dense attention [batch, time, state] with a mask, as a reference; with `recompute` it keeps
+    its inputs only, and runs again for gradients."""
+    return _dense_attention(q, k, v, heads=heads, attn_mode=attn_mode,
+                            local_attn_ctx=local_attn_ctx, recompute=recompute)
+
+
 def blocksparse_attention_impl(q, k, v, heads, attn_mode, local_attn_ctx=None, blocksize=32,
                                num_verts=None, vertsize=None, recompute=True):
-    """Block-sparse causal attention on [batch, time, state]; nothing of the scores' size is stored.
+    """Block-sparse causal attention on [batch, time, state]; nothing of the scores' size is stored,
+    so that `recompute` has nothing to save.
 
     Parameters
     ----------

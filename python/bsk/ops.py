@@ -105,7 +105,7 @@ class Packed:
         """The address of the image for a run, or 0, and what is to be held while it runs."""
         if not plan.packed_bytes or plan.captured or not (self.all_plans or plan.packs):
             return 0, None
-        images, key = self.images, (plan, queue, weights)
+        images, key = self.images, (plan, plan.where.order(queue), weights)
         found = images.get(key)
         if found:
             return found
@@ -217,8 +217,17 @@ def _make_plan(op, layout, attributes, signatures, given, pairs, alignment):
     _c.check(_c.lib.bsk_plan_query(handle.value, ctypes.addressof(info)))
     if info.staged:
         _c.warn_staged(info)
+    run = getattr(_c.lib, f"bsk_{op.name}_run")
     return Plan(op.name, handle.value, layout, where, info, _c.packer(op.args_type).pack,
-                getattr(_c.lib, f"bsk_{op.name}_run"), makers)
+                _waiting(run) if where.waits else run, makers)
+
+
+def _waiting(run):
+    """A function of the library that enqueues, with a wait for what it enqueued."""
+    def run_and_wait(plan, queue, args):
+        return run(plan, queue, args) or _c.lib.bsk_queue_sync(queue)
+
+    return run_and_wait
 
 
 def _remember(key, plan):
@@ -311,11 +320,12 @@ def _source(op):
     for n in op.outputs:
         if n in op.lists:
             continue
-        add(f"    if not p_{n}" + (":" if n in op.required else f" and {n}:"))
+        add(f"    m_{n} = not p_{n}" + ("" if n in op.required else f" and {n}"))
+        add(f"    if m_{n}:")
         if "beta" in op.scalars:
             add(f"        if beta: _unread({n!r})")
         add(f"        {n} = _plan.makers[{n!r}]()")
-        add(f"        p_{n} = _describe_out[_type({n})]({n})[1]")
+        add(f"        p_{n} = _describe[_type({n})]({n})[1]")
     add("    _kind = _plan.mem_kind")
     add("    _queue, _space = _plan.enter(_plan)")
     if op.packed:
@@ -340,12 +350,16 @@ def _source(op):
             values.append(f"_kind, p_{n}")
     add(f"    _status = _plan.run(_plan.handle, _queue, _plan.pack({', '.join(values)}))")
     add("    if _status: _check(_status)")
+    made = [n for n in op.outputs if n not in op.lists]
+    if made and op.inputs:
+        like = f"{op.inputs[0]}[0]" if op.inputs[0] in op.lists else op.inputs[0]
+        add(f"    _convert = _converters[_type({like})]")
+        add("    if _convert:")
+        for n in made:
+            add(f"        if m_{n}: {n} = _convert({n}, {like})")
     results = op.outputs or op.updated
     if op.required == op.outputs and len(results) == 1:
-        like = op.inputs[0] if op.inputs else results[0]
-        like = f"{like}[0]" if like in op.lists else like
-        add(f"    return {results[0]} if _type({like}) is _type({results[0]}) "
-            f"else _finish({results[0]}, {like})")
+        add(f"    return {results[0]}")
     else:
         add(f"    return _results({', '.join(results)})")
     return "\n".join(lines)
@@ -430,7 +444,7 @@ def _make(name):
     space = {"_OP": op, "_describe": _arrays.describe, "_describe_out": _arrays.describe_out,
              "_describe_list": _describe_list, "_views": _views, "_plans": _plans,
              "_make_plan": _make_plan, "_remember": _remember, "_check": _c.check,
-             "_finish": _arrays.finish, "_unread": _unread, "_uneven": _uneven,
+             "_converters": _arrays.converters, "_unread": _unread, "_uneven": _uneven,
              "_results": _results(op), "_type": type, "_len": len, "_str": str, "_bool": bool,
              "_list": list, "_tuple": tuple}
     exec(compile(_source(op), f"<bsk.ops.{name}>", "exec"), space)

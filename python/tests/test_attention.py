@@ -287,12 +287,12 @@ def test_compile(device):
     for time in (48, 56):  # other lengths, other layouts
         x = torch.randn(2, time, 32, device=device)
         assert torch.allclose(compiled(x), model(x), atol=1e-5)
-    # A layout that the function finds outside.
-    layout = Layout.local(40, 8, 16)
-    function = torch.compile(lambda q, k, v: bt.attention(q, k, v, layout, True, 16),
-                             backend="aot_eager", fullgraph=True)
+    # Layouts that the function finds outside.
     inputs = operands(device)
-    assert torch.allclose(function(*inputs), bt.attention(*inputs, layout, True, 16))
+    for layout in (Layout.local(40, 8, 16), Layout.causal(40, 8), Layout.full((40, 40), 8)):
+        function = torch.compile(lambda q, k, v: bt.attention(q, k, v, layout, True, 16),
+                                 backend="aot_eager", fullgraph=True)
+        assert torch.allclose(function(*inputs), bt.attention(*inputs, layout, True, 16))
 
 
 @pytest.mark.skipif(not COMPILES, reason="torch before 2.4")

@@ -9,6 +9,7 @@ pytest.importorskip("numpy")
 pytest.importorskip("torch")
 
 import bsk  # noqa: E402
+import bsk._conv  # noqa: E402
 import bsk.compat  # noqa: E402
 import bsk.torch  # noqa: E402
 
@@ -20,7 +21,7 @@ def test_guide():
     assert got.attempted > 30 and not got.failed
 
 
-@pytest.mark.parametrize("module", [bsk, bsk.compat, bsk.ops, bsk.torch.patch],
+@pytest.mark.parametrize("module", [bsk, bsk._conv, bsk.compat, bsk.ops, bsk.torch.patch],
                          ids=lambda m: m.__name__)
 def test_docstrings(module):
     got = doctest.testmod(module)

@@ -20,7 +20,7 @@ def token_of(layout):
 
 
 def layout_of(token):
-    return by_token[token]
+    return by_token[int(token)]  # the compiler may have made a symbol of it
 
 
 def differentiable(name, fake, backward, setup, plain=None):

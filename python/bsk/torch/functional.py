@@ -34,9 +34,15 @@ def _matmul_fake(x, w, bias, gate, layout, transpose):
     return x.new_empty((x.shape[0], _sizes(layout_of(layout), transpose)[1]))
 
 
+def _if(needed, x):
+    return x if needed else None
+
+
 def _matmul_setup(ctx, inputs, output):
     x, w, bias, gate, layout, transpose = inputs
-    ctx.save_for_backward(x, w, gate)
+    need = ctx.needs_input_grad
+    ctx.save_for_backward(_if(need[1] or need[3], x), _if(need[0] or need[3], w),
+                          _if(need[0] or need[1] or need[3], gate))
     ctx.layout, ctx.transpose = layout, transpose
     ctx.held = layout_of(layout)
     ctx.bias_type = None if bias is None else bias.dtype
@@ -56,7 +62,7 @@ def _matmul_backward(ctx, dy):
                                   fused)
         dgate = dgate.to(gate.dtype) if need[3] else None
     if need[2]:
-        dbias = (dbias if fused else dy.sum(0)).to(ctx.bias_type)
+        dbias = dbias.to(ctx.bias_type) if fused else dy.sum(0, dtype=ctx.bias_type)
     return dx, dw if need[1] else None, dbias if need[2] else None, dgate, None, None
 
 
@@ -87,8 +93,13 @@ def _wgrad_fake(x, dy, w, gate, layout, transpose, bias):
 
 def _wgrad_setup(ctx, inputs, output):
     x, dy, w, gate, layout, transpose, bias = inputs
-    ctx.save_for_backward(x, dy, w, gate)
+    need = ctx.needs_input_grad
+    ctx.save_for_backward(_if(need[1] or need[2] or need[3], x),
+                          _if(need[0] or need[2] or need[3], dy),
+                          _if(need[0] or need[1], w), _if(need[0] or need[1], gate))
     ctx.layout, ctx.transpose, ctx.bias = layout, transpose, bias
+    ctx.type, ctx.rows = dy.dtype, dy.shape[0]
+    ctx.gate_type = None if gate is None else gate.dtype
     ctx.held = layout_of(layout)
 
 
@@ -100,7 +111,7 @@ def _wgrad_backward(ctx, ddw, ddgate, ddbias):
     if w is not None and ddgate is not None:
         terms.append((w, ddgate))
     for blocks, gates in terms:
-        blocks = blocks.to(x.dtype)
+        blocks = blocks.to(ctx.type)
         if ctx.needs_input_grad[0]:
             part = _matmul(dy, blocks, None, gates, ctx.layout, not ctx.transpose)
             dx = part if dx is None else dx + part
@@ -108,14 +119,14 @@ def _wgrad_backward(ctx, ddw, ddgate, ddbias):
             part = _matmul(x, blocks, None, gates, ctx.layout, ctx.transpose)
             ddy = part if ddy is None else ddy + part
     if ctx.bias and ddbias is not None and ctx.needs_input_grad[1]:
-        part = ddbias.to(dy.dtype).expand(dy.shape)
+        part = ddbias.to(ctx.type).expand(ctx.rows, -1)
         ddy = part if ddy is None else ddy + part
-    if w is not None and ctx.needs_input_grad[2] and ddgate is not None:
+    if ctx.needs_input_grad[2] and ddgate is not None:
         plain = _wgrad(x, dy, None, None, ctx.layout, ctx.transpose, False)[0]
         dweight = plain * ddgate.to(plain.dtype)[:, None, None]
-    if gate is not None and ctx.needs_input_grad[3] and ddw is not None:
+    if ctx.needs_input_grad[3] and ddw is not None:
         dgate = _wgrad(x, dy, ddw.to(x.dtype), None, ctx.layout, ctx.transpose, False)[1]
-        dgate = dgate.to(gate.dtype)
+        dgate = dgate.to(ctx.gate_type)
     return dx, ddy, dweight, dgate, None, None, None
 
 
