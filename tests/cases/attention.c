@@ -321,10 +321,30 @@ static void build_apply(test_case *c)
               z.k_time, z.dv);
 }
 
+/* Scores of missing times are not read: they are no numbers. */
+static void scores_spoil(const test_case *c, problem *p, test_tensor *s)
+{
+    uint8_t *there = calloc((size_t)s->elems + 1, 1);
+    pair at;
+    if (!there)
+        abort();
+    for (int64_t h = 0; h < p->z.heads; h++)
+        for (int64_t i = 0; i < p->z.q_time; i++)
+            for (int64_t j = 0; j < p->z.k_time; j++)
+                for (int64_t b = 0; pair_find(p, h, i, j, &at) && b < p->z.batch; b++)
+                    there[pair_element(p, b, h, &at)] = 1;
+    for (int64_t e = 0; e < s->elems && !(c->spec.options & (OPT_REPEAT | OPT_SPLAT)); e++)
+        if (!there[e] && s->at[e] >= 0)
+            bski_store(s->desc.dtype, s->init, s->at[e], NAN);
+    test_values_refresh(s);
+    free(there);
+}
+
 static void oracle_apply(test_case *c)
 {
     problem p = problem_of(c);
     test_tensor *s = test_arg_at(c, "s"), *v = test_arg_at(c, "v"), *y = test_arg_at(c, "y");
+    scores_spoil(c, &p, s);
     const bool turned = is_turned(c);
     const int64_t group = p.z.heads / p.z.kv_heads;
     double *mag = calloc((size_t)y->elems + 1, sizeof *mag), *sum = calloc((size_t)y->elems + 1, 8);

@@ -2,7 +2,8 @@
  * attention_decode: k queries (q_time), keys up to m, heads of size n, `heads` key/value heads with
  * count query heads each, groups the batch, pairs the keys of a page (0: no table), value the
  * scale. With a block there are lists: its rows are q_block, its columns block, the density the
- * capacity, and kind says whether lists are counted. "shared": one list for all.
+ * capacity, and kind says whether they are counted, of blocks of the default sizes, or shared along
+ * one dimension. "shared": one list for all.
  * layout_topk, layout_mask: groups x n rows of k columns, capacity m; count is layout_topk's k,
  * pairs its first and heads its last; index, if set, means a limit; kind says what a mask keeps. */
 #include "tests/cases/attention.h"
@@ -14,6 +15,8 @@ TEST_CALLS(layout_mask)
 static const bsk_dtype dtypes[] = {BSK_F64, BSK_F32, BSK_F16, BSK_BF16};
 
 /* --- attention_decode ----------------------------------------------------------------------- */
+
+enum { LISTS_COUNTED = 1, LISTS_DEFAULT, LISTS_BY_HEAD, LISTS_BY_MEMBER };
 
 typedef struct sizes {
     int64_t batch, kv_heads, group, heads, q_time, d, dv;
@@ -82,12 +85,15 @@ static void build_decode(test_case *c)
     }
     if (!s->br)
         return;
-    p->q_block = z.q_block;
-    p->block = (int32_t)z.block;
-    const bsk_tensor index = {
-        BSK_I32, 4, {shared ? 1 : z.batch, shared ? 1 : z.kv_heads, z.lists, z.capacity}, {0}};
+    if (s->kind != LISTS_DEFAULT) {
+        p->q_block = z.q_block;
+        p->block = (int32_t)z.block;
+    }
+    const int64_t members = shared || s->kind == LISTS_BY_HEAD ? 1 : z.batch;
+    const int64_t heads = shared || s->kind == LISTS_BY_MEMBER ? 1 : z.kv_heads;
+    const bsk_tensor index = {BSK_I32, 4, {members, heads, z.lists, z.capacity}, {0}};
     set_ints(c, "block_index", index, z.blocks);
-    if (s->kind)
+    if (s->kind && s->kind != LISTS_DEFAULT)
         set_ints(c, "block_count",
                  bsk_tensor_3d(BSK_I32, index.dims[0], index.dims[1], index.dims[2]),
                  z.capacity + 1);
@@ -413,7 +419,11 @@ static void list_decode(test_list *list)
                 s.count = shape[1];
                 s.groups = shape[2];
                 s.rules = visible[v];
-                s.kind = s.br && i % 3 == 1;
+                const bool defaults = s.br == s.k && s.bc == (s.pairs ? s.pairs : s.m);
+                if (s.br)
+                    s.kind = defaults && i % 2 ? LISTS_DEFAULT : i % (LISTS_BY_MEMBER + 1);
+                if (s.kind == LISTS_DEFAULT && !defaults)
+                    s.kind = 0;
                 s.value = i % 4 == 1 ? -0.5 : i % 4 == 3 ? 0.7 : 0;
                 s.out = i % 7 == 4 ? dtypes[(t + 1) % 4] : BSK_NONE;
                 s.options = (i % 2 ? OPT_SAVED : 0) | (s.br && i % 5 == 2 ? OPT_SHARED : 0) |
@@ -426,7 +436,7 @@ static void list_decode(test_list *list)
 static const int32_t rows[][7] = {
     {0, 5, 9, 4, 0, 0, 0},   {2, 3, 40, 16, 10, 1, 2},  {0, 1, 1, 1, 1, 0, 0},
     {3, 7, 17, 17, 0, 2, 3}, {0, 4, 300, 64, 33, 0, 1}, {2, 2, 1500, 100, 0, 4, 4},
-    {0, 64, 64, 8, 8, 4, 4}, {0, 3, 5, 20, 11, 1, 0},
+    {0, 64, 64, 8, 8, 4, 4}, {0, 3, 5, 20, 11, 1, 0},   {0, 2, 4700, 1300, 0, 3, 2},
 };
 
 static void list_lists(test_list *list)

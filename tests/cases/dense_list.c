@@ -309,13 +309,13 @@ void cases_elementwise(test_list *list)
 static void list_gathers(test_list *list)
 {
     static const bsk_dtype indices[] = {BSK_I32, BSK_U8, BSK_U16, BSK_I64};
-    static const int64_t grids[][3] = {{3, 5, 4},     {7, 62, 1},     {2, 256, 33},
-                                       {0, 5, 2},     {1, 1, 1},      {16, 30, 9},
-                                       {128, 16, 21}, {128, 16, 149}, {128, 16, 128}};
+    static const int64_t grids[][3] = {{3, 5, 4},      {7, 62, 1},    {2, 256, 33}, {0, 5, 2},
+                                       {1, 1, 1},      {16, 30, 9},   {2, 130, 70}, {128, 16, 21},
+                                       {128, 16, 149}, {128, 16, 128}};
     for (int i = 0; i < TEST_COUNT(grids); i++)
         for (int t = 0; t < TEST_COUNT(dtypes); t++)
             for (int x = 0; x < TEST_COUNT(indices); x++) {
-                if ((i > 5 && list->tier != TIER_FULL) || left_out(list, i + t + x, 4))
+                if ((i > 6 && list->tier != TIER_FULL) || left_out(list, i + t + x, 4))
                     continue;
                 test_spec s = {.op = "reduce_max", .dtype = dtypes[t], .index = indices[x]};
                 s.n = grids[i][0];
@@ -343,6 +343,15 @@ static void list_gathers(test_list *list)
                     test_emit(list, s);
                 }
             }
+    for (int t = 1; t < 3; t++) { /* many are gathered from many */
+        test_spec s = {.op = "take_along_grad", .dtype = dtypes[t], .index = BSK_I32};
+        s.n = 1;
+        s.k = 1100;
+        s.m = 66;
+        s.count = 200;
+        s.beta = t == 1 ? 0.5 : 0;
+        test_emit(list, s);
+    }
 }
 
 static void list_topk(test_list *list)
