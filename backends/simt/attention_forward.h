@@ -87,7 +87,7 @@ KERNEL_DENSE(FORMED(attention), LANES)
     FN(lines_from)(&vs, v, &a.v, own.b, own.head / a.group, a.dv);
     const i64 list = own.head / a.rules.per_head * ((i64)a.tiles.grid + 1) + own.block;
     const i32 feature = own.part * WIDTH;
-    const other_lines cols = {time, slot, place};
+    OTHER_LINES(cols);
     line_walk w;
     FN(running) state[EACH_ROWS];
     R sum[RM][4 * FOURS];

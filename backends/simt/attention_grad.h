@@ -42,7 +42,7 @@ KERNEL_DENSE(FORMED(attention_grad), LANES)
     OPEN(const i32, slots);
     RULES_OPEN(data);
     const i32 ty = LANE / TX, tx = LANE % TX, turned = a.tiles.turned;
-    const other_lines others = {time, slot, place};
+    OTHER_LINES(others);
     own_lines own;
     own_from(&own, &a.tiles, GROUP(0), TM);
     const rules_member m = rules_member_of(&a.rules, &data, own.b);

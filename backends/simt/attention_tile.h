@@ -50,6 +50,14 @@
     LOCAL i32 slot[TX * (rn)];                                                                     \
     LOCAL i32 place[TX * (rn)]
 
+/* The other lines of TILE_LOCALS. One by one: a list of such addresses would be a constant to clang
+ * for AMD devices, which has no form for it. */
+#define OTHER_LINES(lines)                                                                         \
+    other_lines lines;                                                                             \
+    lines.time = time;                                                                             \
+    lines.slot = slot;                                                                             \
+    lines.place = place
+
 /* Whether a tile is all visible, what of it is there, and where the walk stands. */
 typedef struct line_walk {
     i32 entry, last, off; /* off: into the block */

@@ -464,9 +464,9 @@ def allocator(like, at, shape, code, zeros):
         return lambda: make(shape, dtype=BUFFER_CODES[name])
     if where.kind is None:
         torch = sys.modules.get("torch")
-        if converters[type(like)] is None or torch is None:
-            raise TypeError(f"results cannot be made as {type(like).__name__}: give the output"
-                            + (" or import torch" if converters[type(like)] else ""))
+        if torch is None:
+            raise TypeError(f"results cannot be made for {type(like).__name__}: give the output or "
+                            "import torch")
         dtype, device = getattr(torch, LONG[name]), torch.device("cuda", at[1])
         return lambda: getattr(torch, made)(shape, dtype=dtype, device=device)
     if "numpy" in sys.modules:

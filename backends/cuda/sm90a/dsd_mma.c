@@ -152,7 +152,7 @@ double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_p
 {
     /* Bytes a second from L2 into shared memory, and through shared memory in all; seconds of a
      * launch, of a tile's end and of a feature's share of a stage's turn. Measured. */
-    static const double copy_rate = 8.2e12, shared_rate = 25e12;
+    static const double copy_rate = 8.2e12, nc_rate = 25e12, cn_rate = 14e12;
     static const double launch = 5e-6, tile = 1e-6, turn = 1.6e-9;
     enum { STEP_FEATURES = 16, X_STEP_BYTES = 64 * 16 * 2 };
     const bsk_layout_tables *t = problem->layout;
@@ -172,7 +172,7 @@ double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_p
     const double blocks = props->compute_units > 0 ? props->compute_units : 1;
     const double turns = tiles / blocks, whole = (double)(int64_t)(turns + 0.999);
     const double copies = filled / copy_rate / turns;
-    const double reads = shared / shared_rate / turns + turn * (double)s.features;
+    const double reads = shared / (s.cn ? cn_rate : nc_rate) / turns + turn * (double)s.features;
     const double work = copies > reads ? copies : reads;
     return launch + (work + tile) * (whole > turns ? whole : turns);
 }
