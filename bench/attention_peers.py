@@ -142,6 +142,7 @@ def time_of(run, seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json")
+    parser.add_argument("--commit", default="unknown", help="of the library, for the report")
     parser.add_argument("--dims", default="128,64")
     parser.add_argument("--cases", default="*")
     parser.add_argument("--seconds", type=float, default=0.03)
@@ -174,8 +175,10 @@ def main():
                                     for v in row.values()), flush=True)
             if given.json:
                 with open(given.json, "w") as f:
-                    json.dump({"device": torch.cuda.get_device_name(), "torch": torch.__version__,
-                               "version": bsk.__version__, "rows": rows}, f, indent=1)
+                    json.dump({"device": {"name": torch.cuda.get_device_name(), "backend": "cuda",
+                                          "driver": f"CUDA {torch.version.cuda}"},
+                               "torch": torch.__version__, "version": bsk.__version__,
+                               "commit": given.commit, "rows": rows}, f, indent=1)
 
 
 if __name__ == "__main__":

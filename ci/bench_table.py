@@ -2,12 +2,15 @@
 """Tables of measured rows, made from a report of `bsk bench --json`.
 
     bench_table.py REPORT.json                    print the table
+    bench_table.py REPORT.json --short            products on a device: eta by block and density
     bench_table.py REPORT.json --write README.md  put it between the page's bench marks
 
 Reports of a CPU give peers as time of the peer / time of bsk at the same shape: above 1, bsk is
 faster; libxsmm walks the kept blocks, the others are dense. Goals are shares of the calibrated roof
 or rate of reading, and ratios to peers. Reports of an NVIDIA device give each row beside its goal:
-measured / must of 1 or more holds. eta is the useful rate over cuBLAS's dense rate, timed in alternation with the row.
+measured / must of 1 or more holds. eta is the useful rate over cuBLAS's dense rate, timed in
+alternation with the row. Reports of bench/attention_peers.py give bsk beside cuDNN and
+FlexAttention.
 """
 
 import argparse
@@ -157,6 +160,52 @@ def goal_table(report, source):
     return "\n".join(lines) + "\n"
 
 
+def eta_table(report, source):
+    host, device = report["host"], report["device"]
+    best = {}
+    for row in report["rows"]:
+        own = eta_goal(row)
+        if own and row["op"] != "matmul_dgrad":
+            density = min(DENSITIES, key=lambda d: abs(d - row["density"]))
+            at = (row["op"] == "matmul_wgrad", row["block"],
+                  SHAPES[(row["n"], row["k"], row["m"])], density)
+            best[at] = max(best.get(at, own), own)
+    lines = [
+        f"{device['name']}, driver {device['driver']}, {host['peers']}, commit {host['commit']}; "
+        f"bf16, random blocks, prepacked weights; eta measured / wanted, at densities 0.10, 0.25 "
+        f"and 0.50. S: N 8192, 4096 x 4096; L: N 16384, 8192 x 8192. One run: `{source}`.",
+        "",
+        "| product, block |" + "".join(f" {s} {d:.2f} |" for s in "SL" for d in DENSITIES),
+        "|---|" + "---|" * 6,
+    ]
+    for gradient, block in MUST:
+        cells = ["{:.3f} / {:.2f}".format(*best[at]) if at in best else "-"
+                 for at in ((gradient, block, s, d) for s in "SL" for d in DENSITIES)]
+        lines.append(f"| {'dW' if gradient else 'Y'}, {block} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def attention_table(report, source):
+    device, by_case = report["device"], {}
+    for row in report["rows"]:
+        by_case.setdefault((row["case"], row["d"], row["op"]), {})[row["entry"]] = row
+    lines = [
+        f"{device['name']}, driver {device['driver']}, PyTorch {report['torch']}, commit "
+        f"{report['commit']}; bf16, batch 2, 16 heads, 8192 queries and keys; useful TFLOP/s; "
+        f"medians of rounds in which the entries take turns. One run: `{source}`.",
+        "",
+        "| case | heads of | pass | bsk | cuDNN | FlexAttention | bsk / best peer |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (case, d, way), rows in by_case.items():
+        rates = [rows[e]["tflops"] if e in rows else 0 for e in ("bsk", "cudnn", "flex")]
+        peer = max(rates[1:])
+        lines.append(f"| {case} | {d} | {way} | " +
+                     " | ".join(f"{r:.3g}" if r else "-" for r in rates) +
+                     f" | {f'{rates[0] / peer:.2f}' if peer else '-'} |")
+    return "\n".join(lines) + "\n"
+
+
 def summary(report):
     """One line for each kind of goal: how many hold."""
     counts, found = {}, goals_of(report)
@@ -199,12 +248,15 @@ def main():
     parser.add_argument("report", type=pathlib.Path)
     parser.add_argument("--write", type=pathlib.Path)
     parser.add_argument("--summary", action="store_true", help="count the goals that hold")
+    parser.add_argument("--short", action="store_true", help="eta by block and density")
     args = parser.parse_args()
     report = json.loads(args.report.read_text())
     if args.summary:
         print(summary(report), end="")
         return
-    make = peer_table if report["device"]["backend"] == "cpu" else goal_table
+    make = (attention_table if "torch" in report else
+            peer_table if report["device"]["backend"] == "cpu" else
+            eta_table if args.short else goal_table)
     text = make(report, args.report)
     if not args.write:
         print(text, end="")
