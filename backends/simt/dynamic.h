@@ -92,7 +92,7 @@ DEVICE void list_close(const list_arg *a, GLOBAL i32 *index, GLOBAL i32 *count, 
 /* Keys of the blocks between the first and the last ones, 0 for a score of -infinity. Up to
  * LIST_KEYS of them are held in local memory, longer rows are read each time. */
 #undef LIST_KEYS
-#define LIST_KEYS (16384 / (KEY_BITS / 8))
+#define LIST_KEYS (12288 / (KEY_BITS / 8))
 
 typedef struct NAME(list_keys) {
     const GLOBAL T *scores;

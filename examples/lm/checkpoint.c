@@ -10,7 +10,7 @@
 static const char magic[8] = {'B', 'S', 'K', 'L', 'M', '\r', '\n', 0};
 enum { VERSION = 2, MAX_LAYOUT_BYTES = 1 << 28, MAX_NAME = 64 };
 /* Device memory that any file may ask for, and then so much for each of its bytes. */
-enum { MODEST_BYTES = 1 << 28, BATCH_SHARE = 1024 };
+enum { MODEST_BYTES = 1 << 30, BATCH_SHARE = 1024 };
 
 static uint64_t fnv1a(const uint8_t *bytes, size_t size)
 {
@@ -132,16 +132,66 @@ static void put_layouts(writer *w, const model *m)
     }
 }
 
-static void put_tensor(writer *w, model *m, const tensor *t)
+/* Element i of an array of any type that states have. */
+static double element(const uint8_t *values, size_t i, bsk_dtype type)
 {
+    uint16_t half;
+    uint32_t bits;
+    float single;
+    double exact;
+    int32_t whole;
+    int64_t large;
+    switch (type) {
+    case BSK_F64:
+        memcpy(&exact, values + i * sizeof exact, sizeof exact);
+        return exact;
+    case BSK_F32:
+        memcpy(&single, values + i * sizeof single, sizeof single);
+        return single;
+    case BSK_BF16:
+        memcpy(&half, values + i * sizeof half, sizeof half);
+        bits = (uint32_t)half << 16;
+        memcpy(&single, &bits, sizeof single);
+        return single;
+    case BSK_F16: // only whether it is finite, and the sign
+        memcpy(&half, values + i * sizeof half, sizeof half);
+        exact = (half & 0x7c00) == 0x7c00 ? INFINITY : half & 0x7fff;
+        return half & 0x8000 ? -exact : exact;
+    case BSK_I32:
+        memcpy(&whole, values + i * sizeof whole, sizeof whole);
+        return whole;
+    case BSK_I64:
+        memcpy(&large, values + i * sizeof large, sizeof large);
+        return (double)large;
+    default:
+        return NAN;
+    }
+}
+
+static int all_legal(const uint8_t *values, size_t count, const param_state *s)
+{
+    for (size_t i = 0; i < count; i++) {
+        const double x = element(values, i, s->tensor->desc.dtype);
+        if (!isfinite(x) || x < s->low || x > s->high)
+            return 0;
+    }
+    return 1;
+}
+
+/* -1: numbers that no checkpoint may have. */
+static int put_tensor(writer *w, model *m, const param_state *s)
+{
+    const tensor *t = s->tensor;
     const size_t count = tensor_size(t), size = bsk_dtype_size(t->desc.dtype);
     uint8_t *values = check_alloc(count * size);
     machine_download(m->machine, values, t->mem, count * size);
+    const int fine = all_legal(values, count, s);
     elements_swap(values, count, size);
     put_uint(w, (uint64_t)t->desc.dtype, 4);
     put_uint(w, count, 8);
     put_bytes(w, values, count * size);
     free(values);
+    return fine ? 0 : -1;
 }
 
 static int write_file(const char *path, const writer *w)
@@ -176,10 +226,13 @@ int checkpoint_save(const char *path, model *m, double seconds)
     put_layouts(&w, m);
     put_uint(&w, (uint64_t)state_count(m), 4);
     param_state state;
-    for (int i = 0; state_get(m, i, &state) == 0; i++)
-        put_tensor(&w, m, state.tensor);
+    int bad = 0;
+    for (int i = 0; !bad && state_get(m, i, &state) == 0; i++)
+        bad = put_tensor(&w, m, &state);
     put_uint(&w, fnv1a(w.bytes, w.size), 8);
-    const int result = write_file(path, &w);
+    if (bad)
+        fprintf(stderr, "lm: %s: not written, as the weights are no longer finite\n", path);
+    const int result = bad || write_file(path, &w) ? -1 : 0;
     free(w.bytes);
     return result;
 }
@@ -321,52 +374,6 @@ int checkpoint_open(const char *path, bsk_context *context, checkpoint *file)
         return refuse(path);
     }
     return 0;
-}
-
-/* Element i of an array of any type that states have. */
-static double element(const uint8_t *values, size_t i, bsk_dtype type)
-{
-    uint16_t half;
-    uint32_t bits;
-    float single;
-    double exact;
-    int32_t whole;
-    int64_t large;
-    switch (type) {
-    case BSK_F64:
-        memcpy(&exact, values + i * sizeof exact, sizeof exact);
-        return exact;
-    case BSK_F32:
-        memcpy(&single, values + i * sizeof single, sizeof single);
-        return single;
-    case BSK_BF16:
-        memcpy(&half, values + i * sizeof half, sizeof half);
-        bits = (uint32_t)half << 16;
-        memcpy(&single, &bits, sizeof single);
-        return single;
-    case BSK_F16: // only whether it is finite, and the sign
-        memcpy(&half, values + i * sizeof half, sizeof half);
-        exact = (half & 0x7c00) == 0x7c00 ? INFINITY : half & 0x7fff;
-        return half & 0x8000 ? -exact : exact;
-    case BSK_I32:
-        memcpy(&whole, values + i * sizeof whole, sizeof whole);
-        return whole;
-    case BSK_I64:
-        memcpy(&large, values + i * sizeof large, sizeof large);
-        return (double)large;
-    default:
-        return NAN;
-    }
-}
-
-static int all_legal(const uint8_t *values, size_t count, const param_state *s)
-{
-    for (size_t i = 0; i < count; i++) {
-        const double x = element(values, i, s->tensor->desc.dtype);
-        if (!isfinite(x) || x < s->low || x > s->high)
-            return 0;
-    }
-    return 1;
 }
 
 static int get_tensor(checkpoint *f, model *m, const param_state *s)

@@ -30,7 +30,7 @@ losses() {
 failed=0
 for model in transformer 'lstm --time 4 --batch 32' mlp; do
     BSK_NUM_THREADS=1 losses cpu --model $model --device cpu:0
-    BSK_KERNEL='-*_avx2,-*_avx512,-*_avx512bf16,-*_amx' BSK_NUM_THREADS=1 \
+    BSK_MAX_ARCH=base BSK_NUM_THREADS=1 \
         losses base --model $model --device cpu:0
     losses device --model $model --device "$device"
     paste "$dir/cpu" "$dir/base" "$dir/device" | awk -v model="${model%% *}" -v device="$device" '

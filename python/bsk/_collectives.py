@@ -10,6 +10,7 @@ import functools
 import torch
 import torch.distributed as dist
 
+from ._arrays import forget
 from .torch._register import once
 
 __all__ = ["all_gather", "allreduce", "group_allreduce", "identity_sync", "reduce_scatter",
@@ -99,6 +100,7 @@ def sync_variables_op(mpi_rank, num_comms=2, prereduce=0, *, variables):
         raise ValueError(f"mpi_rank is {mpi_rank}; this process has {dist.get_rank()}")
     for variable in variables:
         dist.broadcast(variable, 0, group=group)
+        forget(variable)
 
 
 @torch.no_grad()
@@ -107,6 +109,7 @@ def sync_globals_zero_init_op(num_comms=2, prereduce=0, *, variables):
     group = _world("sync_globals_zero_init_op")
     for variable in variables:
         dist.all_reduce(variable, group=group)
+        forget(variable)
 
 
 def serialize_allreduce_ops(*tensors):

@@ -182,6 +182,18 @@ class AdamOptimizer(_Optimizer):
         self.gated, self.fp16 = gated, fp16
         self.specs = {"param": param_qspec, "mean": mean_qspec, "var": var_qspec}
 
+    def load_state_dict(self, state_dict):
+        """As torch has it, but for moments in 16 bits: torch makes the parameters' type of all."""
+        kept = {i: {n: x.clone() for n, x in s.items()
+                    if isinstance(x, torch.Tensor) and x.dtype == getattr(torch, "uint16", None)}
+                for i, s in state_dict["state"].items()}
+        super().load_state_dict(state_dict)
+        numbers = [i for group in state_dict["param_groups"] for i in group["params"]]
+        params = [p for group in self.param_groups for p in group["params"]]
+        for i, p in zip(numbers, params):
+            for n, x in kept.get(i, {}).items():
+                self.state[p][n] = x.to(p.device)
+
     def _update(self, p, grad, group, norm_scale, name):
         options = {n: group[n] for n in ("lr", "beta1", "beta2", "eps", "clip_sigma", "grad_scale",
                                          "gate")}

@@ -330,6 +330,23 @@ def test_adam_options():
             trained(fp16=True)
 
 
+@pytest.mark.skipif(not hasattr(torch, "uint16"), reason="torch before 2.3")
+def test_moments_in_16_bits_are_saved():
+    def step(optimizer, p, value):
+        p.grad = torch.full_like(p, value)
+        optimizer.step()
+        return p.detach().clone()
+
+    p = nn.Parameter(torch.randn(2, 64, 64))
+    first = bs.AdamOptimizer([p], learning_rate=0.1, fp16=True)
+    step(first, p, 0.5)
+    q = nn.Parameter(p.detach().clone())
+    second = bs.AdamOptimizer([q], learning_rate=0.1, fp16=True)
+    second.load_state_dict(first.state_dict())
+    assert second.state[q]["exp_avg"].dtype == torch.uint16
+    assert torch.equal(step(first, p, -0.25), step(second, q, -0.25))
+
+
 def test_block_adam_has_two_rates():
     param, grad = torch.zeros(3, 8, 8), torch.ones(3, 8, 8)
     mean, var = torch.zeros_like(param), torch.zeros_like(param)

@@ -5,8 +5,8 @@
 #include "isa.h"
 #include "rows.h"
 
-/* Bytes: of packed operands at a time, and of those of dsd, which are used at once; of S in one task of dsd, and of the part of B that stays in
- * the first-level cache. */
+/* Bytes: of packed operands at a time, and of those of dsd, which are used at once; of S in one task
+ * of dsd, and of the part of B that stays in the first-level cache. */
 enum { PACKED = 64 << 20, DSD_PACKED = 8 << 20, DSD_TASK = 256 << 10, DSD_SLICE = 24 << 10 };
 
 /* The first block row of one of `ranges` ranges with about equal numbers of blocks. Each row counts

@@ -172,7 +172,7 @@ static take_plan take_plan_of(const bsk_take_along_grad_params *p)
     t.shares = max_i64(1, min_i64(p->dy.dims[1], SHARES / max_i64(1, t.units)));
     t.width = p->index.strides[2] == 0 ? 1 : t.columns;
     t.most = min_i64(p->dy.dims[1], INT32_MAX) * t.width; /* more is refused */
-    t.listed = t.down > FEW && p->dy.dims[1] > t.rows;
+    t.listed = t.units > 0 && t.down > FEW && p->dy.dims[1] > t.rows;
     return t;
 }
 

@@ -360,6 +360,8 @@ bsk_reason cuda_sm80_attention_grad_accept(const bsk_problem *problem,
     (void)props;
     if (p->dropout || p->bias.dtype != BSK_NONE)
         return BSK_REFUSE_OPTION;
+    if (!p->q.dims[1])
+        return BSK_REFUSE_SHAPE;
     const bsk_reason reason = accept_all(in, 5, out, 3);
     if (reason != BSK_ACCEPT)
         return reason;

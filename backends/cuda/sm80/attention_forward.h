@@ -97,7 +97,7 @@ MMA_DEVICE void forward_store(const attention80_arg &a, const own_tile &own,
     for (int i = 0; i < 2 * C::M; i++) {
         const int m = i / 2, half = i % 2, line = lane.line + i * 8;
         const float sum = quad_sum(state.sum[m][half]), most = state.most[m][half];
-        const bool none = most == -INFINITY;
+        const bool none = most == -INFINITY && sum == 0; /* scores of NaN leave no maximum */
         const float factor = none ? 0 : 1 / sum;
         const i32 time = line_time(a.rules.rows, a.rules.interleave, a.rules.q_time, line);
         if (time < 0)

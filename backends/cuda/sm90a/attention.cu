@@ -651,7 +651,8 @@ __device__ __forceinline__ void store_tile(const float (&o)[F::WIDTH / 2], const
     for (int h = 0; h < 2; h++) {
         const int time = first + 8 * h;
         const float sum = row_sum(r.sum[h]);
-        const bool none = time >= queries || r.most[h] == -INFINITY;
+        /* Scores of NaN leave no maximum either. */
+        const bool none = time >= queries || (r.most[h] == -INFINITY && sum == 0);
         const bool live = time < a.q_time;
         if (a.lse && live && threadIdx.x % 4 == 0)
             a.lse[(int64_t)head * a.q_time + time] =
