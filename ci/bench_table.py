@@ -251,7 +251,7 @@ def main():
     parser.add_argument("--short", action="store_true", help="eta by block and density")
     args = parser.parse_args()
     report = json.loads(args.report.read_text())
-    if args.summary:
+    if args.summary and "host" in report:
         print(summary(report), end="")
         return
     make = (attention_table if "torch" in report else

@@ -135,6 +135,9 @@ static void image_write(image *f, size_t size)
 
 /* --- What a process makes of it --- */
 
+/* What no failure exits with; and how the program ends where memory is limited. */
+enum { REFUSED = 42, TOO_LARGE = 1 };
+
 static text_part text_make(void)
 {
     text_part part = {check_alloc(TEXT_SIZE * sizeof(uint16_t)), TEXT_SIZE, TEXT_SIZE - TEXT_PAD};
@@ -152,13 +155,13 @@ static int child(void)
     const text_part part = text_make();
     machine_create(&on, "cpu:0");
     if (checkpoint_open(path, on.context, &file) || checkpoint_load(&file, &on, &file.c, &m))
-        return 1;
+        return REFUSED;
     if ((size_t)m.kind->row_labels(&m.c) < TEXT_SIZE / 2)
         model_step(&m, &part, 1e-4);
     return 0;
 }
 
-/* 0: read; 1: refused; else it crashed or hung. */
+/* 0: read; REFUSED: with a message; else it gave up, crashed or hung. */
 static int outcome(void)
 {
     fflush(stdout);
@@ -190,7 +193,7 @@ static void refused(const char *test, const char *what, double value, image *f, 
 {
     image_write(f, size);
     const int got = outcome();
-    expect(test, what, value, got, got == 1);
+    expect(test, what, value, got, got == REFUSED);
     memcpy(f->bytes, original, f->size);
 }
 
@@ -209,15 +212,20 @@ static void bad_config(const char *test, int kind, image *f, const uint8_t *orig
         const char *name;
         double value;
         int kinds;
-    } wrong[] = {{"time", 8.5, ALL},         {"model", 3, ALL},       {"dtype", BSK_F64, ALL},
-                 {"width", 24, ALL},         {"hidden", 64, ALL},     {"block", 4, ALL},
-                 {"layers", 2, BY_TIME},     {"layers", 40, BY_TIME}, {"batch", 1e6, ALL},
-                 {"time", 1 << 20, BY_TIME}, {"buckets", 24, MLP},    {"accumulate", 0, ALL}};
+    } wrong[] = {{"time", 8.5, ALL},     {"model", 3, ALL},       {"dtype", BSK_F64, ALL},
+                 {"width", 24, ALL},     {"hidden", 64, ALL},     {"block", 4, ALL},
+                 {"layers", 2, BY_TIME}, {"layers", 40, BY_TIME}, {"time", 1 << 20, BY_TIME},
+                 {"buckets", 24, MLP},   {"accumulate", 0, ALL}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         if (wrong[i].kinds >> kind & 1) {
             double_put(f, config_at(f, wrong[i].name), wrong[i].value);
             refused(test, wrong[i].name, wrong[i].value, f, f->size, original);
         }
+    double_put(f, config_at(f, "batch"), 1e6);
+    image_write(f, f->size);
+    const int got = outcome();
+    expect(test, "batch", 1e6, got, got == TOO_LARGE);
+    memcpy(f->bytes, original, f->size);
     // a name twice, an unknown one, one number less
     f->bytes[config_at(f, "time") - 1]++;
     refused(test, "unknown name", 0, f, f->size, original);
@@ -293,7 +301,7 @@ static void any_bytes(const char *test, image *f, const uint8_t *original, uint6
         f->bytes[at] ^= (uint8_t)(1 + seed_mix(seed, 2 * i + 1) % 255);
         image_write(f, f->size);
         const int got = outcome();
-        expect(test, "byte", (double)at, got, got == 0 || got == 1);
+        expect(test, "byte", (double)at, got, got == 0 || got == REFUSED);
         memcpy(f->bytes, original, f->size);
     }
 }
