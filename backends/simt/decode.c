@@ -18,10 +18,13 @@ static bool decode_sizes(const bsk_attention_decode_params *p, decode_arg *arg, 
     *arg = (decode_arg){.pages = p->k.dims[0],
                         .page = p->k.dims[2],
                         .columns = p->table.dtype != BSK_NONE ? p->table.dims[1] : 1};
-    arg->block = !listed ? DECODE_KEYS : p->block > 0 ? p->block : arg->page > 0 ? arg->page : 1;
     arg->q_block = p->q_block > 0 ? p->q_block : q_time > 0 ? q_time : 1;
     if (!bski_mul_i64(arg->columns, arg->page, &keys) || keys >= RULES_TIMES)
         return false;
+    arg->block = !listed ? DECODE_KEYS : p->block > 0 ? p->block : arg->page;
+    if (listed && arg->block > keys) /* nothing of a block lies beyond the keys */
+        arg->block = keys;
+    arg->block = arg->block > 0 ? arg->block : 1;
     arg->blocks = bski_ceil_div(keys, arg->block);
     arg->capacity = listed ? p->block_index.dims[3] : arg->blocks;
     arg->part_entries = bski_ceil_div(PART_KEYS, arg->block);

@@ -101,30 +101,39 @@ static void edit(input *in, const bski_op_info *op, request_struct *params)
     }
 }
 
-/* Strides of zero make much work of little memory. */
-static bool is_small(const bsk_tensor *t)
+static double elements_of(const bsk_tensor *t)
 {
     double elements = 1;
     for (int i = 0; i < t->rank; i++)
         elements *= (double)(t->dims[i] > 1 ? t->dims[i] : 1);
-    return elements <= MAX_BYTES;
+    return elements;
 }
 
-/* Sizes of all arguments; false if they are too large for a run. */
+/* Sizes of all arguments; false if they are too large for a run. Strides of zero make much work of
+ * little memory: no op's is more than the product of its three largest arguments. */
 static bool measure(const bski_op_info *op, const request_struct *params, int pairs,
                     size_t bytes[BSKI_MAX_ARGS])
 {
+    const double most_work = 1 << 29;
+    double largest[3] = {1, 1, 1};
     size_t total = 0;
     for (int i = 0; i < op->arg_count; i++) {
         const bsk_tensor *t = bski_arg_tensor(op, params->bytes, i);
         bytes[i] = 0;
         if (t->dtype == BSK_NONE)
             continue;
-        if (bsk_tensor_bytes(t, &bytes[i]) || bytes[i] > MAX_BYTES || !is_small(t))
+        if (bsk_tensor_bytes(t, &bytes[i]) || bytes[i] > MAX_BYTES)
             return false;
         total += bytes[i] * (size_t)(op->args[i].list ? pairs : 1);
+        double elements = elements_of(t);
+        for (int n = 0; n < 3; n++)
+            if (elements > largest[n]) {
+                const double smaller = largest[n];
+                largest[n] = elements;
+                elements = smaller;
+            }
     }
-    return total <= MAX_BYTES;
+    return total <= MAX_BYTES && largest[0] * largest[1] * largest[2] <= most_work;
 }
 
 static void run(input *in, const bski_op_info *op, const request_struct *params,

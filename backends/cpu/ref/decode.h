@@ -20,11 +20,14 @@ static inline decode decode_sizes(const bsk_attention_decode_params *p)
 {
     decode d = {.pages = p->k.dims[0], .page = p->k.dims[2]};
     const int64_t q_time = p->q.dims[2];
-    d.block = p->block > 0 ? p->block : d.page > 0 ? d.page : 1;
+    d.block = p->block > 0 ? p->block : d.page;
     d.q_block = p->q_block > 0 ? p->q_block : q_time > 0 ? q_time : 1;
     d.s.heads = p->q.dims[1];
     d.s.q_time = q_time;
     d.s.k_time = d.page * (p->table.dtype != BSK_NONE ? p->table.dims[1] : 1);
+    /* Nothing of a block lies beyond the keys. */
+    d.block = d.block < d.s.k_time ? d.block : d.s.k_time;
+    d.block = d.block > 0 ? d.block : 1;
     d.lists = bski_ceil_div(q_time, d.q_block);
     d.blocks = bski_ceil_div(d.s.k_time, d.block);
     d.capacity = p->block_index.dtype != BSK_NONE ? p->block_index.dims[3] : d.blocks;
