@@ -86,6 +86,7 @@ elif [ "${1:-}" = --python ]; then
     need python3-pytest installed python3-pytest
     need python3-scipy installed python3-scipy
     need python3-torch installed python3-torch
+    need python3-venv installed python3-venv
 elif [ "${1:-}" = --extra ]; then
     need oclgrind command -v oclgrind
     need mesa-opencl-icd installed mesa-opencl-icd

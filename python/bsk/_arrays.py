@@ -45,12 +45,16 @@ def dtype_code(name):
     return DTYPES[text]
 
 
+def dtype_name(name):
+    """The name by which this package knows an element type."""
+    return NAMES[dtype_code(name)]
+
+
 class Place:
     """Where memory lies: a device of bsk, the kind of memory, and whose stream counts."""
 
     mem_kind = 1
     kind = "numpy"
-    waits = False  # whether a call returns after its run
 
     def __init__(self, name):
         self.device = _c.device(name)
@@ -78,6 +82,18 @@ class Place:
         """Runs of one order see what was written before them; all do where a run has ended when it
         returns."""
         return None
+
+    def runner(self, run, makes):
+        """What to call for a run: the library's function, and what is to be done after it.
+
+        Parameters
+        ----------
+        run : callable
+            ``run(plan, queue, args)`` gives a status.
+        makes : bool
+            Whether results are made by this package.
+        """
+        return run
 
     def memory(self, size, alignment):
         """(address, owner) of memory that lives as long as its owner."""
@@ -147,11 +163,95 @@ class DevicePlace(Place):
         return True
 
 
+class ForeignPlace(DevicePlace):
+    """Memory of a GPU of which a library says no more than its protocol; results are torch's.
+
+    Parameters
+    ----------
+    backend : str
+    index : int
+    native : int, optional
+        The stream in whose order the memory is ready; without one it is in any order.
+    waits : bool
+        Whether a call returns after its run, since the library may use the memory at once.
+    """
+
+    def __init__(self, backend, index, native, waits):
+        # A stream may be gone by the time its plans are, and then nothing can wait for it; but to
+        # free a plan's memory waits for the whole device.
+        super().__init__(f"{backend}:{index}", lambda: native or 0,
+                         lambda: self.device.synchronize(0), None)
+        self.index, self.native, self.waits = index, native, waits
+
+    def runner(self, run, makes):
+        if self.waits:
+            return lambda plan, queue, args: (run(plan, queue, args)
+                                              or _c.lib.bsk_queue_sync(queue))
+        if not makes:
+            return run
+
+        def run_and_follow(plan, queue, args):
+            """Results are torch's, whose current stream goes on after the run."""
+            status = run(plan, queue, args)
+            if not status:
+                cuda = sys.modules["torch"].cuda
+                cuda.current_stream(self.index).wait_stream(torch_stream(cuda, self.index,
+                                                                         self.native))
+            return status
+
+        return run_and_follow
+
+
+def torch_stream(cuda, index, native):
+    """torch's object for a native stream; 0 and 1 name the default stream."""
+    if native in (None, 0, 1):
+        return cuda.default_stream(index)
+    return cuda.ExternalStream(native, device=index)
+
+
+def torch_maker(torch, make, shape, dtype, index, native):
+    """A function that makes a tensor for a run on a native stream: memory that torch's allocator
+    may have got back on another stream could still be in use there."""
+    def made():
+        stream, now = torch_stream(torch.cuda, index, native), torch.cuda.current_stream(index)
+        with torch.cuda.stream(stream):
+            result = make(shape, dtype=dtype, device=torch.device("cuda", index))
+        if stream != now:
+            result.record_stream(now)
+        return result
+
+    return made
+
+
+def common(ats, names, op):
+    """Where a run goes whose arrays lie at `ats`: one device, and one stream at most."""
+    kinds = list(dict.fromkeys(ats))
+    if len(kinds) == 1:
+        return kinds[0]
+    if all(at == HOST or getattr(at, "type", None) == "cpu" for at in kinds):
+        return kinds[0]
+    if all(isinstance(at, tuple) and len(at) == 4 and at[:2] == kinds[0][:2] for at in kinds):
+        streams = {at[2] for at in kinds} - {None}
+        if len(streams) < 2:
+            return (*kinds[0][:2], *(streams or {None}), any(at[3] for at in kinds))
+    other = next(i for i, at in enumerate(ats) if at != ats[0])
+    raise _c.InvalidError(f"{op}: {names[other]} lies on {_told(ats[other])}, {names[0]} on "
+                          f"{_told(ats[0])}")
+
+
+def _told(at):
+    if not isinstance(at, tuple):
+        return f"the {at}" if at == HOST else str(at)
+    stream = f", stream {at[2]}" if len(at) == 4 and at[2] is not None else ""
+    return f"{'cuda' if at[0] == 'cupy' else at[0]}:{at[1]}{stream}"
+
+
 _places = {}
 
 
 def place(at):
-    """The Place of a signature's last member."""
+    """The Place of a signature's last member: HOST, a torch.device, ("cupy", index), or the
+    arguments of a ForeignPlace."""
     found = _places.get(at)
     if found is None:
         found = _places[at] = make_place(at)
@@ -161,18 +261,12 @@ def place(at):
 def make_place(at):
     if at == HOST:
         return Place("cpu:0")
-    if isinstance(at, tuple):  # ("cupy", 0), ("cuda", 0, stream), ("cuda", 0, None)
+    if isinstance(at, tuple):
         if at[0] == "cupy":
             import cupy
             return DevicePlace(f"cuda:{at[1]}", lambda: cupy.cuda.get_current_stream().ptr,
                                cupy.cuda.runtime.deviceSynchronize, "cupy")
-        # A stream may be gone by the time its plans are, and then nothing can wait for it; but to
-        # free a plan's memory waits for the whole device.
-        found = DevicePlace(f"{at[0]}:{at[1]}", lambda: at[2] or 0,
-                            lambda: at[2] or found.device.synchronize(0), None)
-        # A library of which only the memory is known may use it again as soon as a call returns.
-        found.waits = at[2] is None
-        return found
+        return ForeignPlace(*at)
     if at.type == "cpu":
         host = Place("cpu:0")
         host.kind = "torch"
@@ -231,16 +325,50 @@ def forget(x):
                 drop()
 
 
+def counter(torch):
+    """A function that counts a change of a tensor as torch's own operations do."""
+    count = getattr(torch.autograd.graph, "increment_version", None)
+    # Before torch 2.1 by an operation on a second name of the same memory.
+    return count or (lambda x: x.detach().squeeze_())
+
+
+def changed(x):
+    """To be called where a tensor of torch is written to past torch's operations."""
+    forget(x)
+    if not x.is_inference():
+        counter(sys.modules["torch"])(x)
+
+
 def _register_torch(torch):
+    count = counter(torch)
+
     def torch_tensor(x):
         return (x.dtype, x.shape, x.stride(), x.device), x.data_ptr() or NOWHERE
 
     def torch_out(x):
         forget(x)
+        if not x.is_inference():
+            count(x)
         return torch_tensor(x)
 
     for kind in (torch.Tensor, torch.nn.Parameter):
         describe[kind], describe_out[kind] = torch_tensor, torch_out
+
+
+def _torch_streams(torch, index):
+    """(a function for torch's current stream of a device, whether that is being captured)."""
+    current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    stream = (functools.partial(current, index) if current
+              else (lambda: torch.cuda.current_stream(index).cuda_stream))
+    return stream, getattr(torch._C, "_cuda_isCurrentStreamCapturing",
+                           torch.cuda.is_current_stream_capturing)
+
+
+def is_capturing(device):
+    """Whether torch's current stream of a GPU is being captured."""
+    stream, capturing = _torch_streams(sys.modules["torch"], device.index or 0)
+    # The default stream cannot be captured, and to ask the driver takes its time.
+    return bool(stream()) and capturing()
 
 
 def _torch_place(device):
@@ -249,12 +377,7 @@ def _torch_place(device):
     if device.type != "cuda":
         raise TypeError(f"tensors on {device} are not served")
     index = device.index or 0
-    current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    stream = (functools.partial(current, index) if current
-              else (lambda: torch.cuda.current_stream(index).cuda_stream))
-    capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing",
-                        torch.cuda.is_current_stream_capturing)
-    return _torch_device_place(torch, device, index, stream, capturing)
+    return _torch_device_place(torch, device, index, *_torch_streams(torch, index))
 
 
 def _torch_device_place(torch, device, index, stream, capturing):
@@ -314,9 +437,12 @@ class _DLTensor(ctypes.Structure):
                 ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
 
 
-_DL_TYPES = {(2, 64): "f64", (2, 32): "f32", (2, 16): "f16", (4, 16): "bf16", (0, 64): "i64",
-             (0, 32): "i32", (1, 16): "u16", (1, 8): "u8", (6, 8): "u8"}
-_DL_DEVICES = {2: "cuda", 10: "hip"}
+_DL_TYPES = {(2, 64): "f64", (2, 32): "f32", (2, 16): "f16", (4, 16): "bf16", (10, 8): "f8e4m3",
+             (12, 8): "f8e5m2", (0, 64): "i64", (0, 32): "i32", (1, 16): "u16", (1, 8): "u8",
+             (6, 8): "u8"}
+_DL_HOSTS = (1, 3, 11)  # the host's own memory, and what CUDA and ROCm pinned
+# By device type: the backend, and its default stream as DLPack counts.
+_DL_DEVICES = {2: ("cuda", 1), 10: ("hip", 0)}
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -329,40 +455,53 @@ def _bytes_of(strides, size):
 def _from_dlpack(x):
     kind, index = x.__dlpack_device__()
     kind = int(kind)
-    if kind not in (1, 3) and kind not in _DL_DEVICES:
-        raise TypeError(f"memory of DLPack's device type {kind} is not served")
-    # GPU memory is made ready for the default stream, on which the run then goes.
-    if kind in (1, 3):
-        capsule = x.__dlpack__()
+    if kind in _DL_HOSTS:
+        capsule, at = x.__dlpack__(), HOST
+    elif kind in _DL_DEVICES:
+        # The memory is made ready for the default stream, on which the run then goes.
+        backend, stream = _DL_DEVICES[kind]
+        capsule, at = x.__dlpack__(stream=stream), (backend, index, stream, True)
     else:
-        capsule = x.__dlpack__(stream=1 if _DL_DEVICES[kind] == "cuda" else 0)
+        raise TypeError(f"memory of DLPack's device type {kind} is not served")
     t = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     name = _DL_TYPES.get((t.code, t.bits))
     if name is None or t.lanes != 1:
         raise TypeError(f"elements of {type(x).__name__} are of no type of bsk")
     shape = tuple(t.shape[i] for i in range(t.ndim))
     strides = tuple(t.strides[i] for i in range(t.ndim)) if t.strides else None
-    at = HOST if kind in (1, 3) else (_DL_DEVICES[kind], index, None)
     return ((name, shape, _bytes_of(strides, SIZES[DTYPES[name]]), at),
             (t.data or 0) + t.byte_offset or NOWHERE)
 
 
-def _from_cuda_interface(x):
+def _from_cuda_interface(x, writable=False):
     interface = x.__cuda_array_interface__
-    name = TYPESTRS.get(interface["typestr"][1:])
-    if name is None:
+    order, name = interface["typestr"][0], TYPESTRS.get(interface["typestr"][1:])
+    if name is None or order == ">":
         raise TypeError(f"{interface['typestr']} is no element type of bsk")
+    if interface.get("mask") is not None:
+        raise TypeError(f"a {type(x).__name__} with a mask is not served")
+    address, fixed = interface["data"]
+    if writable and fixed:
+        raise _c.InvalidError(f"an output is a {type(x).__name__}, which is read-only")
     index = getattr(getattr(x, "device", None), "id", 0)
     if type(x).__module__.split(".")[0] == "cupy":
         at = ("cupy", index)
     else:
-        at = ("cuda", index, interface.get("stream") or 0)
-    return ((name, tuple(interface["shape"]), interface.get("strides"), at),
-            interface["data"][0] or NOWHERE)
+        # None: there is nothing to wait for. 1, 2: the default streams, whose handles these are.
+        stream = interface.get("stream")
+        if stream == 0:
+            raise _c.InvalidError(f"the stream of a {type(x).__name__} is 0; must be None, 1, 2 or "
+                                  f"a handle")
+        at = ("cuda", index, stream, stream is None)
+    return (name, tuple(interface["shape"]), interface.get("strides"), at), address or NOWHERE
 
 
 def _from_buffer(x, writable=False):
-    view = memoryview(x)
+    try:
+        view = memoryview(x)
+    except TypeError:
+        raise TypeError(f"a {type(x).__name__} is no array: it has neither DLPack nor the buffer "
+                        f"protocol") from None
     if writable and view.readonly:
         raise _c.InvalidError(f"an output is a {type(x).__name__}, which is read-only")
     name = BUFFER_FORMATS.get(view.format.lstrip("@=<"))
@@ -385,6 +524,13 @@ def _buffer_address(view):
     return address
 
 
+_IMMUTABLE = {"jax": "JAX", "jaxlib": "JAX", "tensorflow": "TensorFlow"}
+
+
+def _written(function):
+    return functools.partial(function, writable=True)
+
+
 class _Describe(dict):
     """Functions by type, found when a type is first seen."""
 
@@ -402,16 +548,18 @@ class _Describe(dict):
                 if kind not in self:
                     self[kind] = self[base]
                 return self[kind]
-        if hasattr(kind, "__dlpack__") and kind.__module__.split(".")[0] != "cupy":
+        library = kind.__module__.split(".")[0]
+        if self.output and library in _IMMUTABLE:
+            raise TypeError(f"arrays of {_IMMUTABLE[library]} cannot be written to: leave the "
+                            f"output out")
+        if hasattr(kind, "__dlpack__") and library != "cupy":
             function = _from_dlpack
-            if self.output and kind.__module__.split(".")[0].startswith("jax"):
-                raise TypeError("arrays of JAX cannot be written to: leave the output out")
         elif hasattr(kind, "__cuda_array_interface__"):
-            function = _from_cuda_interface
+            function = _written(_from_cuda_interface) if self.output else _from_cuda_interface
         elif issubclass(kind, (int, float, complex, str, list, tuple, dict)) or kind is type(None):
             raise TypeError(f"a {kind.__name__} is no array")
         else:
-            function = (lambda x: _from_buffer(x, True)) if self.output else _from_buffer
+            function = _written(_from_buffer) if self.output else _from_buffer
         self[kind] = function
         return function
 
@@ -467,8 +615,7 @@ def allocator(like, at, shape, code, zeros):
         if torch is None:
             raise TypeError(f"results cannot be made for {type(like).__name__}: give the output or "
                             "import torch")
-        dtype, device = getattr(torch, LONG[name]), torch.device("cuda", at[1])
-        return lambda: getattr(torch, made)(shape, dtype=dtype, device=device)
+        return torch_maker(torch, getattr(torch, made), shape, getattr(torch, LONG[name]), *at[1:3])
     if "numpy" in sys.modules:
         np = sys.modules["numpy"]
         if name not in BUFFER_CODES:
@@ -486,11 +633,16 @@ def allocator(like, at, shape, code, zeros):
 
 class _Converters(dict):
     """Functions ``(result, like)`` by the type of an input, for those whose library makes its own
-    arrays from others by DLPack; None for the rest."""
+    arrays from others; None for the rest."""
 
     def __missing__(self, kind):
-        own = kind.__module__.split(".")[0] in ("numpy", "torch", "cupy")
-        self[kind] = None if own or not hasattr(kind, "__array_namespace__") else _converted
+        library = kind.__module__.split(".")[0]
+        if library == "tensorflow":
+            self[kind] = _to_tensorflow
+        elif library in ("numpy", "torch", "cupy") or not hasattr(kind, "__array_namespace__"):
+            self[kind] = None
+        else:
+            self[kind] = _converted
         return self[kind]
 
 
@@ -500,6 +652,13 @@ def _converted(result, like):
         return namespace.from_dlpack(result)
     except BufferError:  # NumPy's arrays of the types that it lacks itself
         return namespace.asarray(result)
+
+
+def _to_tensorflow(result, like):
+    import tensorflow
+    if type(result).__module__.split(".")[0] == "torch":  # on a GPU
+        return tensorflow.experimental.dlpack.from_dlpack(result.__dlpack__())
+    return tensorflow.convert_to_tensor(result)
 
 
 converters = _Converters()

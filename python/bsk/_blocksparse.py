@@ -11,6 +11,7 @@ import math
 import torch
 
 from . import ops
+from ._arrays import dtype_name
 from .layout import Layout
 from .torch._register import once
 
@@ -173,7 +174,7 @@ def float_cast(x, dtype, dx_dtype=None, name=None):
     """x in another type; its gradient arrives in dx_dtype's precision."""
     if x.dtype == dtype:
         return x
-    return _cast((x,), dtype=str(dtype), back=dx_dtype or x.dtype)
+    return _cast((x,), dtype=dtype_name(dtype), back=dx_dtype or x.dtype)
 
 
 def _filter_options(o):

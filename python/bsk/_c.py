@@ -1,5 +1,7 @@
 """The shared library: where it is found, its structs and functions, and its errors."""
 
+from __future__ import annotations
+
 import ctypes
 import enum
 import os
@@ -7,6 +9,7 @@ import pathlib
 import struct
 import threading
 import warnings
+from typing import Any
 
 from . import _abi
 
@@ -178,7 +181,7 @@ def _load():
 lib = _load()
 
 
-def version():
+def version() -> str:
     """The version of the library that is loaded."""
     return lib.bsk_version().decode()
 
@@ -196,7 +199,7 @@ class Context:
         its environment variable.
     """
 
-    def __init__(self, **settings):
+    def __init__(self, **settings: Any) -> None:
         # Modules that came with the package are found beside it.
         inside = pathlib.Path(__file__).parent / "lib"
         if "plugin_path" not in settings and inside.exists():
@@ -223,7 +226,7 @@ class Device:
     """A device of the context: ``id``, ``backend``, ``name``, ``arch``, ``driver``,
     ``memory_bytes``, ``compute_units``, ``host_memory``."""
 
-    def __init__(self, handle):
+    def __init__(self, handle: int) -> None:
         self.handle = handle
         info = new("bsk_device_info")
         check(lib.bsk_device_query(handle, ctypes.addressof(info)))
@@ -235,7 +238,7 @@ class Device:
     def __repr__(self):
         return f"<bsk.Device {self.id}: {self.name}, {self.arch}>"
 
-    def queue(self, stream=None):
+    def queue(self, stream: int | None = None) -> int:
         """The calling thread's queue on a native stream, or one of its own without."""
         queues = self.local.__dict__.setdefault("queues", {})
         if stream in queues:
@@ -248,7 +251,7 @@ class Device:
         queues[stream] = handle.value
         return handle.value
 
-    def synchronize(self, stream=None):
+    def synchronize(self, stream: int | None = None) -> None:
         """Waits for the calling thread's queue on a native stream, or for its own without, and
         reports the first error of its work."""
         queue = self.local.__dict__.get("queues", {}).get(stream)
@@ -260,7 +263,7 @@ _context = None
 _context_lock = threading.Lock()
 
 
-def context():
+def context() -> Context:
     """The context, made now if it was not yet."""
     global _context
     with _context_lock:
@@ -269,7 +272,7 @@ def context():
     return _context
 
 
-def init(**settings):
+def init(**settings: Any) -> None:
     """Makes the context with settings of its own; before the first use of the library.
 
     Raises
@@ -284,12 +287,12 @@ def init(**settings):
         _context = Context(**settings)
 
 
-def devices():
+def devices() -> list[Device]:
     """The devices, the default one first, as a list."""
     return list(context().devices.values())
 
 
-def device(name=None):
+def device(name: str | None = None) -> Device:
     """A device by its id, such as ``"cpu:0"``; without one the default device."""
     handle = ctypes.c_void_p()
     check(lib.bsk_context_find_device(context().handle, name.encode() if name else None,

@@ -5,21 +5,38 @@ raise NotImplementedError. What the original had to choose how NCCL is driven (`
 ``sync_size``, ``prereduce``, ``logfile``) changes no result and is taken without effect.
 """
 
-import functools
+import inspect
 
 import torch
 import torch.distributed as dist
 
-from ._arrays import forget
+from ._arrays import changed
 from .torch._register import once
 
 __all__ = ["all_gather", "allreduce", "group_allreduce", "identity_sync", "reduce_scatter",
            "serialize_allreduce_ops", "sync_globals_zero_init_op", "sync_variables_op"]
 
 
-@functools.lru_cache(maxsize=None)
-def _group(ranks):
-    return dist.new_group(list(ranks))
+_groups = {}  # by the world and the ranks
+# Whether those take part in making a group that are in it, and no others: from torch 2.1 on.
+_LOCAL = {"use_local_synchronization": True}
+_has_local = _LOCAL.keys() <= inspect.signature(dist.new_group).parameters.keys()
+
+
+def _group(name, world, ranks):
+    """The group of some ranks, made when they first ask for it."""
+    if set(ranks) == set(range(dist.get_world_size())):
+        return world
+    if dist.get_rank() not in ranks:
+        raise ValueError(f"{name}: mpi_ranks is {list(ranks)}; must have this process, "
+                         f"{dist.get_rank()}")
+    if not _has_local:
+        raise NotImplementedError(f"{name} with mpi_ranks of some processes needs torch 2.1")
+    if (world, ranks) not in _groups:
+        for ended in [key for key in _groups if key[0] is not world]:
+            del _groups[ended]
+        _groups[world, ranks] = dist.new_group(list(ranks), **_LOCAL)
+    return _groups[world, ranks]
 
 
 def _world(name, ranks=None):
@@ -27,7 +44,7 @@ def _world(name, ranks=None):
     if not dist.is_available() or not dist.is_initialized():
         raise NotImplementedError(f"{name} needs torch.distributed: call "
                                   f"torch.distributed.init_process_group first")
-    return dist.group.WORLD if ranks is None else _group(tuple(ranks))
+    return dist.group.WORLD if ranks is None else _group(name, dist.group.WORLD, tuple(ranks))
 
 
 def _sum(x, group):
@@ -100,7 +117,7 @@ def sync_variables_op(mpi_rank, num_comms=2, prereduce=0, *, variables):
         raise ValueError(f"mpi_rank is {mpi_rank}; this process has {dist.get_rank()}")
     for variable in variables:
         dist.broadcast(variable, 0, group=group)
-        forget(variable)
+        changed(variable)
 
 
 @torch.no_grad()
@@ -109,7 +126,7 @@ def sync_globals_zero_init_op(num_comms=2, prereduce=0, *, variables):
     group = _world("sync_globals_zero_init_op")
     for variable in variables:
         dist.all_reduce(variable, group=group)
-        forget(variable)
+        changed(variable)
 
 
 def serialize_allreduce_ops(*tensors):

@@ -92,8 +92,8 @@ def _log(path, name, stats, **more):
 
 
 def rounded(x, spec, name):
-    """A new tensor of the format of `spec`, whose range is known by a name."""
-    known = spec.ranges.setdefault(name, _Range(spec.emax))
+    """A new tensor of the format of `spec`, whose range is known by a name, or for this call."""
+    known = spec.ranges.setdefault(name, _Range(spec.emax)) if name else _Range(spec.emax)
     x = x.contiguous()
     if known.due(spec.freq):
         # Below half of the smallest number all becomes 0.
@@ -105,7 +105,7 @@ def rounded(x, spec, name):
         known.exponent = got.exponent
         if spec.logfile:
             known.emax = int(got.exponent)
-            _log(spec.logfile, name, got.stats, exp_max=known.emax)
+            _log(spec.logfile, name or "quantize", got.stats, exp_max=known.emax)
     return ops.quantize(x, exponent=known.exponent, ebits=spec.ebits, fbits=spec.fbits,
                         stochastic=int(bool(spec.stoch)), flush=int(not spec.denorm),
                         emax=known.emax,
@@ -121,7 +121,8 @@ class _Quantize(torch.autograd.Function):
     @staticmethod
     @once("quantize")
     def backward(ctx, dy):
-        return rounded(dy.detach(), ctx.spec, ctx.name + "/grad"), None, None, None
+        name = ctx.name and ctx.name + "/grad"
+        return rounded(dy.detach(), ctx.spec, name), None, None, None
 
 
 def quantize(x, qspec, b_qspec=None, name=None):
@@ -132,9 +133,10 @@ def quantize(x, qspec, b_qspec=None, name=None):
     x : Tensor
     qspec, b_qspec : QuantizeSpec
     name : str, optional
-        Of the tensor: its range is that of earlier calls with this name and spec.
+        Of the tensor: its range is that of earlier calls with this name and spec. Without a name
+        each call measures its own tensor, but for a frequency of 0.
     """
-    return _Quantize.apply(x, qspec, b_qspec or qspec, name or "quantize")
+    return _Quantize.apply(x, qspec, b_qspec or qspec, name)
 
 
 class _LogStats(torch.autograd.Function):

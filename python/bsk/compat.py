@@ -12,11 +12,14 @@
 """
 
 import functools
+import math
+import re
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
 from . import _blocksparse, _collectives, _conv, _lstm, _quantize, _training, ops
+from ._arrays import dtype_name
 from ._blocksparse import *  # noqa: F403
 from ._blocksparse import _off
 from ._collectives import *  # noqa: F403
@@ -25,10 +28,10 @@ from ._lstm import *  # noqa: F403
 from ._quantize import *  # noqa: F403
 from ._training import *  # noqa: F403
 from .layout import Layout
+from .torch import (BlockSparseLinear, PatternOptimizer, PseudoBlockSparseLinear, attention,
+                    blocks_from_dense, blocks_to_dense, matmul, matmul_sampled, patch)
 from .torch._register import once
-from .torch import (BlockSparseLinear, BlockSparseModelPatcher, PatternOptimizer,
-                    PseudoBlockSparseLinear, attention, blocks_from_dense, blocks_to_dense, matmul,
-                    matmul_sampled)
+from .torch.modules import LayoutModule
 
 SparseOptimizer = PatternOptimizer
 
@@ -89,8 +92,9 @@ class BlocksparseMatMul:
     ----------
     layout : array [C blocks, K blocks] of 0 and 1
     block_size : int
-    feature_axis : {0, 1}
-        1: activations [N, features]; 0: [features, N].
+    feature_axis : {0, 1}, optional
+        1: activations [N, features]; 0: [features, N]. Without it activations are taken for what
+        fits them: for 1 where that is the only way, as in the example of the original's README.
     z_order : bool
         Number the blocks in Morton order, else by rows.
 
@@ -104,12 +108,13 @@ class BlocksparseMatMul:
     torch.Size([4, 64])
     """
 
-    def __init__(self, layout, block_size=32, feature_axis=0, z_order=True, name=None):
-        if feature_axis not in (0, 1):
+    def __init__(self, layout, block_size=32, feature_axis=None, z_order=True, name=None):
+        if feature_axis not in (None, 0, 1):
             raise ValueError(f"feature_axis is {feature_axis}; must be 0 or 1")
         order = "morton" if z_order else "row"
         self.layout = Layout.from_mask(layout, block_size, order=order)
-        self.axis, self.bsize, self.name = feature_axis, block_size, name
+        self.feature_axis, self.bsize, self.name = feature_axis, block_size, name
+        self.axis = feature_axis or 0
         self.C, self.K = self.layout.shape
         self.blocks = self.layout.nnz
         self.w_shape = (self.blocks, block_size, block_size)
@@ -117,6 +122,12 @@ class BlocksparseMatMul:
         self.sparsity = round(self.layout.density, 3)
         self.flops = self.blocks * block_size * block_size * 2
         _, *self._coordinates = self.layout.to_coo()
+
+    def _axis_of(self, x, features):
+        """The axis of the features of x, which are so many."""
+        if self.feature_axis is None and len(x.shape) == 2:
+            return int(x.shape[0] != features == x.shape[1])
+        return self.axis
 
     def i_shape(self, n):
         return (n, self.C) if self.axis else (self.C, n)
@@ -143,16 +154,16 @@ class BlocksparseMatMul:
             Without `gate_grad`: blocks of w whose gate is 0 get the gradient 0.
         """
         _off("BlocksparseMatMul", bench)
-        features = x.shape[-1 if self.axis else 0]
-        if features != self.C or self.axis and x.dim() != 2:
+        axis = self._axis_of(x, self.C)
+        if x.shape[-1 if axis else 0] != self.C or axis and x.dim() != 2:
             raise ValueError(f"x is {tuple(x.shape)}; must be {self.i_shape('N')}")
-        flat = x if self.axis else x.reshape(x.shape[0], -1).t()
+        flat = x if axis else x.reshape(x.shape[0], -1).t()
         if gate is None or gate_grad:
             y = matmul(flat, w, self.layout, gate=gate)
         else:
             side = torch.float64 if x.dtype == torch.float64 else torch.float32
             y = _GatedMatMul.apply(self.layout, flat, w, gate.detach().to(side), bool(dw_gated))
-        return y if self.axis else y.t().reshape(self.K, *x.shape[1:])
+        return y if axis else y.t().reshape(self.K, *x.shape[1:])
 
     matmul = __call__
 
@@ -177,7 +188,7 @@ class BlocksparseMatMul:
     def l2_normalize(self, w, gain=None, epsilon=1e-12, dtype=None):
         """Columns of the matrix at length 1 (times gain)."""
         return _L2Normalize.apply(self.layout, w, gain, epsilon,
-                                  None if dtype is None else str(dtype))
+                                  None if dtype is None else dtype_name(dtype))
 
     def _dense(self, w, gate=None):
         w = torch.as_tensor(w)
@@ -187,17 +198,17 @@ class BlocksparseMatMul:
     def fprop_test(self, x, w, gate=None):
         """The product by dense torch, to compare with; arrays or tensors."""
         x, dense = torch.as_tensor(x), self._dense(w, gate)
-        return x @ dense if self.axis else dense.t() @ x
+        return x @ dense if self._axis_of(x, self.C) else dense.t() @ x
 
     def bprop_test(self, e, w, gate=None):
         """The gradient of x by dense torch."""
         e, dense = torch.as_tensor(e), self._dense(w, gate)
-        return e @ dense.t() if self.axis else dense @ e
+        return e @ dense.t() if self._axis_of(e, self.K) else dense @ e
 
     def updat_test(self, x, e, gate=None, dw_gated=False):
         """The gradient of the weight by dense torch; dw_gated: 0 for blocks of gate 0."""
         x, e = torch.as_tensor(x), torch.as_tensor(e)
-        dw = blocks_from_dense(x.t() @ e if self.axis else x @ e.t(), self.layout)
+        dw = blocks_from_dense(x.t() @ e if self._axis_of(x, self.C) else x @ e.t(), self.layout)
         return dw * (torch.as_tensor(gate) != 0)[:, None, None] if dw_gated else dw
 
     def l2_normalize_test(self, w, gain=None, epsilon=1e-12):
@@ -211,7 +222,7 @@ class BlocksparseMatMul:
         """Drops the blocks of gate 0: (new object, its weight, its gate)."""
         layout, slots = self.layout.compact(gate)
         made = object.__new__(BlocksparseMatMul)
-        made.__init__(layout.to_mask(), self.bsize, self.axis, name=self.name)
+        made.__init__(layout.to_mask(), self.bsize, self.feature_axis, name=self.name)
         where = [layout.find(*made.block_coord(i)) for i in range(made.blocks)]
         kept = torch.tensor(slots.tolist(), device=param.device)[where]
         return made, param[kept], torch.ones(made.blocks, device=param.device)
@@ -338,7 +349,7 @@ class BlocksparseTransformer:
     layout : array [query blocks, key blocks], or [heads, query blocks, key blocks]
     block_size : int
     heads : int, optional
-        Needed where the layout has none.
+        Needed where the layout has none; each of the layout serves as many.
     mask_callback : callable, optional
         ``callback(block shape, head, query block, key block, block)`` gives an array of bool.
     """
@@ -373,24 +384,39 @@ class BlocksparseTransformer:
     def _split(self, x):
         return split_heads(x, self.heads)
 
+    # The library has the blocks of all heads of a layout in one dimension.
+
+    def _apart(self, s):
+        heads = self.layout.heads
+        s = s.reshape(s.shape[0], -1, heads, self.blocks, *s.shape[3:]).transpose(1, 2)
+        return s.reshape(s.shape[0], self.heads, *s.shape[3:])
+
+    def _joined(self, s):
+        heads = self.layout.heads
+        s = s.reshape(s.shape[0], heads, -1, *s.shape[2:]).transpose(1, 2)
+        return s.reshape(*s.shape[:2], heads * self.blocks, *s.shape[4:])
+
+    def _apply(self, w, v, transposed):
+        return merge_heads(_Apply.apply(self.layout, self._joined(w), self._split(v), transposed))
+
     def query_key_op(self, q, k, bench=0):
         _off("query_key_op", bench)
-        return _Scores.apply(self.layout, self._split(q), self._split(k))
+        return self._apart(_Scores.apply(self.layout, self._split(q), self._split(k)))
 
     nt_op = query_key_op
 
     def weight_value_op(self, w, v, bench=0):
         _off("weight_value_op", bench)
-        return merge_heads(_Apply.apply(self.layout, w, self._split(v), False))
+        return self._apply(w, v, False)
 
     nn_op = weight_value_op
 
     def tn_op(self, w, x, bench=0):
         _off("tn_op", bench)
-        return merge_heads(_Apply.apply(self.layout, w, self._split(x), True))
+        return self._apply(w, x, True)
 
     def softmax(self, x, scale=1.0, dtype=None):
-        return _Softmax.apply(self.layout, x, scale, None, None, dtype or x.dtype)
+        return self._softmax(x, scale, None, dtype)
 
     def masked_softmax(self, x, scale=1.0, autoregress_at_key=None, dtype=None):
         bits = self.bits
@@ -398,7 +424,11 @@ class BlocksparseTransformer:
             bits = self._autoregressive(autoregress_at_key)
         if bits is not None:
             bits = bits.to(x.device)
-        return _Softmax.apply(self.layout, x, scale, bits, None, dtype or x.dtype)
+        return self._softmax(x, scale, bits, dtype)
+
+    def _softmax(self, x, scale, bits, dtype):
+        return self._apart(_Softmax.apply(self.layout, self._joined(x), scale, bits, None,
+                                          dtype or x.dtype))
 
     def _autoregressive(self, key):
         """The mask, in which keys from `key` on are visible to later queries only."""
@@ -410,6 +440,63 @@ class BlocksparseTransformer:
         seen = torch.nn.functional.pad(seen, (0, -side % 8)).view(len(i), side, -1, 8)
         bits = (seen << torch.arange(8, dtype=torch.uint8)).sum(3).to(torch.uint8)
         return bits if self.bits is None else bits & self.bits
+
+
+    # The same by dense torch, to compare with.
+
+    def _places(self):
+        """Indices (head, query block, key block) of the scores' blocks in a grid of blocks."""
+        times = self.heads // self.layout.heads
+        i, j = (torch.tensor(c.tolist()).reshape(self.layout.heads, -1).repeat_interleave(times, 0)
+                for c in self.layout.to_coo()[1:])
+        return torch.arange(self.heads)[:, None], i, j
+
+    def _dense(self, blocks, fill=0.0):
+        """Scores as matrices [batch, heads, queries, keys]."""
+        made = blocks.new_full((blocks.shape[0], self.heads, *self.layout.grid,
+                                *self.layout.block), fill)
+        head, i, j = self._places()
+        made[:, head, i, j] = blocks
+        return made.transpose(3, 4).reshape(*made.shape[:2], *self.layout.shape)
+
+    def _kept(self, dense):
+        """The blocks of matrices."""
+        (rows, cols), side = self.layout.grid, self.blk_size
+        head, i, j = self._places()
+        return dense.reshape(*dense.shape[:2], rows, side, cols, side).transpose(3, 4)[
+            :, head, i, j]
+
+    def nt_test(self, q, k):
+        """`query_key_op` by dense torch; arrays or tensors, as for all of these."""
+        q, k = (self._split(torch.as_tensor(x)) for x in (q, k))
+        return self._kept(q @ k.transpose(-1, -2))
+
+    def nn_test(self, w, v):
+        """`weight_value_op` by dense torch."""
+        return merge_heads(self._dense(torch.as_tensor(w)) @ self._split(torch.as_tensor(v)))
+
+    def tn_test(self, w, x):
+        """`tn_op` by dense torch."""
+        dense = self._dense(torch.as_tensor(w)).transpose(-1, -2)
+        return merge_heads(dense @ self._split(torch.as_tensor(x)))
+
+    def masked_softmax_test(self, x, scale=1.0, autoregress_at_key=None):
+        """`masked_softmax` by dense torch."""
+        x, bits, side = torch.as_tensor(x) * scale, self.bits, self.blk_size
+        if autoregress_at_key is not None:
+            bits = self._autoregressive(autoregress_at_key)
+        if bits is not None:
+            seen = (bits[..., None] >> torch.arange(8, dtype=torch.uint8)) & 1
+            seen = seen.flatten(2)[:, :, :side].bool().reshape(self.layout.heads, -1, side, side)
+            seen = seen.repeat_interleave(self.heads // self.layout.heads, 0)
+            x = x.masked_fill(~seen, -math.inf)
+        # Rows that see nothing are 0.
+        return self._kept(torch.softmax(self._dense(x, -math.inf), -1).nan_to_num(0.0))
+
+    def masked_softmax_grad_test(self, dy, y, scale=1.0):
+        """Its gradient by dense torch."""
+        dy, y = (self._dense(torch.as_tensor(x)) for x in (dy, y))
+        return self._kept((dy - (dy * y).sum(-1, keepdim=True)) * y * scale)
 
 
 # --- openai/sparse_attention ----------------------------------------------------------------------
@@ -553,15 +640,24 @@ def blocksparse_attention_impl(q, k, v, heads, attn_mode, local_attn_ctx=None, b
 
 # --- huggingface/pytorch_block_sparse -------------------------------------------------------------
 
-class BlockSparseMatrix(torch.nn.Module):
+class BlockSparseModelPatcher(patch.BlockSparseModelPatcher):
+    """`bsk.torch.BlockSparseModelPatcher`, but that a rule matches from the start of a name: it need
+    not be for the whole."""
+
+    _matches = staticmethod(re.Pattern.match)
+
+
+class BlockSparseMatrix(LayoutModule):
     """A block-sparse matrix [R, C] that owns its values.
 
     Made by ``zeros``, ``ones``, ``randn``, ``from_dense``. `data` is [nnz, block rows, block cols].
     """
 
+    VALUES = "data"
+
     def __init__(self, layout, data):
         super().__init__()
-        self.layout = layout
+        self._set_layout(layout)
         self.data = torch.nn.Parameter(data)
 
     @property
@@ -639,7 +735,8 @@ class BlockSparseMatrix(torch.nn.Module):
         if block_ptr is not None:
             order = torch.as_tensor(block_ptr).cpu().argsort().tolist()
             row, col = [row[i] for i in order], [col[i] for i in order]
-        self.layout = Layout.from_coo(row, col, self.layout.shape, self.layout.block, order="given")
+        self._set_layout(Layout.from_coo(row, col, self.layout.shape, self.layout.block,
+                                         order="given"))
 
     def multiply_(self, factor):
         """Scales the values in place, without gradient."""
@@ -664,8 +761,8 @@ class BlockSparseMatrix(torch.nn.Module):
     def block_replace(self, moves):
         """Rows (row, column, slot): each block of these slots gets a new position."""
         rows = torch.as_tensor(moves).tolist()
-        self.layout = self.layout.move_blocks([r[2] for r in rows], [r[0] for r in rows],
-                                              [r[1] for r in rows])
+        self._set_layout(self.layout.move_blocks([r[2] for r in rows], [r[0] for r in rows],
+                                                 [r[1] for r in rows]))
 
     def reverse_matmul(self, x, transpose=True):
         """x W^T, or with transpose=False x W."""

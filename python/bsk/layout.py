@@ -1,13 +1,19 @@
 """Block layouts: which blocks of a matrix are kept."""
 
+from __future__ import annotations
+
 import array
 import ctypes
 import html
 import itertools
 import weakref
+from typing import Any, Callable, Sequence, Tuple, Union
 
 from . import _arrays, _c
 from ._c import check, lib
+
+# A number stands for two of the same.
+Pair = Union[int, Tuple[int, int]]
 
 
 def _ints(values, code):
@@ -76,7 +82,7 @@ class Layout:
     __slots__ = ("handle", "shape", "block", "grid", "heads", "nnz", "density", "info", "ragged",
                  "_bytes", "token", "__weakref__")
 
-    def __init__(self, handle):
+    def __init__(self, handle: int) -> None:
         self.handle = handle
         info = _c.new("bsk_layout_info")
         check(lib.bsk_layout_query(handle, ctypes.addressof(info)))
@@ -113,7 +119,8 @@ class Layout:
         return cls._call(function, None, ctypes.addressof(params), *arguments)
 
     @classmethod
-    def from_mask(cls, mask, block, shape=None, order="row"):
+    def from_mask(cls, mask: Any, block: Pair, shape: tuple[int, int] | None = None,
+                  order: str = "row") -> Layout:
         """From a grid of numbers, of which those that are not 0 are kept.
 
         Parameters
@@ -139,7 +146,8 @@ class Layout:
         return cls._make("bsk_layout_from_mask", shape, block, heads, order, _address(data))
 
     @classmethod
-    def from_coo(cls, row, col, shape, block, head=None, heads=1, order="row"):
+    def from_coo(cls, row: Any, col: Any, shape: tuple[int, int], block: Pair, head: Any = None,
+                 heads: int = 1, order: str = "row") -> Layout:
         """From coordinates of blocks in any order; ``order="given"`` keeps it for the slots."""
         row, col, head = _ints(row, "i"), _ints(col, "i"), _ints(head, "i")
         if len(row) != len(col) or head is not None and len(head) != len(row):
@@ -148,7 +156,8 @@ class Layout:
                          _address(head), _address(row), _address(col))
 
     @classmethod
-    def from_bsr(cls, row_start, col, shape, block, slot=None, heads=1, order="given"):
+    def from_bsr(cls, row_start: Any, col: Any, shape: tuple[int, int], block: Pair,
+                 slot: Any = None, heads: int = 1, order: str = "given") -> Layout:
         """From compressed rows: ``row_start`` [heads, grid rows + 1] are offsets into ``col``."""
         row_start, col, slot = _ints(row_start, "q"), _ints(col, "i"), _ints(slot, "i")
         cls._check_offsets(row_start, col, slot, heads, shape[0], block, 0)
@@ -156,7 +165,8 @@ class Layout:
                          _address(col), _address(slot))
 
     @classmethod
-    def from_csc(cls, col_start, row, shape, block, slot=None, heads=1, order="given"):
+    def from_csc(cls, col_start: Any, row: Any, shape: tuple[int, int], block: Pair,
+                 slot: Any = None, heads: int = 1, order: str = "given") -> Layout:
         """From compressed columns: ``col_start`` [heads, grid cols + 1], offsets into ``row``."""
         col_start, row, slot = _ints(col_start, "q"), _ints(row, "i"), _ints(slot, "i")
         cls._check_offsets(col_start, row, slot, heads, shape[1], block, 1)
@@ -174,7 +184,8 @@ class Layout:
             raise _c.InvalidError(f"the offsets end at {start[-1]}; there are {len(index)} indices")
 
     @classmethod
-    def from_dense(cls, matrix, block, keep=None, threshold=0.0, norm="l2"):
+    def from_dense(cls, matrix: Any, block: Pair, keep: int | float | None = None,
+                   threshold: float = 0.0, norm: str = "l2") -> Layout:
         """Keeps the blocks of a matrix in host memory whose norm exceeds a threshold, or, with
         ``keep``, that many of the largest in each head; a share of them, if it is a float."""
         matrix = matrix.detach().cpu() if hasattr(matrix, "detach") else matrix
@@ -190,45 +201,48 @@ class Layout:
                          float(threshold), -1 if keep is None else keep)
 
     @classmethod
-    def from_torch_bsr(cls, tensor):
+    def from_torch_bsr(cls, tensor: Any) -> Layout:
         """The layout of a ``torch.sparse_bsr`` tensor; its ``values()`` are the blocks."""
         values = tensor.values()
         return cls.from_bsr(tensor.crow_indices(), tensor.col_indices(), tuple(tensor.shape),
                             tuple(values.shape[-2:]))
 
     @classmethod
-    def from_scipy(cls, matrix):
+    def from_scipy(cls, matrix: Any) -> Layout:
         """The layout of a ``scipy.sparse.bsr_matrix``; its ``data`` are the blocks."""
         return cls.from_bsr(matrix.indptr, matrix.indices, matrix.shape, matrix.blocksize)
 
     @classmethod
-    def from_bytes(cls, data):
+    def from_bytes(cls, data: bytes) -> Layout:
         """The inverse of ``to_bytes``; any other bytes raise `bsk.FormatError`."""
         data = bytes(data)
         return cls._call("bsk_layout_deserialize", None, data, len(data))
 
     @classmethod
-    def full(cls, shape, block, heads=1):
+    def full(cls, shape: tuple[int, int], block: Pair, heads: int = 1) -> Layout:
         """All blocks."""
         return cls.random(shape, block, 1.0, heads=heads)
 
     @classmethod
-    def random(cls, shape, block, density, seed=0, heads=1, order="row"):
+    def random(cls, shape: tuple[int, int], block: Pair, density: float, seed: int = 0,
+               heads: int = 1, order: str = "row") -> Layout:
         """round(density * grid) blocks of each head, drawn without replacement."""
         return cls._make("bsk_layout_random", shape, block, heads, order, float(density), seed)
 
     @classmethod
-    def barabasi_albert(cls, shape, block, m, seed=0):
+    def barabasi_albert(cls, shape: tuple[int, int], block: Pair, m: int, seed: int = 0) -> Layout:
         """A graph by preferential attachment, m neighbours for each new node, and the diagonal."""
         return cls._make("bsk_layout_barabasi_albert", shape, block, 1, 0, m, seed)
 
     @classmethod
-    def watts_strogatz(cls, shape, block, k, p, seed=0):
+    def watts_strogatz(cls, shape: tuple[int, int], block: Pair, k: int, p: float,
+                       seed: int = 0) -> Layout:
         """A small world: a ring with k neighbours each, edges rewired with probability p."""
         return cls._make("bsk_layout_watts_strogatz", shape, block, 1, 0, k, float(p), seed)
 
     @classmethod
-    def from_predicate(cls, keep, shape, block, heads=1, order="row"):
+    def from_predicate(cls, keep: Callable[..., bool], shape: tuple[int, int], block: Pair,
+                       heads: int = 1, order: str = "row") -> Layout:
         """The blocks (i, j) of head h for which ``keep(h, i, j)`` is true."""
         block = (block, block) if isinstance(block, int) else tuple(block)
         rows, cols = -(-shape[0] // block[0]), -(-shape[1] // block[1])
@@ -250,34 +264,36 @@ class Layout:
         return 0 if isinstance(time, int) or align == "start" else time[1] - time[0]
 
     @classmethod
-    def causal(cls, time, block, align="start"):
+    def causal(cls, time: Pair, block: Pair, align: str = "start") -> Layout:
         """Keys that are not after the query."""
         return cls._attention("causal", time, block, 1, cls._shift(time, align))
 
     @classmethod
-    def local(cls, time, block, window, align="start"):
+    def local(cls, time: Pair, block: Pair, window: int, align: str = "start") -> Layout:
         """Of the causal keys those less than ``window`` before the query."""
         return cls._attention("local", time, block, 1, window, cls._shift(time, align))
 
     @classmethod
-    def sink_local(cls, time, block, sink, window, align="start"):
+    def sink_local(cls, time: Pair, block: Pair, sink: int, window: int,
+                   align: str = "start") -> Layout:
         """``local``, and the first ``sink`` keys."""
         return cls._attention("sink_local", time, block, 1, sink, window, cls._shift(time, align))
 
     @classmethod
-    def strided(cls, time, block, stride):
+    def strided(cls, time: Pair, block: Pair, stride: int) -> Layout:
         """Keys at distances that are multiples of ``stride``, for attention with
         ``interleave=stride``, in whose order of time the layout is."""
         return cls._attention("strided", time, block, 1, stride)
 
     @classmethod
-    def sliding(cls, time, block, blocks, causal=False):
+    def sliding(cls, time: Pair, block: Pair, blocks: int, causal: bool = False) -> Layout:
         """The blocks within half of ``blocks`` of the diagonal."""
         return cls._attention("sliding", time, block, 1, blocks, int(causal))
 
     @classmethod
-    def fixed(cls, time, block, local, globals=1, patterns=1, heads=None, bidirectional=False,
-              horizontal=False, deepspeed=False):
+    def fixed(cls, time: Pair, block: Pair, local: int, globals: int = 1, patterns: int = 1,
+              heads: int | None = None, bidirectional: bool = False, horizontal: bool = False,
+              deepspeed: bool = False) -> Layout:
         """Stripes of ``local`` block columns, and ``globals`` block columns of each stripe: head h
         has group h % patterns of them, counted from the stripe's right end."""
         pattern = _c.new("bsk_fixed_pattern", local=local, patterns=patterns,
@@ -297,29 +313,33 @@ class Layout:
         return cls._attention(name, time, block, heads, ctypes.addressof(pattern))
 
     @classmethod
-    def bigbird(cls, time, block, window=3, first=1, random=1, heads=1, seed=0, causal=False):
+    def bigbird(cls, time: Pair, block: Pair, window: int = 3, first: int = 1, random: int = 1,
+                heads: int = 1, seed: int = 0, causal: bool = False) -> Layout:
         """Blocks within half of ``window`` of the diagonal, the first rows and columns, and
         ``random`` blocks of each row."""
         return cls._global("bigbird", time, block, heads, window=window, first=first, random=random,
                            seed=seed, causal=int(causal))
 
     @classmethod
-    def longformer(cls, time, block, window=3, globals=(0,), heads=1, causal=False):
+    def longformer(cls, time: Pair, block: Pair, window: int = 3, globals: Sequence[int] = (0,),
+                   heads: int = 1, causal: bool = False) -> Layout:
         """Blocks within half of ``window`` of the diagonal, and the rows and columns of the blocks
         (or ranges) in ``globals``."""
         return cls._global("longformer", time, block, heads, globals, window=window,
                            causal=int(causal))
 
     @classmethod
-    def variable(cls, time, block, windows=(4,), globals=(0,), random=0, horizontal=False, heads=1,
-                 seed=0, causal=False):
+    def variable(cls, time: Pair, block: Pair, windows: Sequence[int] = (4,),
+                 globals: Sequence[Any] = (0,), random: int = 0, horizontal: bool = False,
+                 heads: int = 1, seed: int = 0, causal: bool = False) -> Layout:
         """Windows of the listed sizes, columns of ``globals`` (with ``horizontal`` rows as well),
         and ``random`` blocks of each row."""
         return cls._global("variable", time, block, heads, globals, windows, random=random,
                            horizontal=int(horizontal), seed=seed, causal=int(causal))
 
     @classmethod
-    def conv(cls, height, width, filter, block, stride=1, causal=True, transposed=False):
+    def conv(cls, height: int, width: int, filter: tuple[int, int], block: Pair, stride: int = 1,
+             causal: bool = True, transposed: bool = False) -> Layout:
         """Queries and keys are pixels: a query sees those under a filter around its own.
 
         Parameters
@@ -348,27 +368,27 @@ class Layout:
     def __and__(self, other):
         return self._call("bsk_layout_intersect", self.handle, other.handle)
 
-    def union(self, other):
+    def union(self, other: Layout) -> Layout:
         """The blocks that either keeps."""
         return self | other
 
-    def intersect(self, other):
+    def intersect(self, other: Layout) -> Layout:
         """The blocks that both keep."""
         return self & other
 
-    def transpose(self):
+    def transpose(self) -> Layout:
         """Rows and columns exchanged; blocks keep their slots and are to be read transposed."""
         return self._call("bsk_layout_transpose", self.handle)
 
     @property
-    def T(self):
+    def T(self) -> Layout:
         return self.transpose()
 
-    def broadcast(self, heads):
+    def broadcast(self, heads: int) -> Layout:
         """One head repeated."""
         return self._call("bsk_layout_broadcast", self.handle, heads)
 
-    def crop(self, row, rows, col, cols):
+    def crop(self, row: int, rows: int, col: int, cols: int) -> tuple[Layout, array.array]:
         """The blocks of a part of the grid.
 
         Returns
@@ -381,7 +401,7 @@ class Layout:
         made = self._call("bsk_layout_crop", self.handle, row, rows, col, cols, _address(slots))
         return made, slots[:made.nnz]
 
-    def compact(self, gate):
+    def compact(self, gate: Any) -> tuple[Layout, array.array]:
         """Drops the blocks whose gate is 0; returns the layout and the kept blocks' slots here."""
         gate = _ints(gate, "f")
         if len(gate) != self.nnz:
@@ -390,7 +410,7 @@ class Layout:
         made = self._call("bsk_layout_compact", self.handle, _address(gate), _address(slots))
         return made, slots[:made.nnz]
 
-    def move_blocks(self, slot, row, col):
+    def move_blocks(self, slot: Any, row: Any, col: Any) -> Layout:
         """Blocks get new positions; values stay in their slots."""
         slot, row, col = _ints(slot, "i"), _ints(row, "i"), _ints(col, "i")
         if not len(slot) == len(row) == len(col):
@@ -398,7 +418,7 @@ class Layout:
         return self._call("bsk_layout_move_blocks", self.handle, len(slot), _address(slot),
                           _address(row), _address(col))
 
-    def evolve(self, norm, fraction, seed=0):
+    def evolve(self, norm: Any, fraction: float, seed: int = 0) -> tuple[Layout, array.array]:
         """Frees the share of blocks of smallest norm and draws new positions for their slots.
 
         Returns
@@ -417,26 +437,26 @@ class Layout:
 
     # --- looking at them ---
 
-    def find(self, row, col, head=0):
+    def find(self, row: int, col: int, head: int = 0) -> int | None:
         """The slot of a block, or None."""
         slot = ctypes.c_int64()
         check(lib.bsk_layout_find(self.handle, head, row, col, ctypes.addressof(slot)))
         return None if slot.value < 0 else slot.value
 
-    def to_coo(self):
+    def to_coo(self) -> tuple[array.array, array.array, array.array]:
         """(head, row, col) by slot, as array.array of 32-bit integers."""
         made = [array.array("i", bytes(4 * self.nnz)) for _ in range(3)]
         check(lib.bsk_layout_to_coo(self.handle, *map(_address, made)))
         return tuple(made)
 
-    def to_bsr(self):
+    def to_bsr(self) -> tuple[array.array, array.array, array.array]:
         """(row_start, col, slot): offsets by row, with the columns ascending within a row."""
         start = array.array("q", bytes(8 * self.heads * (self.grid[0] + 1)))
         col, slot = (array.array("i", bytes(4 * self.nnz)) for _ in range(2))
         check(lib.bsk_layout_to_bsr(self.handle, *map(_address, (start, col, slot))))
         return start, col, slot
 
-    def to_mask(self):
+    def to_mask(self) -> list:
         """Nested lists of 0 and 1: [heads][grid rows][grid cols], without heads if there is one."""
         rows, cols = self.grid
         flat = array.array("B", bytes(self.heads * rows * cols))
@@ -445,7 +465,7 @@ class Layout:
         by_head = [rows_of[h * rows:(h + 1) * rows] for h in range(self.heads)]
         return by_head if self.heads > 1 else by_head[0]
 
-    def to_bytes(self):
+    def to_bytes(self) -> bytes:
         """The serialized form: portable, versioned, with a checksum."""
         if self._bytes is None:
             size = ctypes.c_size_t()
@@ -456,7 +476,7 @@ class Layout:
             self._bytes = data.raw
         return self._bytes
 
-    def plot(self, size=256, color="#1f4e79"):
+    def plot(self, size: int = 256, color: str = "#1f4e79") -> str:
         """The pattern as the text of an SVG picture, heads side by side.
 
         Parameters

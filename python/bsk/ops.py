@@ -14,6 +14,8 @@ arguments and their documentation are those of the C interface. They share these
 - Plans are kept for later calls with the same arguments but for memory and scalars.
 """
 
+from __future__ import annotations
+
 import collections
 import ctypes
 import itertools
@@ -90,15 +92,15 @@ class Packed:
     # Images that are kept: each size of the activations has a plan, and so an image, of its own.
     MAX_IMAGES = 4
 
-    def __init__(self, all_plans=True):
+    def __init__(self, all_plans: bool = True) -> None:
         self.all_plans = all_plans
         self.images = {}
 
-    def clear(self):
+    def clear(self) -> None:
         """To be called when the weights have changed."""
         self.images = {}
 
-    def __len__(self):
+    def __len__(self) -> int:
         return sum(1 for image in self.images.values() if image)
 
     def image(self, plan, queue, kind, weights):
@@ -171,10 +173,7 @@ def _make_plan(op, layout, attributes, signatures, given, pairs, alignment):
     """A plan for tensors of these signatures; outputs without one get the shape of the op."""
     described = {n: s for n, s in signatures.items() if type(s) is tuple}
     first = next(n for n in described)
-    at = described[first][3]
-    for n, s in described.items():
-        if s[3] != at:
-            raise _c.InvalidError(f"{op.name}: {n} lies on {s[3]}, {first} on {at}")
+    at = _arrays.common([s[3] for s in described.values()], list(described), op.name)
     params = _c.new(op.params_name)
     if op.layout:
         params.layout = layout.handle
@@ -217,17 +216,9 @@ def _make_plan(op, layout, attributes, signatures, given, pairs, alignment):
     _c.check(_c.lib.bsk_plan_query(handle.value, ctypes.addressof(info)))
     if info.staged:
         _c.warn_staged(info)
-    run = getattr(_c.lib, f"bsk_{op.name}_run")
-    return Plan(op.name, handle.value, layout, where, info, _c.packer(op.args_type).pack,
-                _waiting(run) if where.waits else run, makers)
-
-
-def _waiting(run):
-    """A function of the library that enqueues, with a wait for what it enqueued."""
-    def run_and_wait(plan, queue, args):
-        return run(plan, queue, args) or _c.lib.bsk_queue_sync(queue)
-
-    return run_and_wait
+    run = where.runner(getattr(_c.lib, f"bsk_{op.name}_run"), bool(makers))
+    return Plan(op.name, handle.value, layout, where, info, _c.packer(op.args_type).pack, run,
+                makers)
 
 
 def _remember(key, plan):
@@ -238,13 +229,13 @@ def _remember(key, plan):
         _plans[key] = plan
 
 
-def clear_plans():
+def clear_plans() -> None:
     """Forgets all plans."""
     with _plans_lock:
         _plans.clear()
 
 
-def plans():
+def plans() -> list[tuple[str, str]]:
     """The plans that are kept: a list of (op, entry)."""
     return [(key[0], plan.entry) for key, plan in list(_plans.items())]
 

@@ -32,9 +32,7 @@ def test_module_is_that_of_the_headers(tmp_path):
 
 
 def test_versions_agree():
-    for path in ("python/pyproject.toml", "python/wheel.meson", "meson.build"):
-        found = re.search(rf"version( =|:) ['\"]{_abi.VERSION}['\"]", (ROOT / path).read_text())
-        assert found, path
+    assert f"version: '{_abi.VERSION}'" in (ROOT / "meson.build").read_text()
     assert bsk.__version__ == _abi.VERSION
 
 

@@ -137,6 +137,9 @@ def test_quantize_measures_the_range(tmp_path):
     # At calls 1 to 4, then at every other one until 12.
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines[0].split("\t")[0] == "exp_max" and len(lines) == 1 + 8 + 1
+    for size in (1, 1024, 1):  # without a name nothing is shared
+        assert torch.equal(bs.quantize(size * x, spec), size * x)
+    assert set(spec.ranges) == {"a", "b"}
     again = bs.QuantizeSpec(copy=spec)
     assert (again.ebits, again.freq, again.logfile) == (4, 8, spec.logfile) and not again.ranges
 
@@ -406,6 +409,19 @@ assert whole.reshape(-1).tolist() == [0, 2, 4, 6]
 whole.sum().backward()
 assert z.grad.reshape(-1).tolist() == [2] * 4, z.grad
 assert bs.all_gather(torch.ones(2, 1), transpose=True).shape == (2, 2)
+before = w._version
+bs.sync_globals_zero_init_op(variables=[w])
+assert w.tolist() == [10, 10] and w._version > before
+assert bs.allreduce(w, mpi_ranks=[0, 1]).tolist() == [20, 20]
+try:  # the other process makes no such call
+    if rank == 0:
+        for _ in range(2):
+            assert bs.allreduce(w, mpi_ranks=[0]).tolist() == [10, 10]
+        bs.allreduce(w, mpi_ranks=[1])
+except NotImplementedError:
+    assert torch.__version__ < "2.1"
+except ValueError as error:
+    assert "must have this process, 0" in str(error)
 # Who leaves first takes the connections with him.
 done = [pathlib.Path(f"{sys.argv[2]}.{r}") for r in range(2)]
 done[rank].touch()

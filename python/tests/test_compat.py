@@ -1,5 +1,7 @@
 """The aliases of older libraries against dense torch."""
 
+import pickle
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -151,6 +153,36 @@ def test_blocksparse_transformer(block):
     assert torch.allclose(prefix, bst.masked_softmax(s))
 
 
+@pytest.mark.parametrize("layout,heads", [
+    (torch.ones(3, 5).triu().flip(1), 2),
+    (torch.tensor([[[1, 0, 0], [1, 1, 0]], [[0, 1, 1], [0, 0, 1]]]), 2),
+    (torch.tensor([[[1, 0, 0], [1, 1, 0]], [[0, 1, 1], [0, 0, 1]]]), 4)])
+def test_parts_of_attention(layout, heads):
+    """The parts equal dense torch, where heads differ and the grid is no square."""
+    torch.manual_seed(6)
+    bst = compat.BlocksparseTransformer(layout, 8, heads, mask_callback=causal_callback)
+    rows, cols = layout.shape[-2] * 8, layout.shape[-1] * 8
+    q, k, v = (torch.randn(3, n, 4 * heads, dtype=torch.float64, requires_grad=True)
+               for n in (rows, cols, cols))
+    s = bst.query_key_op(q, k)
+    assert s.shape == (3, heads, bst.blocks, 8, 8)
+    assert torch.allclose(s, bst.nt_test(q, k))
+    for key in (None, 5):
+        w = bst.masked_softmax(s, 0.5, key)
+        assert torch.allclose(w, bst.masked_softmax_test(s, 0.5, key))
+        dw = torch.randn_like(w)
+        ds, = torch.autograd.grad(w, s, dw, retain_graph=True)
+        assert torch.allclose(ds, bst.masked_softmax_grad_test(dw, w, 0.5))
+    y = bst.weight_value_op(w, v)
+    assert torch.allclose(y, bst.nn_test(w, v))
+    assert torch.allclose(bst.tn_op(w, q), bst.tn_test(w, q))
+    draw, inputs = torch.randn_like(y), (q, k, v)
+    expected = bst.nn_test(bst.masked_softmax_test(bst.nt_test(q, k), 0.5, 5), v)
+    for a, b in zip(torch.autograd.grad(y, inputs, draw),
+                    torch.autograd.grad(expected, inputs, draw)):
+        assert torch.allclose(a, b)
+
+
 @pytest.mark.parametrize("mode,context", [("all", None), ("local", 16), ("strided", 4)])
 def test_blocksparse_attention_impl(mode, context):
     torch.manual_seed(5)
@@ -212,12 +244,18 @@ def test_blocksparse_readme():
     hidden_size, block_size, minibatch_size = 512, 32, 64
     torch.manual_seed(7)
     sparsity = torch.randint(2, (hidden_size // block_size, hidden_size // block_size))
-    bsmm = BlocksparseMatMul(sparsity, block_size=block_size, feature_axis=1)
+    bsmm = BlocksparseMatMul(sparsity, block_size=block_size)
     x = torch.ones(minibatch_size, hidden_size)
     w = torch.randn(bsmm.w_shape)
     y = bsmm(x, w)
     assert y.shape == (minibatch_size, hidden_size)
     assert torch.allclose(y, bsmm.fprop_test(x, w), atol=1e-3)
+    assert torch.allclose(bsmm(x.t(), w), y.t(), atol=1e-3)
+    square = torch.randn(hidden_size, hidden_size)  # fits both ways
+    fixed = BlocksparseMatMul(sparsity, block_size, feature_axis=0)
+    assert torch.equal(bsmm(square, w), fixed(square, w))
+    with pytest.raises(ValueError, match="must be"):
+        fixed(x, w)
 
 
 @pytest.mark.parametrize("options", [
@@ -284,8 +322,10 @@ def test_pytorch_block_sparse_readme():
         torch.nn.ModuleDict({"intermediate": torch.nn.ModuleDict(
             {"dense": torch.nn.Linear(64, 128)})}) for _ in range(3))})})
     patcher = BlockSparseModelPatcher()
-    patcher.add_pattern(r"encoder\.layer\.[0-9]+\.intermediate\.dense", {"density": 0.5})
-    assert patcher.patch_model(names) == 3
+    patcher.add_pattern(r"encoder\.layer\.[0-1]+\.intermediate\.dense", {"density": 0.5})
+    assert patcher.patch_model(names) == 2
+    patcher.add_pattern(r"encoder\.layer\.2", {"density": 0.25})  # the start of a name
+    assert patcher.patch_model(names) == 1
     # One device: torch runs the module as it is.
     gpu = torch.cuda.is_available() and any(d.backend in ("cuda", "hip") for d in bsk.devices())
     parallel = torch.nn.DataParallel(model.to("cuda" if gpu else "cpu"))
@@ -319,6 +359,22 @@ def test_block_sparse_matrix(kind):
     assert matrix.build_coo_block_index().t().tolist() == [[1, 0], [2, 1], [3, 0], [0, 1]]
     with pytest.raises(ValueError, match="must have 4"):
         matrix.rebuild([[1, 1], [1, 1], [1, 1], [1, 1]])
+
+
+def test_block_sparse_matrix_carries_its_layout():
+    torch.manual_seed(12)
+    matrix = compat.BlockSparseMatrix.randn((128, 128), n_blocks=6)
+    model, fresh = torch.nn.ModuleList([matrix]), torch.nn.ModuleList(
+        [compat.BlockSparseMatrix.zeros((128, 128), n_blocks=9, seed=5)])
+    fresh.load_state_dict(model.state_dict())
+    assert fresh[0].layout == matrix.layout and torch.equal(fresh[0].data, matrix.data)
+    again = pickle.loads(pickle.dumps(matrix))
+    assert torch.equal(again.to_dense(), matrix.to_dense())
+    before = matrix.layout
+    optimizer = compat.SparseOptimizer(compat.SparseOptimizer.sparse_objects(model), lr=0.4)
+    assert optimizer.step() == 2 and matrix.layout != before
+    x = torch.randn(3, 128)
+    assert torch.allclose(matrix.reverse_matmul(x), x @ matrix.to_dense().t(), atol=1e-4)
 
 
 # The larger sizes: pytorch_block_sparse's rows 1 and (16, 16), densities 0.42 and 1.

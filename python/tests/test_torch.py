@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import bsk  # noqa: E402
 import bsk.torch as bt  # noqa: E402
-from bsk import Layout  # noqa: E402
+from bsk import Layout, _arrays  # noqa: E402
 from bsk.torch import _packed  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -522,6 +522,43 @@ def test_threads_share_what_was_packed(device, monkeypatch):
     assert not wrong
     entry = _packed._entries.get(id(layer.weight))
     assert entry is not None and len(entry.packed) <= 1
+
+
+def test_changes_in_place_are_counted(device):
+    """As torch counts them, so that autograd tells what it kept and others have changed."""
+    x, w = torch.rand(4, 8, device=device), torch.rand(4, 8, device=device, requires_grad=True)
+    for t in (x, w, w.detach(), x[1:]):
+        before = t._version
+        bsk.ops.unary(t, y=t, kind="tanh")
+        assert t._version == before + 1
+    y = w.square()
+    bsk.ops.unary(w, y=w, kind="neg")
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    with torch.inference_mode():  # has no counts
+        bsk.ops.unary(x, y=torch.empty_like(x), kind="neg")
+
+
+def test_what_others_write_to_is_not_packed(device, monkeypatch):
+    monkeypatch.setattr(bsk.ops.Plan, "packs", property(lambda plan: plan.packed_bytes > 0))
+    layer = bt.BlockSparseLinear(256, 192, density=0.5, seed=2, device=device)
+    x = torch.randn(32, 256, device=device)
+
+    def entries():
+        with torch.no_grad():
+            for _ in range(3):
+                assert torch.allclose(layer(x), bt.dense_twin(layer)(x), atol=1e-3)
+        return id(layer.weight) in _packed._entries
+
+    assert entries()
+    if device == "cpu":
+        layer.share_memory()
+        assert not entries()
+        assert not any(id(layer.weight) in w for w in _arrays.watched.values())
+        return
+    monkeypatch.setattr(_packed, "is_capturing", lambda device: True)
+    layer(x)
+    assert not entries()
 
 
 def test_pattern_step_forgets_what_was_packed(device, monkeypatch):

@@ -1,11 +1,12 @@
 """Packed forms of weights that stay as they are, for runs without gradients."""
 
 import weakref
+from typing import Optional
 
-from torch.nn import Parameter
+from torch.nn import Module, Parameter
 
 from .. import ops
-from .._arrays import storage_address, watched, watched_lock
+from .._arrays import forget, is_capturing, storage_address, watched, watched_lock
 
 try:
     from torch.optim.optimizer import register_optimizer_step_post_hook as after_steps
@@ -40,16 +41,19 @@ class _Watched(Parameter):
 class _Entry:
     """A parameter, as it was at a version, and the packed forms of that."""
 
-    __slots__ = ("tensor", "version", "memory", "packed")
+    __slots__ = ("tensor", "version", "memory", "address", "storage", "packed")
 
     def __init__(self, tensor):
         self.tensor = weakref.ref(tensor, lambda _, key=id(tensor): _drop(key))
         self.version = tensor._version
         self.memory = tensor.detach()  # while it is held, nothing else gets this address
+        self.address = tensor.data_ptr()
+        self.storage = storage_address(tensor)
         self.packed = ops.Packed(all_plans=False)
 
 
 _entries = {}
+_replayed = {}  # parameters that captured graphs train, each time they are replayed
 
 
 def _drop(key):
@@ -57,10 +61,10 @@ def _drop(key):
         entry = _entries.pop(key, None)
         if entry is None:
             return
-        watchers = watched.get(storage_address(entry.memory), {})
+        watchers = watched.get(entry.storage, {})
         watchers.pop(key, None)
         if not watchers:
-            watched.pop(storage_address(entry.memory), None)
+            watched.pop(entry.storage, None)
         tensor = entry.tensor()
         if type(tensor) is _Watched:
             tensor.__class__ = Parameter
@@ -78,19 +82,30 @@ if after_steps:
     after_steps(_after_step)
 
 
+def trained(weight):
+    """To be called where gradients of a weight are recorded: it will change."""
+    forget(weight)
+    if weight.is_cuda and type(weight) in (Parameter, _Watched) and is_capturing(weight.device):
+        _replayed[id(weight)] = weakref.ref(weight, lambda _, k=id(weight): _replayed.pop(k, None))
+
+
 def packed_of(weight):
     """The `bsk.ops.Packed` of a parameter in its present version, or None for other tensors.
 
-    torch counts the changes of a tensor by its operations; what it does not count, optimizers,
-    ``parameter.data`` and the ops of this package, forgets what may be written to, and so does a
-    run with gradients.
+    torch counts the changes of a tensor by its operations, and the ops of this package do so too;
+    what is not counted, fused optimizers and ``parameter.data``, forgets what may be written to,
+    and so does a run with gradients. There are none of what others write to: memory that processes
+    share, and weights that captured graphs train.
     """
     entry = _entries.get(id(weight))
     if (entry is not None and entry.tensor() is weight and entry.version == weight._version
-            and entry.memory.data_ptr() == weight.data_ptr()):
+            and entry.address == weight.data_ptr()):
         return entry.packed
-    if (type(weight) not in (Parameter, _Watched) or weight.is_inference()
-            or weight.data_ptr() == 0):
+    if type(weight) not in (Parameter, _Watched):
+        return None
+    if (weight.is_inference() or weight.data_ptr() == 0 or id(weight) in _replayed
+            or weight.device.type == "cpu" and weight.is_shared()):
+        _drop(id(weight))
         return None
     with watched_lock:
         _drop(id(weight))
@@ -101,13 +116,13 @@ def packed_of(weight):
     return entry.packed
 
 
-def forget_packed(model=None):
+def forget_packed(model: Optional[Module] = None) -> None:
     """Forgets the packed forms of weights: those of a model, or all.
 
     They are made when a layer runs a second time without gradients, and made anew by themselves
     when the weights change: by torch's operations and optimizers, by the ops of this package, or
-    by ``weight.data``. Writes that none of them sees, through NumPy, DLPack or a ``weight.data``
-    of long ago, are to be followed by this.
+    by ``weight.data``. Writes that none of them sees, through NumPy, DLPack, collectives of
+    torch.distributed or a ``weight.data`` of long ago, are to be followed by this.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@ import itertools
 import math
 import operator
 import weakref
-from typing import Optional, Tuple
+from typing import Any, Callable, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +118,7 @@ def _documents(documents, key_padding_mask):
     return q_segment, k_segment
 
 
-def mask_bits(mask, layout):
+def mask_bits(mask: Tensor, layout: Layout) -> Tensor:
     """A mask of elements as `bsk.ops.attention` takes it: Tensor [nnz, r, ceil(c / 8)] of bytes.
 
     Parameters
@@ -133,7 +133,7 @@ def mask_bits(mask, layout):
     return (blocks.reshape(*blocks.shape[:2], -1, 8) * powers).sum(3, dtype=torch.uint8)
 
 
-def alibi_slopes(heads, device=None):
+def alibi_slopes(heads: int, device: Any = None) -> Tensor:
     """The slopes of ALiBi for a number of heads: Tensor [heads].
 
     A geometric sequence from 2^(-8 / n) for n heads if that is a power of two; otherwise that of
@@ -147,10 +147,15 @@ def alibi_slopes(heads, device=None):
     return torch.tensor(slopes, dtype=torch.float32, device=device)
 
 
-def attention(q, k, v, layout, causal=False, window=0, scale=None, interleave=1, *, dropout=0.0,
-              seed=None, softcap=0.0, bias=None, slopes=None, key_padding_mask=None,
-              documents=None, q_len=None, k_len=None, prefix=None, bits=None, bits_index=None,
-              align="start"):
+def attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, causal: bool = False,
+              window: int = 0, scale: Optional[float] = None, interleave: int = 1, *,
+              dropout: float = 0.0, seed: Optional[int] = None, softcap: float = 0.0,
+              bias: Optional[Tensor] = None, slopes: Optional[Tensor] = None,
+              key_padding_mask: Optional[Tensor] = None,
+              documents: Union[Tensor, Tuple[Tensor, Tensor], None] = None,
+              q_len: Optional[Tensor] = None, k_len: Optional[Tensor] = None,
+              prefix: Optional[Tensor] = None, bits: Optional[Tensor] = None,
+              bits_index: Optional[Tensor] = None, align: str = "start") -> Tensor:
     """softmax(scale q k^T) v over the elements of the kept blocks that are visible.
 
     Parameters
@@ -244,8 +249,11 @@ def _mask_arguments(mask, layout, interleave):
     return {"bias": torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, -math.inf)}
 
 
-def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
-                                 scale=None, enable_gqa=False, *, layout, window=0, interleave=1):
+def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
+                                 attn_mask: Optional[Tensor] = None, dropout_p: float = 0.0,
+                                 is_causal: bool = False, scale: Optional[float] = None,
+                                 enable_gqa: bool = False, *, layout: Layout, window: int = 0,
+                                 interleave: int = 1) -> Tensor:
     """torch's function of that name over a pattern.
 
     Parameters
@@ -319,9 +327,12 @@ class BlockSparseAttention(nn.Module):
         Scores fall with the distance, by `alibi_slopes`.
     """
 
-    def __init__(self, embed_dim, num_heads, pattern=None, block=32, causal=True, kv_heads=None,
-                 bias=True, linear=nn.Linear, *, dropout=0.0, window=0, interleave=1, softcap=0.0,
-                 alibi=False):
+    def __init__(self, embed_dim: int, num_heads: int,
+                 pattern: Union[Layout, Callable[[Any], Layout], None] = None, block: int = 32,
+                 causal: bool = True, kv_heads: Optional[int] = None, bias: bool = True,
+                 linear: Callable[..., nn.Module] = nn.Linear, *, dropout: float = 0.0,
+                 window: int = 0, interleave: int = 1, softcap: float = 0.0,
+                 alibi: bool = False) -> None:
         super().__init__()
         if embed_dim % num_heads or num_heads % (kv_heads or num_heads):
             raise ValueError(f"{embed_dim} features, {num_heads} heads and {kv_heads} key/value "
@@ -350,7 +361,7 @@ class BlockSparseAttention(nn.Module):
         super().__setstate__(state)
         self._enter()
 
-    def layout(self, time, k_time=None):
+    def layout(self, time: int, k_time: Optional[int] = None) -> Layout:
         """The layout for a length of queries and one of keys, kept for later calls."""
         if isinstance(self.pattern, Layout):
             return self.pattern
@@ -365,7 +376,10 @@ class BlockSparseAttention(nn.Module):
                 self.layouts[key] = Layout.full(key, self.block)
         return self.layouts[key]
 
-    def forward(self, x, context=None, *, key_padding_mask=None, documents=None, attn_bias=None):
+    def forward(self, x: Tensor, context: Optional[Tensor] = None, *,
+                key_padding_mask: Optional[Tensor] = None,
+                documents: Union[Tensor, Tuple[Tensor, Tensor], None] = None,
+                attn_bias: Optional[Tensor] = None) -> Tensor:
         """
         Parameters
         ----------

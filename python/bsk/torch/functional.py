@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .._arrays import forget
-from ._packed import packed_of
+from ..layout import Layout
+from ._packed import packed_of, trained
 from ._register import autocast_dtype, differentiable, layout_of, token_of
 
 
@@ -54,7 +54,9 @@ def _matmul_backward(ctx, dy):
     dx = dw = dbias = dgate = None
     dy = _rows(dy)
     if need[0]:
-        dx = _matmul(dy, w, None, gate, ctx.layout, not ctx.transpose)
+        # Of a weight that is trained no packed form would be of use again.
+        kept = w if torch.is_grad_enabled() or not need[1] else w.detach()
+        dx = _matmul(dy, kept, None, gate, ctx.layout, not ctx.transpose)
     # The fastest products of GPUs have no sums beside them.
     fused = need[2] and not ctx.transpose and (need[1] or need[3]) and dy.device.type == "cpu"
     if need[1] or need[3]:
@@ -76,7 +78,7 @@ def _matmul_plain(x, w, bias, gate, layout, transpose):
 @differentiable("bsk::matmul", _matmul_fake, _matmul_backward, _matmul_setup, _matmul_plain)
 def _matmul(x: Tensor, w: Tensor, bias: Optional[Tensor], gate: Optional[Tensor], layout: int,
             transpose: bool) -> Tensor:
-    forget(w)  # it is trained
+    trained(w)
     return ops.matmul(layout_of(layout), _rows(x), w.contiguous(), bias=_side(bias, x),
                       gate=_side(gate, x), transpose_w=int(transpose))
 
@@ -146,7 +148,8 @@ def _wgrad(x: Tensor, dy: Tensor, w: Optional[Tensor], gate: Optional[Tensor], l
 
 # --- what users call ------------------------------------------------------------------------------
 
-def matmul(x, weight, layout, bias=None, gate=None, transpose=False):
+def matmul(x: Tensor, weight: Tensor, layout: Layout, bias: Optional[Tensor] = None,
+           gate: Optional[Tensor] = None, transpose: bool = False) -> Tensor:
     """y = x W + bias, or x W^T + bias, with W block-sparse.
 
     Parameters
@@ -168,7 +171,8 @@ def matmul(x, weight, layout, bias=None, gate=None, transpose=False):
     return matmul_by_token(x, weight, token_of(layout), bias, gate, transpose)
 
 
-def matmul_by_token(x, weight, token, bias=None, gate=None, transpose=False):
+def matmul_by_token(x: Tensor, weight: Tensor, token: int, bias: Optional[Tensor] = None,
+                    gate: Optional[Tensor] = None, transpose: bool = False) -> Tensor:
     """`matmul` with the number of a layout, which compiled code can hold."""
     wanted = autocast_dtype(x)
     if wanted is not None and x.dtype != torch.float64:
@@ -179,7 +183,7 @@ def matmul_by_token(x, weight, token, bias=None, gate=None, transpose=False):
     return y.reshape(x.shape[:-1] + y.shape[-1:])
 
 
-def matmul_sampled(x, dy, layout):
+def matmul_sampled(x: Tensor, dy: Tensor, layout: Layout) -> Tensor:
     """The kept blocks of x^T dy: Tensor [nnz, *layout.block], for x [..., rows], dy [..., cols]."""
     return _wgrad(x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1]), None, None,
                   token_of(layout), False, False)[0]
@@ -195,7 +199,7 @@ def _coordinates(layout, device):
             torch.tensor(col.tolist(), device=device, dtype=torch.long))
 
 
-def blocks_from_dense(dense, layout):
+def blocks_from_dense(dense: Tensor, layout: Layout) -> Tensor:
     """The kept blocks of a matrix: Tensor [nnz, *layout.block]. Differentiable."""
     (r, c), (height, width) = layout.block, _padded_grid(layout)
     dense = torch.nn.functional.pad(dense, (0, width - dense.shape[1], 0, height - dense.shape[0]))
@@ -203,7 +207,7 @@ def blocks_from_dense(dense, layout):
     return dense.reshape(height // r, r, width // c, c).permute(0, 2, 1, 3)[row, col].contiguous()
 
 
-def blocks_to_dense(blocks, layout):
+def blocks_to_dense(blocks: Tensor, layout: Layout) -> Tensor:
     """The matrix whose kept blocks are given, zeros elsewhere. Differentiable."""
     (r, c), (height, width) = layout.block, _padded_grid(layout)
     row, col = _coordinates(layout, blocks.device)

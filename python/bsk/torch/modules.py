@@ -1,10 +1,13 @@
 """Modules with block-sparse weights, and their dense doubles for finding faults."""
 
+from __future__ import annotations
+
 import math
 import warnings
+from typing import Any, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..layout import Layout
@@ -14,7 +17,58 @@ from ._register import token_of
 LAYOUT = "layout"  # the key in state dicts
 
 
-class BlockSparseLinear(nn.Module):
+class LayoutModule(nn.Module):
+    """A module with the values of a block-sparse matrix, whose state dict carries the layout.
+
+    A state loads into a module with another layout of the same matrix. Subclasses have the
+    parameter that `VALUES` names, and call `_set_layout`.
+    """
+
+    VALUES = "weight"
+
+    def _set_layout(self, layout):
+        self.layout = layout
+        self._token = token_of(layout)
+
+    # The number of a layout is this process's own.
+    def __getstate__(self):
+        state = self.__dict__.copy()
+        del state["_token"]
+        return state
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self._token = token_of(self.layout)
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + LAYOUT] = torch.frombuffer(bytearray(self.layout.to_bytes()),
+                                                        dtype=torch.uint8)
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing_keys,
+                              unexpected_keys, error_msgs):
+        data = state_dict.get(prefix + LAYOUT)
+        if data is None:
+            if strict:
+                missing_keys.append(prefix + LAYOUT)
+        else:
+            layout = Layout.from_bytes(bytes(data.cpu().tolist()))
+            if layout.shape != self.layout.shape:
+                error_msgs.append(f"{prefix}{LAYOUT} is {layout}; must be {self.layout.shape[0]} x "
+                                  f"{self.layout.shape[1]}")
+                return
+            if layout != self.layout:
+                self._set_layout(layout)
+                values = getattr(self, self.VALUES)
+                values.data = values.data.new_empty((layout.nnz, *layout.block))
+                values.grad = None
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys,
+                                      unexpected_keys, error_msgs)
+        if prefix + LAYOUT in unexpected_keys:
+            unexpected_keys.remove(prefix + LAYOUT)
+
+
+class BlockSparseLinear(LayoutModule):
     """y = x W + b with W [in_features, out_features] block-sparse.
 
     Parameters
@@ -44,9 +98,11 @@ class BlockSparseLinear(nn.Module):
         In the state dict beside the weight, so that a state loads into a layer with another one.
     """
 
-    def __init__(self, in_features, out_features, bias=True, density=0.5, torch_nn_linear=None,
-                 verbose=False, block_shape=(32, 32), *, pattern=None, seed=None, dtype=None,
-                 device=None):
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, density: float = 0.5,
+                 torch_nn_linear: nn.Linear | None = None, verbose: bool = False,
+                 block_shape: tuple[int, int] = (32, 32), *, pattern: Layout | None = None,
+                 seed: int | None = None, dtype: torch.dtype | None = None,
+                 device: Any = None) -> None:
         super().__init__()
         if torch_nn_linear is not None:
             in_features, out_features = torch_nn_linear.in_features, torch_nn_linear.out_features
@@ -83,69 +139,29 @@ class BlockSparseLinear(nn.Module):
         if verbose:
             print(self)
 
-    def _set_layout(self, layout):
-        self.layout = layout
-        self._token = token_of(layout)
-
-    def reset_parameters(self):
+    def reset_parameters(self) -> None:
         """As nn.Linear does it, with the inputs that an output has on average."""
         bound = 1 / math.sqrt(max(self.in_features * self.layout.density, 1))
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
             nn.init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return matmul_by_token(x, self.weight, self._token, self.bias)
 
-    def to_dense(self):
+    def to_dense(self) -> Tensor:
         """The weight as nn.Linear has it: Tensor [out_features, in_features]."""
         return blocks_to_dense(self.weight, self.layout).t()
 
     @property
-    def density(self):
+    def density(self) -> float:
         return self.layout.density
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         r, c = self.layout.block
         return (f"in_features={self.in_features}, out_features={self.out_features}, "
                 f"bias={self.bias is not None}, block_shape=({c}, {r}), "
                 f"density={self.layout.density:.3g}")
-
-    # The number of a layout is this process's own.
-    def __getstate__(self):
-        state = self.__dict__.copy()
-        del state["_token"]
-        return state
-
-    def __setstate__(self, state):
-        super().__setstate__(state)
-        self._token = token_of(self.layout)
-
-    def _save_to_state_dict(self, destination, prefix, keep_vars):
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[prefix + LAYOUT] = torch.frombuffer(bytearray(self.layout.to_bytes()),
-                                                        dtype=torch.uint8)
-
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing_keys,
-                              unexpected_keys, error_msgs):
-        data = state_dict.get(prefix + LAYOUT)
-        if data is None:
-            if strict:
-                missing_keys.append(prefix + LAYOUT)
-        else:
-            layout = Layout.from_bytes(bytes(data.cpu().tolist()))
-            if layout.shape != (self.in_features, self.out_features):
-                error_msgs.append(f"{prefix}{LAYOUT} is {layout}; must be {self.in_features} x "
-                                  f"{self.out_features}")
-                return
-            if layout != self.layout:
-                self._set_layout(layout)
-                self.weight.data = self.weight.data.new_empty((layout.nnz, *layout.block))
-                self.weight.grad = None
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys,
-                                      unexpected_keys, error_msgs)
-        if prefix + LAYOUT in unexpected_keys:
-            unexpected_keys.remove(prefix + LAYOUT)
 
 
 class PseudoBlockSparseLinear(nn.Module):
@@ -155,7 +171,7 @@ class PseudoBlockSparseLinear(nn.Module):
     the sparse layer and needs nothing of the library while it runs.
     """
 
-    def __init__(self, block_sparse_linear):
+    def __init__(self, block_sparse_linear: BlockSparseLinear) -> None:
         super().__init__()
         source = block_sparse_linear
         self.in_features, self.out_features = source.in_features, source.out_features
@@ -164,19 +180,19 @@ class PseudoBlockSparseLinear(nn.Module):
                                                      source.layout).t().contiguous())
         self.bias = None if source.bias is None else nn.Parameter(source.bias.detach().clone())
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight * self.mask, self.bias)
 
     @property
-    def density(self):
+    def density(self) -> float:
         return float(self.mask.float().mean())
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return (f"in_features={self.in_features}, out_features={self.out_features}, "
                 f"bias={self.bias is not None}, density={self.density:.3g}")
 
 
-def dense_twin(layer):
+def dense_twin(layer: BlockSparseLinear) -> nn.Linear:
     """An nn.Linear with the weights of a BlockSparseLinear, zeros where it has none."""
     made = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None,
                      device=layer.weight.device, dtype=layer.weight.dtype)
@@ -187,7 +203,7 @@ def dense_twin(layer):
     return made
 
 
-def sparsify_like(model, state_dict):
+def sparsify_like(model: nn.Module, state_dict: Mapping[str, Any]) -> list[str]:
     """Replaces the nn.Linear modules of a fresh model that are sparse in a state dict, which can
     then be loaded.
 

@@ -1,7 +1,10 @@
 """Making the linear layers of an existing model block-sparse."""
 
+from __future__ import annotations
+
 import re
 import warnings
+from typing import Any
 
 from torch import nn
 
@@ -25,11 +28,14 @@ class BlockSparseModelPatcher:
     0.5
     """
 
-    def __init__(self, verbose=False):
+    # How a rule matches a name.
+    _matches = staticmethod(re.Pattern.fullmatch)
+
+    def __init__(self, verbose: bool = False) -> None:
         self.rules = []
         self.verbose = verbose
 
-    def add_pattern(self, pattern, patch_info):
+    def add_pattern(self, pattern: str, patch_info: dict[str, Any]) -> None:
         """A rule: a regular expression for the whole name of a module, and how to replace it.
 
         Parameters
@@ -45,22 +51,23 @@ class BlockSparseModelPatcher:
                              f"{', '.join(sorted(OPTIONS))}")
         self.rules.append((re.compile(pattern), dict(patch_info)))
 
-    def get_patchable_layers(self, model):
+    def get_patchable_layers(self, model: nn.Module) -> list[tuple[str, nn.Linear]]:
         """(regular expression that matches this name only, module) for each nn.Linear."""
         return [(re.escape(name), module) for name, module in model.named_modules()
                 if isinstance(module, nn.Linear)]
 
-    def pattern_match(self, name):
+    def pattern_match(self, name: str) -> dict[str, Any] | None:
         """The patch_info of the first rule that matches, or None."""
-        return next((info for rule, info in self.rules if rule.fullmatch(name)), None)
+        return next((info for rule, info in self.rules if self._matches(rule, name)), None)
 
-    def new_child_module(self, name, module, patch_info):
+    def new_child_module(self, name: str, module: nn.Linear,
+                         patch_info: dict[str, Any]) -> nn.Module:
         """What takes the place of a module."""
         options = {k: v for k, v in patch_info.items() if k != "pseudo_linear"}
         made = BlockSparseLinear(0, 0, torch_nn_linear=module, verbose=self.verbose, **options)
         return PseudoBlockSparseLinear(made) if patch_info.get("pseudo_linear") else made
 
-    def patch_model(self, model):
+    def patch_model(self, model: nn.Module) -> int:
         """Replaces what the rules match; returns how many modules that are."""
         count = 0
         for name, module in list(model.named_modules()):
@@ -74,7 +81,7 @@ class BlockSparseModelPatcher:
             warnings.warn("no nn.Linear of the model matches a rule", stacklevel=2)
         return count
 
-    def patch_to_share(self, model, share):
+    def patch_to_share(self, model: nn.Module, share: float) -> float:
         """Like `patch_model`, with the one density of all matching layers at which the model has
         that share of its parameters left.
 

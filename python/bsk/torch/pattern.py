@@ -1,9 +1,14 @@
 """Searching for better patterns while training."""
 
+from __future__ import annotations
+
+from typing import Sequence
+
 import torch
+from torch import nn
 
 from .. import ops
-from .modules import BlockSparseLinear
+from .modules import LayoutModule
 
 # What optimizers keep beside a parameter, in its shape.
 STATES = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
@@ -17,7 +22,7 @@ class PatternOptimizer:
 
     Parameters
     ----------
-    model : nn.Module or list of BlockSparseLinear
+    model : nn.Module or list of modules with a layout
         Whose layers take part.
     lr : float
         Share of each layer's blocks that move in a step, in [0, 1]; 0 skips.
@@ -27,8 +32,9 @@ class PatternOptimizer:
     seed : int
     """
 
-    def __init__(self, model, lr=0.1, method="magnitude", new_coefficients_scale=0.1,
-                 new_coefficients_distribution="uniform", seed=0):
+    def __init__(self, model: nn.Module | Sequence[LayoutModule], lr: float = 0.1,
+                 method: str = "magnitude", new_coefficients_scale: float = 0.1,
+                 new_coefficients_distribution: str = "uniform", seed: int = 0) -> None:
         if method != "magnitude":
             raise ValueError(f"method is {method!r}; must be 'magnitude'")
         if not 0 <= lr <= 1:
@@ -45,11 +51,11 @@ class PatternOptimizer:
         self.optimizers = []
 
     @staticmethod
-    def sparse_objects(model):
+    def sparse_objects(model: nn.Module) -> list[LayoutModule]:
         """The layers of a model that have a pattern."""
-        return [m for m in model.modules() if isinstance(m, BlockSparseLinear)]
+        return [m for m in model.modules() if isinstance(m, LayoutModule)]
 
-    def attach_optimizer(self, optimizer):
+    def attach_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer of the weights (Adam, AdamW, SGD), whose states must follow the blocks."""
         for param, state in optimizer.state.items():
             unknown = [k for k, v in state.items()
@@ -61,7 +67,7 @@ class PatternOptimizer:
         self.optimizers.append(optimizer)
 
     @torch.no_grad()
-    def step(self):
+    def step(self) -> int:
         """One step for every layer; returns how many blocks moved."""
         moved = 0
         if not self.lr:
@@ -72,7 +78,8 @@ class PatternOptimizer:
         return moved
 
     def _step(self, layer, seed):
-        weight = layer.weight.detach()
+        values = getattr(layer, layer.VALUES)
+        weight = values.detach()
         norm = ops.block_norm(layer.layout, weight, type="l2")
         layout, kept = layer.layout.evolve(norm, self.lr, seed)
         keep = torch.tensor(kept.tolist(), dtype=torch.uint8, device=weight.device)
@@ -81,11 +88,11 @@ class PatternOptimizer:
             return 0
         ops.block_renew(layout, weight, keep, renew=self.renew, alpha=self.scale, seed=seed)
         for optimizer in self.optimizers:
-            state = optimizer.state.get(layer.weight, {})
+            state = optimizer.state.get(values, {})
             for name in STATES:
                 if torch.is_tensor(state.get(name)) and state[name].shape == weight.shape:
                     ops.block_renew(layout, state[name], keep, renew="zero")
-        if layer.weight.grad is not None:
-            ops.block_renew(layout, layer.weight.grad, keep, renew="zero")
+        if values.grad is not None:
+            ops.block_renew(layout, values.grad, keep, renew="zero")
         layer._set_layout(layout)
         return count
