@@ -310,7 +310,7 @@ static const struct {
     {"longformer:window=8,start=0", 0},
     {"random:density=0.1,seed=1", 0},
 };
-enum { ATTENTION_FIXED = 4 };
+enum { ATTENTION_FIXED = 4, ATTENTION_RANDOM = 8 };
 
 /* Forward and backward. */
 static void emit_attention(test_list *list, int pattern, bsk_dtype dtype, int32_t block, int64_t d,
@@ -330,7 +330,7 @@ static void emit_attention(test_list *list, int pattern, bsk_dtype dtype, int32_
     test_emit(list, s);
 }
 
-/* All patterns at one size, and the fixed one at the others. */
+/* All patterns at one size, the fixed one at the others, and the case that the CPU's goal names. */
 static void set_attention(test_list *list)
 {
     static const bsk_dtype types[] = {BSK_F32, BSK_BF16};
@@ -341,6 +341,7 @@ static void set_attention(test_list *list)
             emit_attention(list, p, types[t], 64, 64, 2048);
         for (int b = 0; b < TEST_COUNT(blocks); b++)
             emit_attention(list, ATTENTION_FIXED, types[t], blocks[b], 64, 2048);
+        emit_attention(list, ATTENTION_RANDOM, types[t], 32, 64, 2048);
     }
     for (int d = 0; d < TEST_COUNT(sizes); d++)
         emit_attention(list, ATTENTION_FIXED, BSK_BF16, 64, sizes[d], 2048);

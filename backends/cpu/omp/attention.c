@@ -58,6 +58,33 @@ static void forward_store(const forward *f, const running *r, int64_t ld)
                          r->max[i], r->sum[i]);
 }
 
+/* Tiles whose scores lie side by side in the rows of a `running`: small blocks share its passes
+ * over rows. */
+typedef struct gathered {
+    struct {
+        int64_t slot, c, cols, at; /* at: the first column of its scores */
+    } part[TILE_COLS / F32_LANES];
+    int64_t count, width;
+} gathered;
+
+/* Adds what the gathered tiles have to the sums of the rows. */
+static void forward_add(const forward *f, const drop *d, running *r, gathered *g, int64_t member)
+{
+    const int64_t ld = f->v.width;
+    if (g->count)
+        running_power(r, g->width, ld);
+    for (int64_t i = 0; i < g->count; i++) {
+        float *share = r->score + g->part[i].at;
+        r->x.slot = g->part[i].slot;
+        r->x.c = g->part[i].c;
+        r->x.cols = g->part[i].cols;
+        tile_drop(&f->s, d, &r->x, share);
+        product(r->o, ld, share, TILE_COLS, 1, packed_rows(&f->v, member, r->x.c), ld, r->x.rows,
+                ld, r->x.cols, true);
+    }
+    g->count = g->width = 0;
+}
+
 /* Rows [first, first + rows) of one block row. */
 static void forward_tile(const forward *f, int64_t b, int64_t h, int64_t first, int64_t rows)
 {
@@ -65,6 +92,7 @@ static void forward_tile(const forward *f, int64_t b, int64_t h, int64_t first, 
     const int64_t kv_heads = f->p->k.dims[1], member = b * kv_heads + h / (f->s.heads / kv_heads);
     const int64_t d = f->p->q.dims[3], ld = f->v.width;
     const drop dropout = DROP_OF(f->p, f->a);
+    gathered g = {.count = 0};
     running r;
     tile_rows(&r.x, &f->s, b, h, first, rows);
     load_rows(&f->p->q, f->a->q, &r.x, r.q, d);
@@ -75,22 +103,27 @@ static void forward_tile(const forward *f, int64_t b, int64_t h, int64_t first, 
     }
     for (int64_t e = r.x.q[0].first; e < r.x.q[0].end; e++) {
         const int64_t block = t->row_col[e], width = block_extent(t->cols, block, t->block_cols);
-        r.x.slot = t->row_slot[e];
         for (int64_t c = 0; c < width; c += TILE_COLS) {
+            const int64_t cols = min_i64(TILE_COLS, width - c), lanes = lanes_up(cols);
+            if (g.width + lanes > TILE_COLS)
+                forward_add(f, &dropout, &r, &g, member);
+            r.x.slot = t->row_slot[e];
             r.x.c = block * t->block_cols + c;
-            r.x.cols = min_i64(TILE_COLS, width - c);
+            r.x.cols = cols;
             const tile_kind kind = tile_kind_of(&f->s, &r.x);
             if (kind == TILE_HIDDEN)
                 continue;
-            product(r.score, TILE_COLS, r.q, d, 1, packed_turned(&f->k, member, block, c),
-                    f->k.width, rows, lanes_up(r.x.cols), d, false);
-            tile_scores(&f->s, &r.x, kind, r.score);
-            running_power(&r, ld);
-            tile_drop(&f->s, &dropout, &r.x, r.score);
-            product(r.o, ld, r.score, TILE_COLS, 1, packed_rows(&f->v, member, r.x.c), ld, rows, ld,
-                    r.x.cols, true);
+            product(r.score + g.width, TILE_COLS, r.q, d, 1, packed_turned(&f->k, member, block, c),
+                    f->k.width, rows, lanes, d, false);
+            tile_scores(&f->s, &r.x, kind, r.score + g.width);
+            g.part[g.count].slot = r.x.slot;
+            g.part[g.count].c = r.x.c;
+            g.part[g.count].cols = r.x.cols;
+            g.part[g.count++].at = g.width;
+            g.width += lanes;
         }
     }
+    forward_add(f, &dropout, &r, &g, member);
     forward_store(f, &r, ld);
 }
 

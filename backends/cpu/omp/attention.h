@@ -114,6 +114,17 @@ static inline bool packed_plan(packed *p, const bsk_tensor *tensor, const bsk_la
            bski_mul_i64(count, turned ? p->d : 1, &count) && bski_add_i64(*total, count, total);
 }
 
+/* to[k][i + r] = run[r][k] for SQUARE_f32 lines. */
+static inline void pack_turned(const packed *p, const float *run, int64_t i, float *to)
+{
+    int64_t k = 0;
+    for (; k + SQUARE_f32 <= p->d; k += SQUARE_f32)
+        transpose_square_f32(to + k * p->width + i, p->width, run + k, HEAD_MAX);
+    for (; k < p->d; k++)
+        for (int64_t r = 0; r < SQUARE_f32; r++)
+            to[k * p->width + i + r] = run[r * HEAD_MAX + k];
+}
+
 static inline void pack_block(const packed *p, int64_t member, int64_t block)
 {
     const int64_t *strides = p->tensor->strides, heads = p->tensor->dims[1];
@@ -121,20 +132,21 @@ static inline void pack_block(const packed *p, int64_t member, int64_t block)
     const int64_t length = length_of(p->length, b, p->tensor->dims[2]);
     const int64_t origin = b * strides[0] + member % heads * strides[1];
     float *to = p->to + member * packed_member(p) + (p->turned ? block * p->d * p->width : 0);
-    float run[HEAD_MAX];
+    float run[SQUARE_f32 * HEAD_MAX];
     if (p->turned)
         memset(to, 0, (size_t)(p->d * p->width) * sizeof *to);
     for (int64_t i = 0; i < count; i++) {
-        const int64_t line = block * p->side + i;
+        const int64_t line = block * p->side + i, turn = i % SQUARE_f32;
         const int64_t time = time_of(p->lines, p->interleave, line);
-        float *row = p->turned ? run : to + line * p->width;
+        float *row = p->turned ? run + turn * HEAD_MAX : to + line * p->width;
+        if (p->turned && turn == 0)
+            memset(run, 0, sizeof run);
         if (!p->turned)
             memset(row, 0, (size_t)p->width * sizeof *row);
-        if (time >= length)
-            continue;
-        row_load_f32(row, p->tensor->dtype, p->data, origin + time * strides[2], p->d);
-        for (int64_t k = 0; p->turned && k < p->d; k++)
-            to[k * p->width + i] = run[k];
+        if (time < length)
+            row_load_f32(row, p->tensor->dtype, p->data, origin + time * strides[2], p->d);
+        if (p->turned && (turn + 1 == SQUARE_f32 || i + 1 == count))
+            pack_turned(p, run, i - turn, to);
     }
 }
 
@@ -250,24 +262,19 @@ static inline float row_largest(const float *row, int64_t width, float most)
         const vec_f32 x = load_f32(row + j);
         best = select_f32(x > best, x, best);
     }
-    for (int k = 0; k < F32_LANES; k++)
-        most = best[k] > most ? best[k] : most;
-    return most;
+    return lanes_max(best);
 }
 
 /* row = e^(row - from); returns the sum. */
 static inline float row_power(float *row, int64_t width, float from)
 {
     vec_f32 sum = {0};
-    float total = 0;
     for (int64_t j = 0; j < width; j += F32_LANES) {
         const vec_f32 e = exp_f32(load_f32(row + j) - from);
         store_f32(row + j, e);
         sum += e;
     }
-    for (int k = 0; k < F32_LANES; k++)
-        total += sum[k];
-    return total;
+    return lanes_sum(sum);
 }
 
 /* The running softmax of a tile of rows. */
@@ -279,10 +286,9 @@ typedef struct running {
     tile x;
 } running;
 
-/* Scores of one tile become powers; what was summed is brought to the new maximum. */
-static inline void running_power(running *r, int64_t dv)
+/* Scores, `width` in a row, become powers; what was summed is brought to the new maximum. */
+static inline void running_power(running *r, int64_t width, int64_t dv)
 {
-    const int64_t width = lanes_up(r->x.cols);
     for (int64_t i = 0; i < r->x.rows; i++) {
         float *row = r->score + i * TILE_COLS, *o = r->o + i * dv;
         const float max = row_largest(row, width, r->max[i]);

@@ -128,7 +128,7 @@ static void meet(const work *w, gathered *g)
             transpose_square_f32(g->turned + f * TILE_COLS + j, TILE_COLS, g->k + j * ld + f, ld);
     product(r->score, TILE_COLS, r->q, d, 1, g->turned, TILE_COLS, r->x.rows, cols, d, false);
     meet_scores(w, g);
-    running_power(r, w->width);
+    running_power(r, lanes_up(r->x.cols), w->width);
     product(r->o, w->width, r->score, TILE_COLS, 1, g->v, w->width, r->x.rows, w->width, r->x.cols,
             true);
     r->x.cols = 0;

@@ -90,6 +90,15 @@ static inline void row_pad(float *row, int64_t count, float value)
         row[count] = value;
 }
 
+/* Asks for elements that are loaded later, while the processor works on others: its own foresight
+ * ends with a page. */
+static inline void row_fetch(bsk_dtype type, const void *src, int64_t index, int64_t count)
+{
+    const char *from = (const char *)src + index * (int64_t)type_size(type);
+    for (int64_t i = 0; i < count * (int64_t)type_size(type); i += 64)
+        __builtin_prefetch(from + i, 0, 2);
+}
+
 static inline void row_load_padded(float *restrict row, bsk_dtype type, const void *src,
                                    int64_t index, int64_t count, float value)
 {
@@ -99,10 +108,27 @@ static inline void row_load_padded(float *restrict row, bsk_dtype type, const vo
 
 OMP_INLINE float lanes_sum(vec_f32 v)
 {
+#if defined(BSK_ISA_AVX512)
+    return _mm512_reduce_add_ps((__m512)v);
+#else
     float sum = 0;
     for (int k = 0; k < F32_LANES; k++)
         sum += v[k];
     return sum;
+#endif
+}
+
+/* Of numbers. */
+OMP_INLINE float lanes_max(vec_f32 v)
+{
+#if defined(BSK_ISA_AVX512)
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    float max = v[0];
+    for (int k = 1; k < F32_LANES; k++)
+        max = v[k] > max ? v[k] : max;
+    return max;
+#endif
 }
 
 /* The sum of a row padded with zeros. */

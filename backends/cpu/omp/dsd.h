@@ -547,7 +547,8 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
     d->ahead = max_i64(1, min_i64(FN(AHEAD), 64 / d->block_j));
     d->step_i = d->stride_i / UNIT;
     d->expand = p->s.dtype != STORED || p->gate.dtype != BSK_NONE ||
-                (UNIT > 1 && (d->stride_j != 1 || d->depth_end % UNIT != 0));
+                (UNIT > 1 && (d->stride_j != 1 || d->depth_end % UNIT != 0 ||
+                              (FN(s_groups)(d) > 1 && p->s.strides[0] % UNIT != 0)));
     return bski_mul_i64(t->nnz, d->block_j, &d->image_size) &&
            bski_add_i64(d->image_size, t->heads * d->grid_i * (TILE_DEPTH - 1), &d->image_size) &&
            bski_mul_i64(d->image_size, bski_ceil_div(d->block_i, DSD_MR) * DSD_MR,
@@ -572,6 +573,10 @@ static void FN(dsd_pack)(const bsk_prepared *prepared, int threads, bsk_mem s, b
     d.s = bsk_mem_address(s);
     FN(image_make)(&d, threads, bsk_mem_address(image));
 }
+
+#ifndef MATRIX_TILES
+#include "gemv.h"
+#endif
 
 static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd_args *a)
 {
@@ -606,6 +611,13 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
     d.ranges = max_i64(d.ranges, bski_ceil_div(4 * threads, max_i64(groups, 1)));
     d.ranges = min_i64(d.ranges, d.grid_i);
 
+#ifndef MATRIX_TILES
+    FN(gemv) gemv;
+    if (FN(gemv_choose)(&d, &gemv)) {
+        FN(gemv_run)(&d, &gemv, threads);
+        return;
+    }
+#endif
     const int64_t parts = bski_ceil_div(d.J, FN(PACK_ROWS));
     const int64_t panel_size = d.J * FN(NR), group_size = panel_size * d.group_panels;
     for (int64_t g0 = 0; g0 < groups; g0 += d.chunk) {

@@ -115,6 +115,8 @@ static void layer_norm_row(const layer_norm *v, int64_t n, int64_t s)
             sum += (double)row_sum(row, count);
     }
     const float mean = (float)(sum / terms);
+    if (whole && n + 1 < v->rows)
+        row_fetch(p->x.dtype, x, row_at(&p->x, &v->shape, n + 1, s * v->count), v->count);
     for (int64_t i = 0; i < v->count; i += ROW) {
         const int64_t count = min_i64(ROW, v->count - i);
         if (!whole)
@@ -344,6 +346,12 @@ static void layer_grad_row(const layer_grad *v, int64_t n, int64_t s, float *sum
             if (!pass && dx) {
                 sum += p->rms ? 0 : (double)row_sum(g, count);
                 sum_h += (double)row_dot(g, h, count);
+                if (whole && n + 1 < v->rows) {
+                    row_fetch(p->dy.dtype, bsk_mem_address(v->a->dy),
+                              row_at(&p->dy, &v->shape, n + 1, feature), count);
+                    row_fetch(p->x.dtype, bsk_mem_address(v->a->x),
+                              row_at(&p->x, &v->shape, n + 1, feature), count);
+                }
             } else if (pass) {
                 const float part = (float)(sum / (double)v->count);
                 const float part_h = (float)(sum_h / (double)v->count);
