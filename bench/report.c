@@ -45,17 +45,24 @@ static void roof_text(const bench_host *h, char *text, size_t size)
 
 /* --- Text ---------------------------------------------------------------------------------- */
 
+/* The device in a line. */
+static void device_text(const bench_host *h, char *text, size_t size)
+{
+    snprintf(text, size, "%s, %s, %s, %d %s%s%s", h->device.id, h->device.name, h->device.arch,
+             h->threads, h->device.host_memory ? "threads" : "units",
+             h->device.driver[0] ? ", driver " : "", h->device.driver);
+}
+
 void bench_host_print(const bench_host *h, FILE *to)
 {
+    char text[512];
     fprintf(to, "bsk %s (%s)\n", bsk_version(), h->commit);
     fprintf(to, "host    %s, %s, %.0f MHz, governor %s, last-level cache %zu MiB\n", h->cpu,
             h->kernel, h->clock_mhz, h->governor, h->cache >> 20);
-    fprintf(to, "device  %s, %s, %s, %d %s%s%s\n", h->device.id, h->device.name, h->device.arch,
-            h->threads, h->device.host_memory ? "threads" : "units",
-            h->device.driver[0] ? ", driver " : "", h->device.driver);
+    device_text(h, text, sizeof text);
+    fprintf(to, "device  %s\n", text);
     if (h->peers[0])
         fprintf(to, "peers   %s\n", h->peers);
-    char text[160];
     roof_text(h, text, sizeof text);
     fprintf(to, "roof    %s\n\n", text);
 }
@@ -251,8 +258,7 @@ static void html_host(FILE *f, const bench_host *h)
     snprintf(text, sizeof text, "%s, %s, %.0f MHz, governor %s, last-level cache %zu MiB", h->cpu,
              h->kernel, h->clock_mhz, h->governor, h->cache >> 20);
     item(f, "host", text);
-    snprintf(text, sizeof text, "%s, %s, %s, %d threads, %s", h->device.id, h->device.name,
-             h->device.arch, h->threads, h->device.driver);
+    device_text(h, text, sizeof text);
     item(f, "device", text);
     if (h->peers[0])
         item(f, "peers", h->peers);

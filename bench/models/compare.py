@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Trains the same transformer with examples/lm and with PyTorch, in turns, and compares them.
 
-    compare.py --lm PATH [--size tiny|8k|64k] [--pattern fixed|local|strided|all] [--steps N]
-               [--device cpu:0|cuda:0] [--python PYTHON] [--compile model|layers] [--rounds N]
-               [--threads N] [--only bsk|torch] [--check NATS] [--json FILE]
+    compare.py --lm PATH [--size tiny|8k|64k] [--pattern fixed|local|strided|all] [--density D]
+               [--steps N] [--device cpu:0|cuda:0] [--python PYTHON] [--compile model|layers]
+               [--rounds N] [--threads N] [--only bsk|torch] [--check NATS] [--json FILE]
 
---python: an interpreter that has torch. Both start from the same weights and see the same batches. Rates
-leave out the first steps, in which PyTorch compiles; the table has the best of the rounds.
+--python: an interpreter that has torch. Both start from the same weights and see the same batches;
+below --density 1 PyTorch multiplies dense matrices whose zeros stay. Rates leave out the first steps,
+in which PyTorch compiles; the table has the best of the rounds.
 """
 import argparse
 import json
@@ -79,7 +80,8 @@ def run_torch(options, start, text):
 
 def report(options, results):
     best = {name: max(r, key=lambda x: x["tokens_per_second"]) for name, r in results.items()}
-    print(f"{options.size}, pattern {options.pattern}, {options.device}, {options.steps} steps")
+    print(f"{options.size}, pattern {options.pattern}, density {options.density:g}, "
+          f"{options.device}, {options.steps} steps")
     print(f"{'':8} {'tokens/s':>12} {'first loss':>11} {'last loss':>10} {'device MB':>10}")
     for name, r in best.items():
         print(f"{name:8} {r['tokens_per_second']:12.0f} {r['losses'][0]:11.5f} "
@@ -100,6 +102,7 @@ def main():
     parser.add_argument("--lm", required=True)
     parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--pattern", choices=["all", "local", "strided", "fixed"], default="fixed")
+    parser.add_argument("--density", type=float, default=1, help="of the feed-forward layers")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--device", default="cpu:0")
     parser.add_argument("--python", default="python3")
@@ -113,7 +116,8 @@ def main():
     options = parser.parse_args()
     if options.threads:
         os.environ["BSK_NUM_THREADS"] = str(options.threads)
-    flags = ["--model", "transformer", "--density", "1", "--pattern", options.pattern]
+    flags = ["--model", "transformer", "--density", str(options.density), "--pattern",
+             options.pattern]
     for name, value in SIZES[options.size].items():
         flags += [f"--{name}", str(value)]
     results = {}
@@ -131,8 +135,9 @@ def main():
                 results.setdefault("torch", []).append(run_torch(options, start, text))
     if options.json:
         with open(options.json, "w") as out:
-            json.dump({"size": options.size, "pattern": options.pattern, "device": options.device,
-                       "config": SIZES[options.size], "results": results}, out, indent=1)
+            json.dump({"size": options.size, "pattern": options.pattern, "density": options.density,
+                       "device": options.device, "config": SIZES[options.size],
+                       "results": results}, out, indent=1)
     report(options, results)
 
 

@@ -3,8 +3,8 @@
 
     lm_torch.py CHECKPOINT TEXT --steps N [--lr R] [--warm-up N] [--device cuda|cpu] [--skip N]
 
-CHECKPOINT comes from `lm --density 1 --seconds 0 --save CHECKPOINT ...`: sizes, pattern, seed and the
-weights before the first step. On a GPU the model is compiled, attention is FlexAttention under the same
+CHECKPOINT comes from `lm --seconds 0 --save CHECKPOINT ...`: sizes, patterns, seed and the weights
+before the first step. Sparse layers are dense here, with zeros that gradients leave alone. On a GPU the model is compiled, attention is FlexAttention under the same
 mask (or causal flash attention for the pattern `all`), and the optimizer is fused; elsewhere it is
 eager. Prints a line of JSON: tokens a second without the first --skip steps, and all losses in nats.
 """
@@ -25,8 +25,21 @@ PATTERNS = ["all", "local", "strided", "fixed"]
 WORD = (1 << 64) - 1
 
 
+def read_layout(data):
+    """The grid of a serialized layout, and the rows and columns of its blocks by slot."""
+    flags, rows, cols, block_rows, block_cols, _, kept = struct.unpack_from("<IQQIIII", data, 12)
+    grid = -(-rows // block_rows), -(-cols // block_cols)
+    numbers = torch.tensor(struct.unpack_from(f"<{(len(data) - 52) // 4}I", data, 48))
+    row = torch.repeat_interleave(torch.arange(grid[0]), numbers[: grid[0]])
+    col, slot = numbers[sum(grid) :][:kept], numbers[sum(grid) + kept :][:kept]
+    if flags & 1:
+        order = torch.argsort(slot)
+        row, col = row[order], col[order]
+    return grid, row, col
+
+
 def read_checkpoint(path):
-    """The config, and the flat array of the weights."""
+    """The config, the layouts, and the flat array of the weights."""
     data = open(path, "rb").read()
     if data[:8] != b"BSKLM\r\n\0" or struct.unpack_from("<I", data, 8)[0] != 2:
         raise SystemExit(f"{path}: not a checkpoint of lm")
@@ -36,26 +49,28 @@ def read_checkpoint(path):
         config[data[at + 1 : end].decode()] = struct.unpack_from("<d", data, end)[0]
         at = end + 8
     at += 16
-    layouts = struct.unpack_from("<I", data, at)[0]
+    layouts, count = [], struct.unpack_from("<I", data, at)[0]
     at += 4
-    for _ in range(layouts):
-        at += 4 + struct.unpack_from("<I", data, at)[0]
+    for _ in range(count):
+        size = struct.unpack_from("<I", data, at)[0]
+        layouts.append(read_layout(data[at + 4 : at + 4 + size]))
+        at += 4 + size
     dtype, count = struct.unpack_from("<IQ", data, at + 4)
     if dtype != 2:
         raise SystemExit("the weights are not f32")
     weights = torch.frombuffer(bytearray(data[at + 16 : at + 16 + 4 * count]), dtype=torch.float32)
     config = {k: v if k in ("density", "lr", "clip", "beta2") else int(v)
               for k, v in config.items()}
-    if config["model"] != 0 or config["density"] != 1 or config["pattern"] >= len(PATTERNS):
-        raise SystemExit("only transformers of --density 1, without the random pattern")
-    return config, weights
+    if config["model"] != 0 or config["pattern"] >= len(PATTERNS):
+        raise SystemExit("only transformers, without the random pattern")
+    return config, layouts, weights
 
 
 class Weights:
-    """Takes one parameter after the other from the flat array."""
+    """Takes one parameter after the other from the flat array, and the layouts of matrices."""
 
-    def __init__(self, flat, block):
-        self.flat, self.block, self.at = flat, block, 0
+    def __init__(self, flat, layouts, block):
+        self.flat, self.layouts, self.block, self.at = flat, iter(layouts), block, 0
 
     def take(self, *shape):
         count = math.prod(shape)
@@ -64,18 +79,26 @@ class Weights:
         return values
 
     def matrix(self, rows, cols):
+        """[cols, rows], and which of its elements are kept: None for all."""
         b = self.block
         if rows % b or cols % b:
             raise SystemExit("sizes must be multiples of --block")
-        blocks = self.take(rows // b, cols // b, b, b)
-        return blocks.permute(0, 2, 1, 3).reshape(rows, cols).t().contiguous()
+        grid, row, col = next(self.layouts)
+        both = torch.zeros(2, *grid, b, b)
+        both[0, row, col] = self.take(len(row), b, b)
+        both[1, row, col] = 1
+        weight, kept = both.permute(0, 1, 3, 2, 4).reshape(2, rows, cols).transpose(1, 2)
+        return weight.contiguous(), None if kept.all() else kept.contiguous()
 
 
-def linear(weight, bias):
-    layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-    layer.weight.data = weight
-    if bias is not None:
-        layer.bias.data = bias
+def linear(weights, rows, cols, bias=True):
+    layer = torch.nn.Linear(rows, cols, bias=bias)
+    layer.weight.data, kept = weights.matrix(rows, cols)
+    if bias:
+        layer.bias.data = weights.take(cols)
+    if kept is not None:
+        layer.register_buffer("kept", kept)
+        layer.weight.register_hook(lambda gradient: gradient * layer.kept)
     return layer
 
 
@@ -141,11 +164,11 @@ class Layer(torch.nn.Module):
         d, hidden = config["width"], config["hidden"]
         self.heads, self.attention = config["heads"], attention
         self.norm1 = norm(weights, d)
-        self.qkv = linear(weights.matrix(d, 3 * d), weights.take(3 * d))
-        self.out = linear(weights.matrix(d, d), weights.take(d))
+        self.qkv = linear(weights, d, 3 * d)
+        self.out = linear(weights, d, d)
         self.norm2 = norm(weights, d)
-        self.up = linear(weights.matrix(d, hidden), weights.take(hidden))
-        self.down = linear(weights.matrix(hidden, d), weights.take(d))
+        self.up = linear(weights, d, hidden)
+        self.down = linear(weights, hidden, d)
 
     def forward(self, x):
         batch, time_, d = x.shape
@@ -156,15 +179,16 @@ class Layer(torch.nn.Module):
 
 
 class Model(torch.nn.Module):
-    def __init__(self, config, flat, device):
+    def __init__(self, config, layouts, flat, device):
         super().__init__()
-        weights, d, time_ = Weights(flat, config["block"]), config["width"], config["time"]
+        weights = Weights(flat, layouts, config["block"])
+        d, time_ = config["width"], config["time"]
         stride = config["stride"]
         self.token = torch.nn.Parameter(weights.take(TEXT_CODES, d))
         self.row = torch.nn.Parameter(weights.take(-(-time_ // stride), d))
         self.col = torch.nn.Parameter(weights.take(stride, d))
         self.final = norm(weights, d)
-        self.head = linear(weights.matrix(d, 256), None)
+        self.head = linear(weights, d, 256, bias=False)
         attention = Attention(config, device)
         self.layers = torch.nn.ModuleList(
             Layer(weights, config, attention) for _ in range(config["layers"]))
@@ -263,9 +287,9 @@ def main():
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    config, flat = read_checkpoint(options.checkpoint)
+    config, layouts, flat = read_checkpoint(options.checkpoint)
     codes, size = read_text(options.text, config["time"] + 1)
-    model = Model(config, flat, options.device).to(options.device)
+    model = Model(config, layouts, flat, options.device).to(options.device)
     losses, clock = train(config, model, codes, size, options)
     skip = min(options.skip, options.steps - 1)
     tokens = config["batch"] * config["time"] * config["accumulate"]

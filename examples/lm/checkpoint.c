@@ -194,22 +194,53 @@ static int put_tensor(writer *w, model *m, const param_state *s)
     return fine ? 0 : -1;
 }
 
+/* Where a checkpoint is written before it takes its name; for free. */
+static char *path_beside(const char *path)
+{
+    static const char suffix[] = ".new";
+    const size_t length = strlen(path);
+    char *beside = check_alloc(length + sizeof suffix);
+    memcpy(beside, path, length);
+    memcpy(beside + length, suffix, sizeof suffix);
+    return beside;
+}
+
+static int write_fails(const char *path)
+{
+    fprintf(stderr, "lm: %s: %s\n", path, strerror(errno));
+    return -1;
+}
+
+int checkpoint_check(const char *path)
+{
+    FILE *old = fopen(path, "r+b"); // a folder cannot be replaced; any file can
+    int failed = !old && errno == EISDIR ? write_fails(path) : 0;
+    if (old)
+        fclose(old);
+    char *beside = path_beside(path);
+    FILE *file = failed ? NULL : fopen(beside, "wb");
+    if (file) {
+        fclose(file);
+        remove(beside);
+    } else if (!failed) {
+        failed = write_fails(beside);
+    }
+    free(beside);
+    return failed;
+}
+
 static int write_file(const char *path, const writer *w)
 {
-    const size_t length = strlen(path);
-    char *beside = check_alloc(length + 5);
-    memcpy(beside, path, length);
-    memcpy(beside + length, ".new", 5);
+    char *beside = path_beside(path);
     FILE *file = fopen(beside, "wb");
     int failed = !file || fwrite(w->bytes, 1, w->size, file) != w->size || fflush(file) ||
                  fsync(fileno(file));
     if (file && fclose(file))
         failed = 1;
     if (failed || rename(beside, path)) {
-        fprintf(stderr, "lm: %s: %s\n", path, strerror(errno));
+        failed = write_fails(path);
         if (file)
             remove(beside);
-        failed = 1;
     }
     free(beside);
     return failed ? -1 : 0;

@@ -13,6 +13,8 @@
 
 #include "options.h"
 
+/* Whether a checkpoint can be written there: 0, or -1 after a message. */
+int checkpoint_check(const char *path);
 /* Written beside the file and renamed over it when it is whole. Returns 0, or -1 after a message. */
 int checkpoint_save(const char *path, model *m, double seconds);
 

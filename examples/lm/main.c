@@ -1,4 +1,5 @@
 /* Trains a byte-level language model with block-sparse layers; see options.c. */
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -121,7 +122,7 @@ static void run_evaluate(session *s, run *r)
     r->held_bits = model_bits(&r->model, &s->held, done ? s->held.size : CURVE_SAMPLE);
     if (r->point_count == MAX_POINTS)
         r->point_count--;
-    r->points[r->point_count++] = (run_point){r->seconds, r->held_bits};
+    r->points[r->point_count++] = (run_point){r->seconds, (double)r->model.step, r->held_bits};
     run_log(s, r);
 }
 
@@ -316,20 +317,28 @@ static int report_end(const report *r, session *s)
     return result;
 }
 
+/* What cannot be written is better known before the training than after it. */
+static int session_outputs(session *s)
+{
+    if ((s->o.save && checkpoint_check(s->o.save)) || (s->o.html && report_check(s->o.html)))
+        return -1;
+    if (s->o.log && !(s->log = fopen(s->o.log, "a"))) {
+        fprintf(stderr, "lm: %s: %s\n", s->o.log, strerror(errno));
+        return -1;
+    }
+    return 0;
+}
+
 static int session_run(session *s, checkpoint *file)
 {
     text t = {NULL, 0, 0};
     uint8_t *held_bytes = NULL;
     report r = {.runs = s->runs};
-    int result = session_text(s, &t, &held_bytes);
+    int result = session_outputs(s);
+    if (result == 0)
+        result = session_text(s, &t, &held_bytes);
     if (result == 0)
         result = session_models(s, file);
-    if (result == 0 && s->o.log) {
-        s->log = fopen(s->o.log, "a");
-        if (!s->log)
-            perror(s->o.log);
-        result = s->log ? 0 : -1;
-    }
     if (result == 0) {
         bsk_device_info info = BSK_INIT(bsk_device_info);
         CHECK(bsk_device_query(s->machine.device, &info));

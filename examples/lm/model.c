@@ -66,15 +66,6 @@ tensor pass_exact(const model *m, pass *x, int64_t rows, int64_t cols)
     return program_tensor(&x->program, bsk_tensor_2d(m->p.master, rows, cols));
 }
 
-tensor pass_rounded(const model *m, pass *x, tensor t)
-{
-    if (t.desc.dtype == m->p.compute)
-        return t;
-    const tensor y = pass_activation(m, x, t.desc.dims[0], t.desc.dims[1]);
-    op_cast(&x->program, t, y);
-    return y;
-}
-
 static void pass_create(model *m, pass *x, int rows, int train)
 {
     memset(x, 0, sizeof *x);

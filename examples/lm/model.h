@@ -114,7 +114,5 @@ bsk_layout *model_layout(model *m, int64_t rows, int64_t cols, double density);
 linear model_linear(const model *m, pass *x, int w, int bias);
 tensor pass_activation(const model *m, pass *x, int64_t rows, int64_t cols); /* type of products */
 tensor pass_exact(const model *m, pass *x, int64_t rows, int64_t cols);      /* type of masters */
-/* Gradients of one type for the products: t itself where that is its type. */
-tensor pass_rounded(const model *m, pass *x, tensor t);
 
 #endif

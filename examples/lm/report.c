@@ -14,7 +14,7 @@ static const char style[] =
     "color:#222;background:#fff}"
     "table{border-collapse:collapse}th,td{padding:.25rem .9rem;text-align:right;"
     "border-bottom:1px solid #ddd}th:first-child,td:first-child{text-align:left}"
-    "svg{max-width:100%;height:auto}figure{margin:1.5rem 0}figcaption{color:#555}";
+    "img{max-width:100%;height:auto}figure{margin:1.5rem 0}figcaption{color:#555}";
 
 static void html_text(FILE *page, const char *s)
 {
@@ -29,10 +29,31 @@ static void html_text(FILE *page, const char *s)
         case '&':
             fputs("&amp;", page);
             break;
+        case '"':
+            fputs("&quot;", page);
+            break;
         default:
             fputc(*s, page);
         }
     }
+}
+
+/* A drawing as the source of an image: inside the page itself, the names that gnuplot gives to the
+ * parts of every drawing would be there several times. */
+static void html_image(FILE *page, const char *svg, const char *caption)
+{
+    fputs("<figure><img alt=\"", page);
+    html_text(page, caption);
+    fputs("\" src=\"data:image/svg+xml,", page);
+    for (; *svg; svg++) {
+        if (strchr("\"'#%&<>\n", *svg))
+            fprintf(page, "%%%02X", (unsigned)*svg);
+        else
+            fputc(*svg, page);
+    }
+    fputs("\"><figcaption>", page);
+    html_text(page, caption);
+    fputs("</figcaption></figure>\n", page);
 }
 
 /* Sends the script to gnuplot and puts the drawing into the page, without its XML prologue. */
@@ -52,7 +73,7 @@ static void page_plot(FILE *page, FILE *script, const char *caption)
         free(lines);
     }
     if (drawing)
-        fprintf(page, "<figure>%s<figcaption>%s</figcaption></figure>\n", drawing, caption);
+        html_image(page, drawing, caption);
     else
         fprintf(page, "<p>No plot (%s): gnuplot is missing or failed.</p>\n", caption);
     free(svg);
@@ -63,17 +84,21 @@ static void page_curves(FILE *page, const report *r)
     FILE *script = tmpfile();
     if (!script)
         return;
-    fputs("set terminal svg size 900,460 font 'sans,14' noenhanced background '#ffffff'\n"
-          "set xlabel 'seconds of training'\nset ylabel 'bits per held-out byte'\n"
-          "set grid lc '#dddddd'\nset key top right\n",
-          script);
+    const int by_step = r->runs[0].model.c.steps > 0; // what ends the training
+    fprintf(script,
+            "set terminal svg size 900,460 font 'sans,14' noenhanced background '#ffffff'\n"
+            "set xlabel '%s of training'\nset ylabel 'bits per held-out byte'\n"
+            "set grid lc '#dddddd'\nset key top right\n",
+            by_step ? "steps" : "seconds");
     double top = 4; // the fall from the first, random guess would flatten the rest
     for (int i = 0; i < r->run_count; i++) {
         if (top < 1.2 * r->runs[i].held_bits)
             top = 1.2 * r->runs[i].held_bits;
         fprintf(script, "$run%d << EOD\n", i);
-        for (int k = 0; k < r->runs[i].point_count; k++)
-            fprintf(script, "%.3f %.5f\n", r->runs[i].points[k].seconds, r->runs[i].points[k].bits);
+        for (int k = 0; k < r->runs[i].point_count; k++) {
+            const run_point *at = &r->runs[i].points[k];
+            fprintf(script, "%.3f %.5f\n", by_step ? at->step : at->seconds, at->bits);
+        }
         fputs("EOD\n", script);
     }
     fprintf(script, "set yrange [*:*<%g]\nplot ", top);
@@ -168,22 +193,26 @@ static void page_layouts(FILE *page, const run *r, const char *colour)
 
 static void page_table(FILE *page, const report *r)
 {
-    fputs("<table><tr><th>model</th><th>density</th><th>parameters of the layers</th>"
-          "<th>steps</th><th>seconds</th><th>bytes/s</th><th>GFLOP/s</th><th>of dense "
+    fputs("<table><tr><th>model</th><th>hidden</th><th>density</th>"
+          "<th>parameters of the "
+          "layers</th><th>steps</th><th>seconds</th><th>bytes/s</th><th>GFLOP/s</th><th>of dense "
           "products</th><th>bits/byte, training"
           "</th><th>bits/byte, held out</th></tr>\n",
           page);
     for (int i = 0; i < r->run_count; i++) {
         const run *x = &r->runs[i];
         fprintf(page,
-                "<tr><td>%s</td><td>%.2f</td><td>%.0f</td><td>%lld</td><td>%.1f</td><td>%.0f</td>"
+                "<tr><td>%s</td><td>%d</td><td>%.2f</td><td>%.0f</td><td>%lld</td><td>%.1f</"
+                "td><td>%.0f</td>"
                 "<td>%.1f</td><td>%.0f %%</td><td>%.3f</td><td><b>%.3f</b></td></tr>\n",
-                x->name, x->model.c.density, model_parameters(&x->model), (long long)x->model.step,
-                x->seconds, run_rate(x), run_gflops(x), run_share(x), x->train_bits, x->held_bits);
+                x->name, x->model.c.hidden, x->model.c.density, model_parameters(&x->model),
+                (long long)x->model.step, x->seconds, run_rate(x), run_gflops(x), run_share(x),
+                x->train_bits, x->held_bits);
     }
     if (r->gzip_bits > 0)
         fprintf(page,
-                "<tr><td>gzip -9</td><td></td><td></td><td></td><td></td><td></td><td></td><td>"
+                "<tr><td>gzip "
+                "-9</td><td></td><td></td><td></td><td></td><td></td><td></td><td></td><td>"
                 "</td><td></td><td><b>%.3f</b></td></tr>\n",
                 r->gzip_bits);
     fputs("</table>\n", page);
@@ -206,13 +235,25 @@ double run_share(const run *x)
     return x->roof > 0 ? 100 * 1e9 * run_gflops(x) / x->roof : 0;
 }
 
+static FILE *page_open(const char *path, const char *mode)
+{
+    FILE *page = fopen(path, mode);
+    if (!page)
+        fprintf(stderr, "lm: %s: %s\n", path, strerror(errno));
+    return page;
+}
+
+int report_check(const char *path)
+{
+    FILE *page = page_open(path, "a");
+    return page && fclose(page) == 0 ? 0 : -1;
+}
+
 int report_write(const char *path, const report *r)
 {
-    FILE *page = fopen(path, "w");
-    if (!page) {
-        fprintf(stderr, "lm: %s: %s\n", path, strerror(errno));
+    FILE *page = page_open(path, "w");
+    if (!page)
         return -1;
-    }
     fprintf(page,
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
             "<meta name=\"viewport\" content=\"width=device-width\">"

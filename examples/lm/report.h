@@ -7,7 +7,7 @@
 enum { MAX_RUNS = 2, MAX_POINTS = 256 };
 
 typedef struct run_point {
-    double seconds, bits;
+    double seconds, step, bits;
 } run_point;
 
 /* One model and what became of it. */
@@ -37,6 +37,9 @@ double run_rate(const run *r);   /* bytes of text a second */
 double run_gflops(const run *r); /* useful operations, 1e9 a second */
 double run_share(const run *r);  /* of the roof, in percent */
 
+/* Whether the page can be written there, of which an older one is left alone: 0, or -1 after a message
+ * to stderr. */
+int report_check(const char *path);
 /* Writes the page; plots come from gnuplot, and a sentence takes their place where it is missing.
  * Returns 0, or -1 after a message to stderr. */
 int report_write(const char *path, const report *r);

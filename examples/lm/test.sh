@@ -61,6 +61,8 @@ for model in transformer lstm mlp; do
     bits=$(held_bits sparse "$dir/$model.out")
     awk -v bits="$bits" 'BEGIN { exit !(bits > 0.5 && bits < 5) }' || fail "$model: '$bits' bits after 60 steps"
     grep -q '</html>' "$dir/page.html" || fail 'the page is not complete'
+    names=$(grep -o "id=['\"][^'\"]*" "$dir/page.html" | sort | uniq -d)
+    [ -z "$names" ] || fail "the page has the same name twice: $names"
     # A loaded model predicts and writes as the saved one did.
     "$lm" $text --resume "$dir/$model" --generate 20 --prompt 'int ' >"$dir/again.out"
     [ "$(held_bits resumed "$dir/again.out")" = "$bits" ] || fail "$model: the loaded one differs"
@@ -104,13 +106,25 @@ wait "$pid" || status=$?
 [ "$status" = 130 ] || fail "interrupted: status $status"
 "$lm" $text --resume "$dir/int" --stop-after 1 >"$dir/int.out" || fail 'interrupted: no checkpoint'
 
-# Where the file cannot be written, the old one stays.
+# Where the file cannot be written in full, the old one stays.
 cp "$whole" "$dir/old"
-mkdir "$dir/old.new"
 status=0
-"$lm" $text --resume "$dir/old" --steps 9 --save "$dir/old" >"$dir/bad.out" 2>&1 || status=$?
+(
+    trap '' XFSZ
+    ulimit -f 8
+    "$lm" $text --resume "$dir/old" --steps 9 --save "$dir/old" >"$dir/bad.out" 2>&1
+) || status=$?
 [ "$status" = 1 ] || fail "checkpoint that cannot be written: status $status"
 cmp "$whole" "$dir/old" || fail 'the old checkpoint is gone'
+[ ! -e "$dir/old.new" ] || fail 'a part of a checkpoint is left'
+
+# What cannot be written is refused before the training, not after it.
+mkdir "$dir/folder"
+for bad in "--save $dir/none/x" "--save $dir/folder" "--html $dir/none/x" "--log $dir/none/x"; do
+    status=0
+    "$lm" $text $small --steps 1 $bad >"$dir/bad.out" 2>&1 || status=$?
+    [ "$status" = 1 ] && ! grep -q '^text' "$dir/bad.out" || fail "$bad: status $status, too late"
+done
 
 # More memory than there is: a message, and nothing that was saved is lost.
 status=0

@@ -28,8 +28,8 @@ typedef struct text_part {
     size_t count; /* of bytes */
 } text_part;
 
-/* Behind the last code follow `slack` codes TEXT_NONE. held_bytes receives the held-out bytes, joined, as gzip is to see them (malloc). Returns 0, or -1
- * after a message to stderr. */
+/* Behind the last code follow `slack` codes TEXT_NONE. held_bytes receives the held-out bytes,
+ * joined, as gzip is to see them (malloc). Returns 0, or -1 after a message to stderr. */
 int text_split(const text *t, size_t slack, text_part *train, text_part *held,
                uint8_t **held_bytes);
 void text_part_free(text_part *p);

@@ -114,15 +114,16 @@ static double keep(const model *m, const pass *x)
 static layer_norm norm_make(const model *m, pass *x, int gain, tensor in)
 {
     const param_set set = x->train ? SET_TRAIN : SET_EVAL;
-    const bsk_tensor by_row = bsk_tensor_2d(m->p.master, 1, x->labels_count);
-    const layer_norm n = {1,
-                          param_value(&m->p, gain, set),
-                          param_value(&m->p, gain + 1, set),
-                          param_grad(&m->p, gain),
-                          param_grad(&m->p, gain + 1),
-                          in,
-                          program_tensor(&x->program, by_row),
-                          program_tensor(&x->program, by_row)};
+    layer_norm n = {.segments = 1,
+                    .gain = param_value(&m->p, gain, set),
+                    .bias = param_value(&m->p, gain + 1, set),
+                    .dgain = param_grad(&m->p, gain),
+                    .dbias = param_grad(&m->p, gain + 1),
+                    .x = in};
+    if (x->train) {
+        n.mean = pass_exact(m, x, 1, x->labels_count);
+        n.rstd = pass_exact(m, x, 1, x->labels_count);
+    }
     return n;
 }
 
@@ -151,16 +152,6 @@ static void branch(const model *m, pass *x, const linear *l, tensor a, tensor in
     op_add(p, in, t, y);
 }
 
-/* The gradient of a W + b from that of y. */
-static tensor branch_grad(const model *m, pass *x, tensor dy, uint64_t stream)
-{
-    if (keep(m, x) == 1)
-        return pass_rounded(m, x, dy);
-    const tensor t = pass_activation(m, x, dy.desc.dims[0], dy.desc.dims[1]);
-    op_dropout(&x->program, keep(m, x), stream, dy, t);
-    return t;
-}
-
 static void attention_forward(const model *m, pass *x, layer *l)
 {
     const int64_t d = m->c.width;
@@ -178,13 +169,28 @@ static void attention_forward(const model *m, pass *x, layer *l)
         a->k = heads_view(m, x, l->qkv_values, d, first, group->heads);
         a->v = heads_view(m, x, l->qkv_values, 2 * d, first, group->heads);
         a->o = heads_view(m, x, l->o, 0, first, group->heads);
-        a->lse = program_tensor(&x->program, by_row);
+        if (x->train)
+            a->lse = program_tensor(&x->program, by_row);
         op_attention(&x->program, a);
         first += group->heads;
     }
 }
 
-static void layer_forward(const model *m, pass *x, int number, layer *l, tensor in, tensor out)
+/* Memory of what the backward needs. */
+static void layer_allocate(const model *m, pass *x, layer *l)
+{
+    const int64_t n = x->labels_count, d = m->c.width;
+    l->h1 = pass_activation(m, x, n, d);
+    l->qkv_values = pass_activation(m, x, n, 3 * d);
+    l->o = pass_activation(m, x, n, d);
+    l->h2 = pass_activation(m, x, n, d);
+    if (x->train)
+        l->u = pass_activation(m, x, n, m->c.hidden);
+    l->a = pass_activation(m, x, n, m->c.hidden);
+}
+
+/* Gives the layer's output. Without a backward it takes the place of the input. */
+static tensor layer_forward(const model *m, pass *x, int number, layer *l, tensor in)
 {
     const int64_t n = x->labels_count, d = m->c.width;
     program *p = &x->program;
@@ -192,27 +198,27 @@ static void layer_forward(const model *m, pass *x, int number, layer *l, tensor 
     l->norm1 = norm_make(m, x, base + NORM1_GAIN, in);
     l->qkv = model_linear(m, x, base + QKV, base + QKV_BIAS);
     l->out = model_linear(m, x, base + OUT, base + OUT_BIAS);
-    l->h1 = pass_activation(m, x, n, d);
-    l->qkv_values = pass_activation(m, x, n, 3 * d);
-    l->o = pass_activation(m, x, n, d);
     op_layer_norm(p, &l->norm1, l->h1);
     op_linear(p, &l->qkv, BSK_ACT_NONE, l->h1, absent, l->qkv_values);
     attention_forward(m, x, l);
-    const tensor middle = pass_exact(m, x, n, d);
+    const tensor middle = x->train ? pass_exact(m, x, n, d) : in;
     branch(m, x, &l->out, l->o, in, middle, &l->out_stream);
 
     l->norm2 = norm_make(m, x, base + NORM2_GAIN, middle);
     l->up = model_linear(m, x, base + UP, base + UP_BIAS);
     l->down = model_linear(m, x, base + DOWN, base + DOWN_BIAS);
-    l->h2 = pass_activation(m, x, n, d);
-    l->u = pass_activation(m, x, n, m->c.hidden);
-    l->a = pass_activation(m, x, n, m->c.hidden);
     op_layer_norm(p, &l->norm2, l->h2);
-    linear up = l->up;
-    up.bias = absent; // added with the activation, whose gradient needs the sum
-    op_linear(p, &up, BSK_ACT_NONE, l->h2, absent, l->u);
-    op_bias_act(p, BSK_ACT_GELU, l->u, l->up.bias, l->a);
+    if (x->train) {
+        linear up = l->up;
+        up.bias = absent; // added with the activation, whose gradient needs the sum
+        op_linear(p, &up, BSK_ACT_NONE, l->h2, absent, l->u);
+        op_bias_act(p, BSK_ACT_GELU, l->u, l->up.bias, l->a);
+    } else {
+        op_linear(p, &l->up, BSK_ACT_GELU, l->h2, absent, l->a);
+    }
+    const tensor out = x->train ? pass_exact(m, x, n, d) : in;
     branch(m, x, &l->down, l->a, middle, out, &l->down_stream);
+    return out;
 }
 
 static tensor positions(const model *m, pass *x, int column)
@@ -250,9 +256,11 @@ static void record_forward(model *m, pass *x)
         op_dropout(p, keep(m, x), net->input_stream, in, in);
 
     for (int i = 0; i < m->c.layers; i++) {
-        const tensor out = pass_exact(m, x, n, d);
-        layer_forward(m, x, i, &net->layers[i], in, out);
-        in = out;
+        if (x->train || i == 0)
+            layer_allocate(m, x, &net->layers[i]);
+        else
+            net->layers[i] = net->layers[0];
+        in = layer_forward(m, x, i, &net->layers[i], in);
     }
     net->final = norm_make(m, x, FINAL_GAIN, in);
     net->head = model_linear(m, x, HEAD, -1);
@@ -263,9 +271,20 @@ static void record_forward(model *m, pass *x)
 
 /* Memory that all layers' gradients share. */
 typedef struct scratch {
-    tensor dx; /* of the residual stream */
+    tensor dx;     /* of the residual stream */
+    tensor branch; /* the same for a branch, where that is not dx itself */
     tensor part, narrow, wide, qkv;
 } scratch;
+
+/* The gradient of a W + b from that of x + dropout(a W + b). */
+static tensor branch_grad(const model *m, pass *x, const scratch *s, uint64_t stream)
+{
+    if (keep(m, x) < 1)
+        op_dropout(&x->program, keep(m, x), stream, s->dx, s->branch);
+    else if (s->branch.desc.dtype)
+        op_cast(&x->program, s->dx, s->branch);
+    return s->branch.desc.dtype ? s->branch : s->dx;
+}
 
 /* s->dx += the gradient through the norm of dy. */
 static void norm_backward(pass *x, const layer_norm *n, const scratch *s)
@@ -291,7 +310,7 @@ static void attention_backward(const model *m, pass *x, const layer *l, const sc
 static void layer_backward(const model *m, pass *x, const layer *l, const scratch *s)
 {
     program *p = &x->program;
-    tensor dy = branch_grad(m, x, s->dx, l->down_stream);
+    tensor dy = branch_grad(m, x, s, l->down_stream);
     op_linear_wgrad(p, &l->down, 1, &l->a, &dy);
     op_linear_dgrad(p, &l->down, dy, 0, s->wide);
     op_bias_act_grad(p, BSK_ACT_GELU, s->wide, l->u, l->up.bias, s->wide, l->up.dbias);
@@ -301,7 +320,7 @@ static void layer_backward(const model *m, pass *x, const layer *l, const scratc
     op_linear_dgrad(p, &up, s->wide, 0, s->narrow);
     norm_backward(x, &l->norm2, s);
 
-    dy = branch_grad(m, x, s->dx, l->out_stream);
+    dy = branch_grad(m, x, s, l->out_stream);
     op_linear_wgrad(p, &l->out, 1, &l->o, &dy);
     op_linear_dgrad(p, &l->out, dy, 0, s->narrow);
     attention_backward(m, x, l, s);
@@ -315,8 +334,13 @@ static void record_backward(model *m, pass *x)
     program *p = &x->program;
     const int64_t n = x->labels_count, d = m->c.width;
     const network *net = x->detail;
-    const scratch s = {pass_exact(m, x, n, d), pass_exact(m, x, n, d), pass_activation(m, x, n, d),
-                       pass_activation(m, x, n, m->c.hidden), pass_activation(m, x, n, 3 * d)};
+    const int same = keep(m, x) == 1 && m->p.compute == m->p.master;
+    const scratch s = {.dx = pass_exact(m, x, n, d),
+                       .branch = same ? absent : pass_activation(m, x, n, d),
+                       .part = pass_exact(m, x, n, d),
+                       .narrow = pass_activation(m, x, n, d),
+                       .wide = pass_activation(m, x, n, m->c.hidden),
+                       .qkv = pass_activation(m, x, n, 3 * d)};
     op_linear_wgrad(p, &net->head, 1, &net->h, &x->dlogits);
     op_linear_dgrad(p, &net->head, x->dlogits, 0, s.narrow);
     op_layer_norm_grad(p, &net->final, s.narrow, s.dx);
