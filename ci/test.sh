@@ -165,14 +165,25 @@ step_support() {
     build-ci/gcc/bench/bsk info --json | ci/support.py --check README.md
 }
 
-# The portable GPU kernels through OpenCL and in the emulator, at the same time: one core each. Then
-# whole models, on OpenCL and on the CPU.
+# check_tuned CAPABILITY GENERATION: the tuned CUDA entries of a generation, on a device with it.
+check_tuned() {
+    BSK_PLUGIN_PATH=$PWD/build-ci/gcc/tests/emu_cuda BSK_EMU_CUDA=$1 \
+        build-ci/gcc/bench/bsk check --device cuda_emu:0 --json build-ci/gcc/"$2.json" "*_$2*"
+    ci/sum.py check build-ci/gcc/"$2.json"
+}
+
+# The tuned CUDA kernels of each generation in their emulator; the portable GPU kernels through
+# OpenCL and in theirs, at the same time: one core each. Then whole models, on OpenCL and on the CPU.
 step_devices() {
     local device pid pids=() status=0
     export BSK_PLUGIN_PATH=$PWD/build-ci/gcc/backends/opencl:$PWD/build-ci/gcc/tests/emu
     export OCL_ICD_VENDORS=pocl.icd BSK_CACHE_DIR=$PWD/build-ci/cache POCL_MAX_PTHREAD_COUNT=1
     mkdir -p -m 700 "$BSK_CACHE_DIR"
     check_small_complete
+    if [ -e build-ci/gcc/tests/emu_cuda/bsk_cuda_emu.so ]; then
+        check_tuned 75 sm75 && check_tuned 80 sm80 && check_tuned 89 sm89 && check_tuned 90 sm90a ||
+            status=1
+    fi
     for device in opencl emu; do
         build-ci/gcc/bench/bsk check --device $device:0 --json build-ci/gcc/$device.json \
             >build-ci/gcc/$device.txt 2>&1 &
@@ -277,6 +288,7 @@ step_python() {
     local passed failed errors skipped
     passed=$(number passed) failed=$(number failed) errors=$(number error) skipped=$(number skipped)
     echo "${passed:-0} passed, $((${failed:-0} + ${errors:-0})) failed, ${skipped:-0} skipped"
+    ci/wheel.sh "$python" || status=1
     return $status
 }
 

@@ -90,6 +90,13 @@ MMA_DEVICE uint32_t load_shared(uint32_t address)
     return r;
 }
 
+MMA_DEVICE void store_shared_16(uint32_t address, const uint32_t *v)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v[0]), "r"(v[1]),
+                 "r"(v[2]), "r"(v[3])
+                 : "memory");
+}
+
 /* --- Products: d += a b, in f32 --- */
 
 /* By the type of a and b: __nv_bfloat16 (sm80) or __half. With MMA_SM75 defined, what sm75 has is
@@ -207,20 +214,20 @@ template <> __device__ __forceinline__ uint32_t mma_pack<__half>(float lo, float
 MMA_DEVICE void cp_async_16(uint32_t shared, const void *global, uint32_t bytes)
 {
     const unsigned short *p = (const unsigned short *)global;
-    uint4 v = make_uint4(0, 0, 0, 0);
+    uint32_t word[4] = {0, 0, 0, 0};
     if (bytes == 16) {
-        v = *(const uint4 *)p;
+        const uint4 v = *(const uint4 *)p;
+        word[0] = v.x;
+        word[1] = v.y;
+        word[2] = v.z;
+        word[3] = v.w;
     } else if (bytes) {
-        uint32_t word[4] = {0, 0, 0, 0};
 #pragma unroll
         for (uint32_t e = 0; e < 8; e++)
             if (2 * e < bytes)
                 word[e / 2] |= (uint32_t)p[e] << 16 * (e % 2);
-        v = make_uint4(word[0], word[1], word[2], word[3]);
     }
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(v.x), "r"(v.y),
-                 "r"(v.z), "r"(v.w)
-                 : "memory");
+    store_shared_16(shared, word);
 }
 
 MMA_DEVICE void cp_async_commit(void)

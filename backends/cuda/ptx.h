@@ -64,6 +64,19 @@ PTX_FN bool mbar_try_wait(uint32_t bar, uint32_t parity)
     return done != 0;
 }
 
+/* The same, but may stop for up to 0.1 ms before it says no. */
+PTX_FN bool mbar_try_wait_long(uint32_t bar, uint32_t parity)
+{
+    uint32_t done;
+    asm volatile("{.reg .pred p;\n"
+                 "mbarrier.try_wait.parity.shared.b64 p, [%1], %2, 100000;\n"
+                 "selp.u32 %0, 1, 0, p;}"
+                 : "=r"(done)
+                 : "r"(bar), "r"(parity)
+                 : "memory");
+    return done != 0;
+}
+
 /* Waits for the end of the phase of a parity: 0 for a barrier's first phase. */
 PTX_FN void mbar_wait(uint32_t bar, uint32_t parity)
 {
@@ -234,6 +247,85 @@ template <int N> PTX_FN void registers_lower(void)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
+/* --- Arithmetic --- */
+
+/* 2^x to about two units in the last place; results below 2^-126 are 0. */
+PTX_FN float power_of_two(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* 0, in a way that the compiler does not see through. */
+PTX_FN float hidden_zero(void)
+{
+    float zero;
+    asm volatile("mov.f32 %0, 0f00000000;" : "=f"(zero));
+    return zero;
+}
+
+/* --- Global memory --- */
+
+/* WIDTH 16-bit elements (1, 2, 4 or 8) from an address that is a multiple of so much, into
+ * registers that hold two each. KEEP: others of the multiprocessor may read them too. */
+template <int WIDTH, bool KEEP> PTX_FN void load_global(uint32_t *v, const void *from)
+{
+    if constexpr (WIDTH == 1) {
+        uint16_t one;
+        if (KEEP)
+            asm volatile("ld.global.u16 %0, [%1];" : "=h"(one) : "l"(from));
+        else
+            asm volatile("ld.global.L1::no_allocate.u16 %0, [%1];" : "=h"(one) : "l"(from));
+        v[0] = one;
+    } else if constexpr (WIDTH == 2) {
+        if (KEEP)
+            asm volatile("ld.global.u32 %0, [%1];" : "=r"(v[0]) : "l"(from));
+        else
+            asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(v[0]) : "l"(from));
+    } else if constexpr (WIDTH == 4) {
+        if (KEEP)
+            asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(from));
+        else
+            asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+                         : "=r"(v[0]), "=r"(v[1])
+                         : "l"(from));
+    } else {
+        if (KEEP)
+            asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                         : "l"(from));
+        else
+            asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                         : "l"(from));
+    }
+}
+
+/* Starts to bring a line into the second-level cache. Reads nothing. */
+PTX_FN void prefetch_global(const void *from)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
+/* A counter that all blocks of the device share: without any order to other accesses. */
+PTX_FN void counter_add_one(uint32_t *counter)
+{
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
+PTX_FN void counter_add(uint32_t *counter, uint32_t by)
+{
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(by) : "memory");
+}
+
+PTX_FN uint32_t counter_load(const uint32_t *counter)
+{
+    uint32_t now;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    return now;
+}
+
 /* --- Shared memory --- */
 
 PTX_FN uint4 shared_load_16(uint32_t from)
@@ -263,6 +355,56 @@ PTX_FN void shared_store_16(uint32_t to, uint32_t x, uint32_t y, uint32_t z, uin
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x), "r"(y), "r"(z),
                  "r"(w)
                  : "memory");
+}
+
+/* A number at the same place of another block of the cluster. */
+PTX_FN float cluster_load(uint32_t from, uint32_t rank)
+{
+    float v;
+    asm volatile("{.reg .b32 remote;\n"
+                 "mapa.shared::cluster.u32 remote, %1, %2;\n"
+                 "ld.shared::cluster.f32 %0, [remote];}"
+                 : "=f"(v)
+                 : "r"(from), "r"(rank)
+                 : "memory");
+    return v;
+}
+
+/* Loads if `on` is not 0: predicated, as a branch would part them from the products that they
+ * overlap with. Destinations are inputs too: they keep what they have. */
+PTX_FN void shared_load_8_if(uint32_t on, uint32_t *v, uint32_t from)
+{
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n"
+                 "@p ld.shared.v2.u32 {%0, %1}, [%2];}"
+                 : "+r"(v[0]), "+r"(v[1])
+                 : "r"(from), "r"(on)
+                 : "memory");
+}
+
+PTX_FN void shared_load_16_if(uint32_t on, uint32_t *v, uint32_t from)
+{
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n"
+                 "@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];}"
+                 : "+r"(v[0]), "+r"(v[1]), "+r"(v[2]), "+r"(v[3])
+                 : "r"(from), "r"(on)
+                 : "memory");
+}
+
+/* ldmatrix of four matrices (mma.h); `on` is that of the whole warp. */
+template <bool TRANS> PTX_FN void load_matrix_x4_if(uint32_t on, uint32_t *v, uint32_t from)
+{
+    if constexpr (TRANS)
+        asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n"
+                     "@p ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];}"
+                     : "+r"(v[0]), "+r"(v[1]), "+r"(v[2]), "+r"(v[3])
+                     : "r"(from), "r"(on)
+                     : "memory");
+    else
+        asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n"
+                     "@p ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];}"
+                     : "+r"(v[0]), "+r"(v[1]), "+r"(v[2]), "+r"(v[3])
+                     : "r"(from), "r"(on)
+                     : "memory");
 }
 
 /* Four 8x8 matrices of 16-bit numbers; lane 8 i + j gives the address of row j of matrix i. */

@@ -9,8 +9,9 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-/* Where resume was called. */
-static emu_fiber outside;
+/* Where resume was called; where a fiber that begins was switched to from, if its bounds are not
+ * known yet. */
+static emu_fiber outside, *unknown;
 static void (*fiber_entry)(void);
 
 #ifdef EMU_ASAN
@@ -46,7 +47,7 @@ static void switch_done(emu_fiber *here, emu_fiber *before)
 
 static void fiber_begin(void)
 {
-    switch_done(&(emu_fiber){0}, &outside);
+    switch_done(&(emu_fiber){0}, unknown);
     fiber_entry();
 }
 
@@ -162,6 +163,7 @@ static void switch_to(emu_fiber *from, emu_fiber *to)
 
 void emu_fiber_resume(emu_fiber *fiber)
 {
+    unknown = &outside;
     switch_begin(&outside, fiber);
     switch_to(&outside, fiber);
     switch_done(&outside, NULL);
@@ -171,5 +173,13 @@ void emu_fiber_yield(emu_fiber *fiber)
 {
     switch_begin(fiber, &outside);
     switch_to(fiber, &outside);
-    switch_done(fiber, &outside);
+    switch_done(fiber, unknown);
+}
+
+void emu_fiber_switch(emu_fiber *fiber, emu_fiber *to)
+{
+    unknown = NULL;
+    switch_begin(fiber, to);
+    switch_to(fiber, to);
+    switch_done(fiber, NULL);
 }

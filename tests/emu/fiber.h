@@ -28,5 +28,7 @@ void emu_fiber_make(emu_fiber *fiber, void *stack, size_t bytes, void (*entry)(v
 void emu_fiber_resume(emu_fiber *fiber);
 /* From the running fiber, back to its resume. */
 void emu_fiber_yield(emu_fiber *fiber);
+/* From the running fiber to another one, which may yield in its place. */
+void emu_fiber_switch(emu_fiber *fiber, emu_fiber *to);
 
 #endif

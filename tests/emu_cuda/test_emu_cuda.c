@@ -1,0 +1,201 @@
+/* The emulator finds what is wrong with the kernels of planted.h, and nothing else. */
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <tests/unit/unit.h>
+
+#include "machine.h"
+#include "planted.h"
+
+enum { SEEDS = 8, SIZE = PLANTED_SIZE, SUMS = SIZE * SIZE };
+
+extern const char planted_lanes[], planted_product[], planted_cluster[], planted_store[];
+
+typedef struct planted_row {
+    const void *function;
+    planted_fault fault;
+    const char *text; /* of the message; NULL: a wrong result */
+} planted_row;
+
+static const planted_row rows[] = {
+    {planted_lanes, NO_BARRIER, NULL},
+    {planted_lanes, NO_ASYNC_WAIT, NULL},
+    {planted_lanes, HALF_BARRIER, "deadlock"},
+    {planted_lanes, OUT_OF_BOUNDS, "out of bounds"},
+    {planted_lanes, OUT_OF_MEMORY, "not memory of the device"},
+    {planted_lanes, PAST_SHARED, "which is no memory"},
+    {planted_lanes, PAST_MEMORY, "which is no memory"},
+    {planted_lanes, MISALIGNED, "is no multiple of 16"},
+    {planted_lanes, WRONG_MASK, "without the calling lane"},
+    {planted_lanes, DIVERGENT, "divergence"},
+    {planted_lanes, REGISTERS, "waits for registers"},
+    {planted_product, NO_INIT, "no barrier at"},
+    {planted_product, NO_COPY_WAIT, "a copy to a block that has returned"},
+    {planted_product, FEW_BYTES, "lacks 0 arrivals of 1 and -16 bytes"},
+    {planted_product, MANY_BYTES, "lacks 0 arrivals of 1 and 16 bytes"},
+    {planted_product, MISPLACED, "is no multiple of 128"},
+    {planted_product, UNSWIZZLED, NULL},
+    {planted_product, WRONG_STRIDE, NULL},
+    {planted_product, NO_FENCE, "without wgmma.fence"},
+    {planted_product, NO_PRODUCT_WAIT, "wgmma are under way"},
+    {planted_product, EARLY_READ, NULL},
+    {planted_product, EARLY_STORE, NULL},
+    {planted_product, LANES_DIFFER, "lanes of a warp differ"},
+    {planted_cluster, NO_FIRST_SYNC, "no barrier at"},
+    {planted_cluster, NO_LAST_SYNC, "which has returned"},
+    {planted_cluster, OTHER_MASK, "of a cluster of 2"},
+    {planted_store, NO_STORE_WAIT, "may still read"},
+    {planted_store, OVERWRITTEN, NULL},
+};
+
+typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                              const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                              const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                              CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+static encode_fn encoder(void)
+{
+    enum cudaDriverEntryPointQueryResult found;
+    void *function = NULL;
+#if CUDART_VERSION >= 12050
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
+                                     &found);
+#else
+    cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+#endif
+    return (encode_fn)(uintptr_t)function;
+}
+
+static CUtensorMap map_of(void *matrix)
+{
+    CUtensorMap map;
+    const cuuint64_t dims[] = {SIZE, SIZE}, strides[] = {SIZE * 2};
+    const cuuint32_t box[] = {SIZE, SIZE}, steps[] = {1, 1};
+    CHECK(encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, matrix, dims, strides, box, steps,
+                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                    CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
+    return map;
+}
+
+/* Numbers of 1 to 7 with an order in them, as bf16, and their products. */
+static int number(int matrix, int row, int column)
+{
+    return 1 + (row * (5 + matrix) + column * 3 + row * column / 7) % 7;
+}
+
+static void matrices_fill(uint16_t *a, uint16_t *b, float *want)
+{
+    for (int i = 0; i < SUMS; i++) {
+        const float x = (float)number(0, i / SIZE, i % SIZE),
+                    y = (float)number(1, i / SIZE, i % SIZE);
+        uint32_t bits[2];
+        memcpy(&bits[0], &x, sizeof x);
+        memcpy(&bits[1], &y, sizeof y);
+        a[i] = (uint16_t)(bits[0] >> 16);
+        b[i] = (uint16_t)(bits[1] >> 16);
+        want[i] = 0;
+        for (int k = 0; k < SIZE; k++)
+            want[i] += (float)(number(0, i / SIZE, k) * number(1, i % SIZE, k));
+    }
+}
+
+typedef struct fixture {
+    uint16_t *a, *b;
+    float *x, *y, product[SUMS];
+} fixture;
+
+static fixture fixture_make(void)
+{
+    fixture f;
+    CHECK(cudaMalloc((void **)&f.a, SUMS * 2) == cudaSuccess);
+    CHECK(cudaMalloc((void **)&f.b, SUMS * 2) == cudaSuccess);
+    CHECK(cudaMalloc((void **)&f.x, PLANTED_LANES * 4) == cudaSuccess);
+    CHECK(cudaMalloc((void **)&f.y, SUMS * 4) == cudaSuccess);
+    matrices_fill(f.a, f.b, f.product);
+    for (int i = 0; i < PLANTED_LANES; i++)
+        f.x[i] = (float)i;
+    return f;
+}
+
+static bool result_right(const fixture *f, const void *function)
+{
+    const bool product = function == planted_product;
+    const int count = product                       ? SUMS
+                      : function == planted_cluster ? 2 * PLANTED_LANES
+                                                    : PLANTED_LANES;
+    const int shift = function == planted_lanes ? 3 : 0;
+    for (int i = 0; i < count; i++)
+        if (f->y[i] != (product ? f->product[i] : (float)((i + shift) % PLANTED_LANES)))
+            return false;
+    return true;
+}
+
+static cudaError_t run(fixture *f, const void *function, planted_fault fault, int seed)
+{
+    planted_arg arg = {f->x, f->y, (int32_t)fault};
+    CUtensorMap a = map_of(f->a), b = map_of(f->b);
+    void *one[] = {&arg}, *three[] = {&a, &b, &arg};
+    const bool product = function == planted_product, cluster = function == planted_cluster;
+    cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeClusterDimension,
+                                     .val.clusterDim = {2, 1, 1}};
+    const cudaLaunchConfig_t config = {
+        .gridDim = {cluster ? 2 : 1, 1, 1},
+        .blockDim = {product   ? 128
+                     : cluster ? 32
+                               : PLANTED_LANES,
+                     1, 1},
+        .dynamicSmemBytes = product   ? SUMS * 4 + 8
+                            : cluster ? PLANTED_LANES * 4 + 8
+                                      : PLANTED_LANES * 4,
+        .attrs = &attribute,
+        .numAttrs = cluster ? 1 : 0,
+    };
+    memset(f->y, 0xff, SUMS * 4);
+    gpu_schedule((uint64_t)seed);
+    return cudaLaunchKernelExC(&config, function, product ? three : one);
+}
+
+static void test_sound(fixture *f, const void *function)
+{
+    for (int seed = 1; seed <= SEEDS; seed++) {
+        if (!CHECK(run(f, function, SOUND, seed) == cudaSuccess))
+            fprintf(stderr, "%s\n", cudaGetErrorString(cudaErrorLaunchFailure));
+        CHECK(result_right(f, function));
+    }
+}
+
+/* One of the orders shows the fault, and none shows another one. */
+static void test_fault(fixture *f, const planted_row *row)
+{
+    int found = 0;
+    for (int seed = 1; seed <= SEEDS; seed++) {
+        const cudaError_t error = run(f, row->function, row->fault, seed);
+        if (error && row->text && strstr(cudaGetErrorString(error), row->text))
+            found++;
+        else if (error)
+            fprintf(stderr, "fault %d: %s\n", (int)row->fault, cudaGetErrorString(error));
+        else if (!row->text && !result_right(f, row->function))
+            found++;
+    }
+    if (!CHECK(found > 0))
+        fprintf(stderr, "fault %d is not found\n", (int)row->fault);
+}
+
+int main(void)
+{
+    fixture f = fixture_make();
+    const void *const functions[] = {planted_lanes, planted_product, planted_cluster,
+                                     planted_store};
+    for (size_t i = 0; i < UNIT_COUNT(functions); i++)
+        test_sound(&f, functions[i]);
+    for (size_t i = 0; i < UNIT_COUNT(rows); i++)
+        test_fault(&f, &rows[i]);
+    cudaFree(f.a);
+    cudaFree(f.b);
+    cudaFree(f.x);
+    cudaFree(f.y);
+    return unit_report();
+}
