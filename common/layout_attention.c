@@ -336,6 +336,30 @@ static void mark_variable(const bski_geometry *g, const void *pattern, int32_t h
     }
 }
 
+/* The fields that a kind of pattern does not have must be 0. */
+static bsk_status check_unnamed(bski_global_kind kind, const bsk_global_pattern *p, bski_diag *diag)
+{
+    enum { BIGBIRD = 1 << BSKI_BIGBIRD, LONGFORMER = 1 << BSKI_LONGFORMER };
+    enum { VARIABLE = 1 << BSKI_VARIABLE };
+    const struct {
+        const char *name;
+        int kinds;
+        int32_t value;
+    } fields[] = {
+        {"window", BIGBIRD | LONGFORMER, p->window}, {"first", BIGBIRD, p->first},
+        {"count", LONGFORMER | VARIABLE, p->count},  {"horizontal", VARIABLE, p->horizontal},
+        {"random", BIGBIRD | VARIABLE, p->random},   {"window_count", VARIABLE, p->window_count},
+    };
+    static const char *const names[] = {
+        [BSKI_BIGBIRD] = "bigbird", [BSKI_LONGFORMER] = "longformer", [BSKI_VARIABLE] = "variable"};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (fields[i].value && !(fields[i].kinds >> kind & 1))
+            return bski_diag_set(diag, BSK_E_INVALID,
+                                 "pattern.%s = %d must be 0: %s does not have it", fields[i].name,
+                                 fields[i].value, names[kind]);
+    return BSK_OK;
+}
+
 static bsk_status check_global(const bski_geometry *g, const bsk_global_pattern *p, bski_diag *diag)
 {
     if (p->window < 0 || p->first < 0 || p->count < 0 || p->random < 0 || p->window_count < 0 ||
@@ -368,7 +392,9 @@ bsk_status bski_layout_global(const bsk_allocator *allocator, const bski_geometr
     static const mark_row rows[] = {[BSKI_BIGBIRD] = mark_bigbird,
                                     [BSKI_LONGFORMER] = mark_longformer,
                                     [BSKI_VARIABLE] = mark_variable};
-    bsk_status status = check_global(g, p, diag);
+    bsk_status status = check_unnamed(kind, p, diag);
+    if (status == BSK_OK)
+        status = check_global(g, p, diag);
     return status == BSK_OK ? layout_of_marks(allocator, g, order, rows[kind], p, layout, diag)
                             : status;
 }
@@ -513,23 +539,29 @@ bsk_status bski_layout_element_bits(const bsk_layout *layout, bsk_element_fn vis
     set.bytes =
         bski_mul_i64(t->nnz + 1, set.size, &total) ? bski_table_alloc(allocator, total, 1) : NULL;
     set.table = bski_table_alloc(allocator, places, sizeof *set.table);
-    if (set.bytes && set.table) {
+    int32_t *numbers = bski_table_alloc(allocator, t->nnz, sizeof *numbers);
+    if (set.bytes && set.table && numbers) {
         memset(set.table, 0xff, (size_t)places * sizeof *set.table);
         uint8_t *mask = set.bytes + t->nnz * set.size;
         for (int64_t slot = 0; slot < t->nnz; slot++) {
             const int32_t head = bski_layout_head(t, slot);
             const bool full = block_mask(&g, &p, head, t->slot_row[slot], t->slot_col[slot], mask);
-            index[slot] = full ? -1 : mask_number(&set, mask);
+            numbers[slot] = full ? -1 : mask_number(&set, mask);
         }
-        if (bits && *masks < set.count)
+        if (bits && *masks < set.count) {
             status = bski_diag_set(diag, BSK_E_INVALID, "masks = %lld; %lld are needed",
                                    (long long)*masks, (long long)set.count);
-        else if (bits)
-            memcpy(bits, set.bytes, (size_t)(set.count * set.size));
+        } else {
+            if (bits)
+                memcpy(bits, set.bytes, (size_t)(set.count * set.size));
+            if (t->nnz)
+                memcpy(index, numbers, (size_t)t->nnz * sizeof *index);
+        }
         *masks = set.count;
     } else {
         status = bski_diag_set(diag, BSK_E_NOMEM, "no memory for the masks");
     }
+    bski_table_free(allocator, numbers);
     bski_table_free(allocator, set.table);
     bski_table_free(allocator, set.bytes);
     return status;

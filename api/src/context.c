@@ -60,17 +60,23 @@ bool bski_log_enabled(const bsk_context *context, bsk_log_level level)
     return level <= context->settings.log_level && (context->log || context->settings.log_stderr);
 }
 
+/* What compilers say may have several lines. */
 static void log_va(const bsk_context *context, bsk_log_level level, const char *format,
                    va_list args)
 {
     if (!bski_log_enabled(context, level))
         return;
-    char line[1024];
-    vsnprintf(line, sizeof(line), format, args);
-    if (context->log)
-        context->log(context->log_user, level, line);
-    else
-        fprintf(stderr, "bsk: %s\n", line);
+    char text[1024];
+    vsnprintf(text, sizeof(text), format, args);
+    for (char *line = text, *next; line; line = next) {
+        next = strchr(line, '\n');
+        if (next)
+            *next++ = 0;
+        if (context->log)
+            context->log(context->log_user, level, line);
+        else
+            fprintf(stderr, "bsk: %s\n", line);
+    }
 }
 
 void bski_log(const bsk_context *context, bsk_log_level level, const char *format, ...)
@@ -343,8 +349,11 @@ static bsk_status context_fill(bsk_context *c, const bsk_context_params *params)
     BSKI_TRY(enumerate_devices(c));
     BSKI_TRY(choose_default(c));
     BSKI_TRY(bski_tuning_load(c));
-    if (c->notes)
-        bski_log(c, BSK_LOG_INFO, "%s", c->notes);
+    for (const char *p = c->notes; p && *p;) {
+        const size_t n = strcspn(p, "\n");
+        bski_log(c, BSK_LOG_INFO, "%.*s", (int)n, p);
+        p += n + (p[n] != 0);
+    }
     return BSK_OK;
 }
 
@@ -434,20 +443,6 @@ bsk_status bsk_context_find_device(const bsk_context *context, const char *id,
     return bski_fail(BSK_E_INVALID, "no device \"%s\"; there are%s", id, known);
 }
 
-/* Copies the part of a full info struct that the caller's struct has room for. */
-static bsk_status info_write(const char *name, void *out, void *full, size_t full_size)
-{
-    size_t size;
-    memcpy(&size, out, sizeof(size));
-    if (size < sizeof(size_t) || size > 65536)
-        return bski_fail(BSK_E_INVALID, "%s.struct_size is %zu; legal are %zu to 65536", name, size,
-                         sizeof(size_t));
-    memcpy(full, &size, sizeof(size));
-    memset((char *)out + sizeof(size_t), 0, size - sizeof(size_t));
-    memcpy(out, full, size < full_size ? size : full_size);
-    return BSK_OK;
-}
-
 static const char *arch_name(const bsk_backend *api, int32_t rank)
 {
     for (size_t i = 0; i < api->arch_count; i++)
@@ -470,7 +465,7 @@ bsk_status bsk_device_query(const bsk_device *device, bsk_device_info *info)
         .compute_units = device->props.compute_units,
         .host_memory = device->props.host_memory,
     };
-    return info_write("bsk_device_query: info", info, &full, sizeof(full));
+    return bski_struct_write("bsk_device_query: info", &full, sizeof(full), info);
 }
 
 bsk_status bsk_context_entry(const bsk_context *context, size_t index, bsk_entry_info *info)
@@ -496,7 +491,7 @@ bsk_status bsk_context_entry(const bsk_context *context, size_t index, bsk_entry
             .reference = (e->flags & BSK_ENTRY_REFERENCE) != 0,
             .by_name = e->priority < 0,
         };
-        return info_write("bsk_context_entry: info", info, &full, sizeof(full));
+        return bski_struct_write("bsk_context_entry: info", &full, sizeof(full), info);
     }
     return bski_fail(BSK_E_INVALID, "bsk_context_entry: index is %zu; legal are 0 to %zu", index,
                      index - left - 1);

@@ -155,6 +155,12 @@ void bski_tensor_normalise(bsk_tensor *tensor);
 bsk_status bski_tensor_check(const char *op, const char *name, const bsk_tensor *tensor,
                              int64_t *elements, size_t *bytes);
 
+/* --- queue.c ---------------------------------------------------------------------------------- */
+
+/* INVALID, about the view `name`, unless the device accepts memory of that kind. */
+bsk_status bski_kind_check(const char *function, const char *name, const bsk_device *device,
+                           bsk_mem_kind kind);
+
 /* --- dispatch.c ------------------------------------------------------------------------------- */
 
 const char *bski_reason_name(bsk_reason reason);
@@ -194,5 +200,8 @@ double bski_field_value(const bski_field *field, const void *base);
 /* Copies a caller's struct of any known size into a full-size one, with zeros for what is missing.
  * INVALID for sizes that cannot be, VERSION for set fields that this library does not know. */
 bsk_status bski_struct_read(const char *name, const void *source, size_t full_size, void *full);
+/* Fills a caller's info struct of any known size from a full-size one; struct_size stays the
+ * caller's. INVALID for sizes that cannot be. */
+bsk_status bski_struct_write(const char *name, const void *full, size_t full_size, void *out);
 
 #endif

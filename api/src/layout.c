@@ -347,15 +347,9 @@ bsk_status bsk_layout_query(const bsk_layout *layout, bsk_layout_info *info)
 {
     REQUIRE(layout);
     REQUIRE(info);
-    size_t size = info->struct_size;
-    if (size < sizeof(size_t) || size > 65536)
-        return bski_fail(BSK_E_INVALID, "%s: info.struct_size is %zu; legal are %zu to 65536",
-                         __func__, size, sizeof(size_t));
-    bsk_layout_info full = {.struct_size = size};
+    bsk_layout_info full = BSK_INIT(bsk_layout_info);
     bski_layout_describe(&layout->tables, &full);
-    memset((char *)info + sizeof(size_t), 0, size - sizeof(size_t));
-    memcpy(info, &full, size < sizeof full ? size : sizeof full);
-    return BSK_OK;
+    return bski_struct_write("bsk_layout_query: info", &full, sizeof full, info);
 }
 
 bsk_status bsk_layout_block_coord(const bsk_layout *layout, int64_t slot, int32_t *head,

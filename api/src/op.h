@@ -55,11 +55,11 @@ struct bski_op_info {
     const char *name;
     bsk_op kernel_op;
     uint16_t params_size, args_size;
-    int16_t layout; /* offset of the layout in params, or -1 */
-    uint8_t heads;  /* layouts with several heads are legal */
-    uint8_t main;   /* index of the argument whose type is the problem's */
+    uint16_t layout; /* offset of the layout in params, or 0 */
+    uint8_t heads;   /* layouts with several heads are legal */
+    uint8_t main;    /* index of the argument whose type is the problem's */
     uint8_t arg_count, attr_count, scalar_count;
-    int16_t pairs;      /* offset of params.pairs, or -1 */
+    uint16_t pairs;     /* offset of params.pairs, or 0 */
     uint16_t workspace; /* offset in args */
     uint16_t packed;    /* offset in args of the packed image of argument BSKI_PACKED, or 0 */
     const bski_arg *args;
@@ -97,10 +97,29 @@ static inline const bsk_tensor *bski_arg_tensor(const bski_op_info *op, const vo
     .name = #field, .desc = offsetof(bsk_##group##_params, field),                                 \
     .mem = offsetof(bsk_##group##_args, field)
 
+/* Arguments of usual forms: a vector, an activation on either axis, the blocks of a weight. */
+#define BSKI_VECTOR(group, field)                                                                  \
+    BSKI_ARG(group, field), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS
+#define BSKI_ACTIVATION(group, field)                                                              \
+    BSKI_ARG(group, field), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS
+#define BSKI_BLOCKS(group, field)                                                                  \
+    BSKI_ARG(group, field), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS
+
 #define BSKI_ATTR(group, field, type, lo, hi)                                                      \
     {                                                                                              \
         .name = #field, .offset = offsetof(bsk_##group##_params, field), .kind = BSKI_##type,      \
         .low = lo, .high = hi                                                                      \
+    }
+/* With a default in place of 0; BELOW: the upper end is excluded, and a default of 0 is none. */
+#define BSKI_ATTR_OR(group, field, type, lo, hi, otherwise)                                        \
+    {                                                                                              \
+        .name = #field, .offset = offsetof(bsk_##group##_params, field), .kind = BSKI_##type,      \
+        .low = lo, .high = hi, .zero_means = otherwise                                             \
+    }
+#define BSKI_ATTR_BELOW(group, field, type, lo, hi, otherwise)                                     \
+    {                                                                                              \
+        .name = #field, .offset = offsetof(bsk_##group##_params, field), .kind = BSKI_##type,      \
+        .low = lo, .high = hi, .zero_means = otherwise, .open = 1                                  \
     }
 #define BSKI_SCALAR(group, field, type, lo, hi)                                                    \
     {                                                                                              \
@@ -118,11 +137,7 @@ static inline const bsk_tensor *bski_arg_tensor(const bski_op_info *op, const vo
 
 /* Tensors in a list. */
 enum { BSKI_MAX_PAIRS = 65536 };
-#define BSKI_PAIRS(group)                                                                          \
-    {                                                                                              \
-        .name = "pairs", .offset = offsetof(bsk_##group##_params, pairs), .kind = BSKI_I32,        \
-        .low = 0, .high = BSKI_MAX_PAIRS, .zero_means = 1                                          \
-    }
+#define BSKI_PAIRS(group) BSKI_ATTR_OR(group, pairs, I32, 0, BSKI_MAX_PAIRS, 1)
 
 /* What every descriptor states about its structs. */
 #define BSKI_STRUCTS(group)                                                                        \

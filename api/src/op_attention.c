@@ -11,11 +11,7 @@
 
 /* --- what the ops share ------------------------------------------------------------------- */
 
-#define INTERLEAVE(group)                                                                          \
-    {                                                                                              \
-        .name = "interleave", .offset = offsetof(bsk_##group##_params, interleave),                \
-        .kind = BSKI_I32, .low = 0, .high = INT32_MAX, .zero_means = 1                             \
-    }
+#define INTERLEAVE(group) BSKI_ATTR_OR(group, interleave, I32, 0, INT32_MAX, 1)
 
 /* The choices of the softmax. */
 #define MASK_ATTRS(group)                                                                          \
@@ -23,11 +19,7 @@
         BSKI_ATTR(group, align, I32, 0, BSK_ALIGN_END),                                            \
         BSKI_ATTR(group, window, I64, 0, INFINITY), SOFTCAP(group)
 
-#define SOFTCAP(group)                                                                             \
-    {                                                                                              \
-        .name = "softcap", .offset = offsetof(bsk_##group##_params, softcap), .kind = BSKI_F64,    \
-        .low = 0, .high = INFINITY, .open = 1                                                      \
-    }
+#define SOFTCAP(group) BSKI_ATTR_BELOW(group, softcap, F64, 0, INFINITY, 0)
 
 #define HEADS_ARG(group, field)                                                                    \
     BSKI_ARG(group, field), .rank_min = 4, .rank_max = 4, .strides = BSKI_UNIT_LAST
@@ -236,7 +228,6 @@ const bski_op_info bski_op_attn_scores = {
     BSKI_STRUCTS(attn_scores),
     .layout = offsetof(bsk_attn_scores_params, layout),
     .heads = 1,
-    .pairs = -1,
     BSKI_TABLE(arg, attn_scores_args),
     BSKI_TABLE(attr, attn_scores_attrs),
     BSKI_TABLE(scalar, attn_scores_scalars),
@@ -296,7 +287,7 @@ static double attn_apply_flops(const void *params, const bsk_layout_tables *l)
 
 #define ATTN_APPLY                                                                                 \
     .kernel_op = BSK_OP_ATTN_APPLY, BSKI_STRUCTS(attn_apply),                                      \
-    .layout = offsetof(bsk_attn_apply_params, layout), .heads = 1, .main = APPLY_V, .pairs = -1,   \
+    .layout = offsetof(bsk_attn_apply_params, layout), .heads = 1, .main = APPLY_V,                \
     BSKI_TABLE(arg, attn_apply_args), BSKI_TABLE(attr, attn_apply_attrs),                          \
     BSKI_TABLE(scalar, attn_apply_scalars), .check = attn_apply_check, .flops = attn_apply_flops
 
@@ -363,7 +354,6 @@ const bski_op_info bski_op_block_softmax = {
     BSKI_STRUCTS(block_softmax),
     .layout = offsetof(bsk_block_softmax_params, layout),
     .heads = 1,
-    .pairs = -1,
     BSKI_TABLE(arg, block_softmax_args),
     BSKI_TABLE(attr, block_softmax_attrs),
     BSKI_TABLE(scalar, block_softmax_scalars),
@@ -406,7 +396,6 @@ const bski_op_info bski_op_block_softmax_grad = {
     BSKI_STRUCTS(block_softmax_grad),
     .layout = offsetof(bsk_block_softmax_grad_params, layout),
     .heads = 1,
-    .pairs = -1,
     BSKI_TABLE(arg, block_softmax_grad_args),
     BSKI_TABLE(attr, block_softmax_grad_attrs),
     BSKI_TABLE(scalar, block_softmax_grad_scalars),
@@ -465,7 +454,6 @@ const bski_op_info bski_op_attention = {
     BSKI_STRUCTS(attention),
     .layout = offsetof(bsk_attention_params, layout),
     .heads = 1,
-    .pairs = -1,
     BSKI_TABLE(arg, attention_args),
     BSKI_TABLE(attr, attention_attrs),
     BSKI_TABLE(scalar, attention_scalars),
@@ -525,7 +513,6 @@ const bski_op_info bski_op_attention_grad = {
     BSKI_STRUCTS(attention_grad),
     .layout = offsetof(bsk_attention_grad_params, layout),
     .heads = 1,
-    .pairs = -1,
     BSKI_TABLE(arg, attention_grad_args),
     BSKI_TABLE(attr, attention_grad_attrs),
     BSKI_TABLE(scalar, attention_grad_scalars),
@@ -540,8 +527,7 @@ static const bski_arg attention_decode_args[] = {
     QKV_ARGS(attention_decode),
     {HEADS_ARG(attention_decode, o), .role = BSKI_OUT, .dtypes = FLOATS},
     {LSE_ARG(attention_decode), .role = BSKI_OUT, .optional = 1},
-    {BSKI_ARG(attention_decode, slopes), .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_VECTOR(attention_decode, slopes), .optional = 1, .dtypes = BSKI_SIDE},
     INTS_ARG(attention_decode, table, 2),
     INTS_ARG(attention_decode, q_len, 1),
     INTS_ARG(attention_decode, k_len, 1),
@@ -629,8 +615,6 @@ const bski_op_info bski_op_attention_decode = {
     .name = "attention_decode",
     .kernel_op = BSK_OP_ATTENTION_DECODE,
     BSKI_STRUCTS(attention_decode),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, attention_decode_args),
     BSKI_TABLE(attr, attention_decode_attrs),
     BSKI_TABLE(scalar, attention_decode_scalars),

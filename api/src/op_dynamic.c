@@ -65,8 +65,6 @@ const bski_op_info bski_op_layout_topk = {
     .name = "layout_topk",
     .kernel_op = BSK_OP_LAYOUT_TOPK,
     BSKI_STRUCTS(layout_topk),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, layout_topk_args),
     BSKI_TABLE(attr, layout_topk_attrs),
     .check = layout_topk_check,
@@ -92,8 +90,6 @@ const bski_op_info bski_op_layout_mask = {
     .name = "layout_mask",
     .kernel_op = BSK_OP_LAYOUT_MASK,
     BSKI_STRUCTS(layout_mask),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, layout_mask_args),
     .check = layout_mask_check,
 };

@@ -33,8 +33,6 @@ const bski_op_info bski_op_binary = {
     .name = "binary",
     .kernel_op = BSK_OP_BINARY,
     BSKI_STRUCTS(binary),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, binary_args),
     BSKI_TABLE(attr, binary_attrs),
     .check = binary_check,
@@ -81,8 +79,6 @@ const bski_op_info bski_op_binary_grad = {
     .name = "binary_grad",
     .kernel_op = BSK_OP_BINARY_GRAD,
     BSKI_STRUCTS(binary_grad),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, binary_grad_args),
     BSKI_TABLE(attr, binary_grad_attrs),
     BSKI_TABLE(scalar, binary_grad_scalars),
@@ -99,12 +95,7 @@ static const bski_arg unary_args[] = {
 
 static const bski_field unary_attrs[] = {
     BSKI_ATTR(unary, kind, I32, 0, BSK_UNARY_COUNT - 1),
-    {.name = "coefficient",
-     .offset = offsetof(bsk_unary_params, coefficient),
-     .kind = BSKI_F64,
-     .low = -INFINITY,
-     .high = INFINITY,
-     .zero_means = 1},
+    BSKI_ATTR_OR(unary, coefficient, F64, -INFINITY, INFINITY, 1),
 };
 
 static bsk_status unary_check(const bski_op_info *op, const void *params,
@@ -119,8 +110,6 @@ const bski_op_info bski_op_unary = {
     .name = "unary",
     .kernel_op = BSK_OP_UNARY,
     BSKI_STRUCTS(unary),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, unary_args),
     BSKI_TABLE(attr, unary_attrs),
     .check = unary_check,
@@ -146,12 +135,7 @@ static const bski_arg unary_grad_args[] = {
 
 static const bski_field unary_grad_attrs[] = {
     BSKI_ATTR(unary_grad, kind, I32, 0, BSK_UNARY_COUNT - 1),
-    {.name = "coefficient",
-     .offset = offsetof(bsk_unary_grad_params, coefficient),
-     .kind = BSKI_F64,
-     .low = -INFINITY,
-     .high = INFINITY,
-     .zero_means = 1},
+    BSKI_ATTR_OR(unary_grad, coefficient, F64, -INFINITY, INFINITY, 1),
 };
 
 static const bski_field unary_grad_scalars[] = {
@@ -179,8 +163,6 @@ const bski_op_info bski_op_unary_grad = {
     .name = "unary_grad",
     .kernel_op = BSK_OP_UNARY_GRAD,
     BSKI_STRUCTS(unary_grad),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, unary_grad_args),
     BSKI_TABLE(attr, unary_grad_attrs),
     BSKI_TABLE(scalar, unary_grad_scalars),
@@ -215,7 +197,6 @@ const bski_op_info bski_op_add_n = {
     .name = "add_n",
     .kernel_op = BSK_OP_ADD_N,
     BSKI_STRUCTS(add_n),
-    .layout = -1,
     .pairs = offsetof(bsk_add_n_params, pairs),
     BSKI_TABLE(arg, add_n_args),
     BSKI_TABLE(attr, add_n_attrs),
@@ -263,8 +244,6 @@ const bski_op_info bski_op_assign_add = {
     .name = "assign_add",
     .kernel_op = BSK_OP_ADD_N,
     BSKI_STRUCTS(assign_add),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, assign_add_args),
     .check = assign_add_check,
     .lower_params = assign_add_params,
@@ -290,8 +269,6 @@ const bski_op_info bski_op_cast = {
     .name = "cast",
     .kernel_op = BSK_OP_CAST,
     BSKI_STRUCTS(cast),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, cast_args),
     .check = cast_check,
 };
@@ -356,8 +333,6 @@ const bski_op_info bski_op_transpose_2d = {
     .name = "transpose_2d",
     .kernel_op = BSK_OP_CAST,
     BSKI_STRUCTS(transpose_2d),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, transpose_2d_args),
     .check = transpose_2d_check,
     .lower_params = transpose_2d_lower,
@@ -386,8 +361,6 @@ const bski_op_info bski_op_transpose_0213 = {
     .name = "transpose_0213",
     .kernel_op = BSK_OP_CAST,
     BSKI_STRUCTS(transpose_0213),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, transpose_0213_args),
     .check = transpose_0213_check,
     .lower_params = transpose_0213_lower,
@@ -401,10 +374,8 @@ static const bski_arg cwise_linear_args[] = {
     {BSKI_ARG(cwise_linear, x), .rank_min = 3, .rank_max = 3, .dtypes = FLOATS},
     {BSKI_ARG(cwise_linear, y), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3, .alias = 1 << 0,
      .dtypes = FLOATS},
-    {BSKI_ARG(cwise_linear, gain), .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
-    {BSKI_ARG(cwise_linear, bias), .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_VECTOR(cwise_linear, gain), .optional = 1, .dtypes = BSKI_SIDE},
+    {BSKI_VECTOR(cwise_linear, bias), .optional = 1, .dtypes = BSKI_SIDE},
 };
 
 static const bski_field cwise_linear_attrs[] = {
@@ -428,8 +399,6 @@ const bski_op_info bski_op_cwise_linear = {
     .name = "cwise_linear",
     .kernel_op = BSK_OP_CWISE_LINEAR,
     BSKI_STRUCTS(cwise_linear),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, cwise_linear_args),
     BSKI_TABLE(attr, cwise_linear_attrs),
     .check = cwise_linear_check,
@@ -439,16 +408,12 @@ BSKI_DEFINE_OP(cwise_linear, cwise_linear)
 static const bski_arg cwise_linear_grad_args[] = {
     {BSKI_ARG(cwise_linear_grad, dy), .rank_min = 3, .rank_max = 3, .dtypes = FLOATS},
     {BSKI_ARG(cwise_linear_grad, x), .optional = 1, .rank_min = 3, .rank_max = 3, .dtypes = FLOATS},
-    {BSKI_ARG(cwise_linear_grad, gain), .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
-    {BSKI_ARG(cwise_linear_grad, bias), .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_VECTOR(cwise_linear_grad, gain), .optional = 1, .dtypes = BSKI_SIDE},
+    {BSKI_VECTOR(cwise_linear_grad, bias), .optional = 1, .dtypes = BSKI_SIDE},
     {BSKI_ARG(cwise_linear_grad, dx), .role = BSKI_OUT, .optional = 1, .rank_min = 3, .rank_max = 3,
      .alias = 1 << 0, .dtypes = FLOATS},
-    {BSKI_ARG(cwise_linear_grad, dgain), .role = BSKI_OUT, .optional = 1, .rank_min = 1,
-     .rank_max = 1, .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
-    {BSKI_ARG(cwise_linear_grad, dbias), .role = BSKI_OUT, .optional = 1, .rank_min = 1,
-     .rank_max = 1, .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_VECTOR(cwise_linear_grad, dgain), .role = BSKI_OUT, .optional = 1, .dtypes = BSKI_SIDE},
+    {BSKI_VECTOR(cwise_linear_grad, dbias), .role = BSKI_OUT, .optional = 1, .dtypes = BSKI_SIDE},
 };
 
 static const bski_field cwise_linear_grad_attrs[] = {
@@ -483,8 +448,6 @@ const bski_op_info bski_op_cwise_linear_grad = {
     .name = "cwise_linear_grad",
     .kernel_op = BSK_OP_CWISE_LINEAR_GRAD,
     BSKI_STRUCTS(cwise_linear_grad),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, cwise_linear_grad_args),
     BSKI_TABLE(attr, cwise_linear_grad_attrs),
     BSKI_TABLE(scalar, cwise_linear_grad_scalars),
@@ -521,8 +484,6 @@ const bski_op_info bski_op_filter = {
     .name = "filter",
     .kernel_op = BSK_OP_FILTER,
     BSKI_STRUCTS(filter),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, filter_args),
     BSKI_TABLE(attr, filter_attrs),
     BSKI_TABLE(scalar, filter_scalars),
@@ -533,10 +494,8 @@ BSKI_DEFINE_OP(filter, filter)
 /* --- sparse_relu -------------------------------------------------------------------------- */
 
 static const bski_arg sparse_relu_args[] = {
-    {BSKI_ARG(sparse_relu, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(sparse_relu, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .alias = 1 << 0, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(sparse_relu, x), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(sparse_relu, y), .role = BSKI_OUT, .alias = 1 << 0, .dtypes = FLOATS},
 };
 
 static const bski_field sparse_relu_attrs[] = {
@@ -559,8 +518,6 @@ const bski_op_info bski_op_sparse_relu = {
     .name = "sparse_relu",
     .kernel_op = BSK_OP_SPARSE_RELU,
     BSKI_STRUCTS(sparse_relu),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, sparse_relu_args),
     BSKI_TABLE(attr, sparse_relu_attrs),
     BSKI_TABLE(scalar, sparse_relu_scalars),
@@ -569,12 +526,9 @@ const bski_op_info bski_op_sparse_relu = {
 BSKI_DEFINE_OP(sparse_relu, sparse_relu)
 
 static const bski_arg sparse_relu_grad_args[] = {
-    {BSKI_ARG(sparse_relu_grad, dy), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(sparse_relu_grad, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(sparse_relu_grad, dx), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .alias = 1 << 0, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(sparse_relu_grad, dy), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(sparse_relu_grad, x), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(sparse_relu_grad, dx), .role = BSKI_OUT, .alias = 1 << 0, .dtypes = FLOATS},
 };
 
 static const bski_field sparse_relu_grad_attrs[] = {
@@ -600,8 +554,6 @@ const bski_op_info bski_op_sparse_relu_grad = {
     .name = "sparse_relu_grad",
     .kernel_op = BSK_OP_SPARSE_RELU_GRAD,
     BSKI_STRUCTS(sparse_relu_grad),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, sparse_relu_grad_args),
     BSKI_TABLE(attr, sparse_relu_grad_attrs),
     BSKI_TABLE(scalar, sparse_relu_grad_scalars),
@@ -641,8 +593,6 @@ const bski_op_info bski_op_dropout = {
     .name = "dropout",
     .kernel_op = BSK_OP_DROPOUT,
     BSKI_STRUCTS(dropout),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, dropout_args),
     BSKI_TABLE(attr, dropout_attrs),
     BSKI_TABLE(scalar, dropout_scalars),

@@ -9,16 +9,25 @@
 
 /* --- lstm_gates --------------------------------------------------------------------------- */
 
+/* Four times the features of c, from `name`. */
+static bsk_status merged_size(const bski_op_info *op, const char *name, const bsk_tensor *c,
+                              bsk_axis axis, int64_t *size)
+{
+    const int64_t features = c->dims[axis == BSK_NC ? 1 : 0];
+    return bski_mul_i64(features, 4, size)
+               ? BSK_OK
+               : bski_fail(BSK_E_INVALID, "%s: %s has %lld features; legal are up to %lld",
+                           op->name, name, (long long)features, (long long)(INT64_MAX / 4));
+}
+
 /* A tensor of four times the features of c. */
 static bsk_status expect_merged(const bski_op_info *op, const char *name, const bsk_tensor *t,
                                 const bsk_tensor *c, bsk_axis axis)
 {
-    const int features = axis == BSK_NC ? 1 : 0;
     int64_t dims[2] = {c->dims[0], c->dims[1]};
     if (t->dtype == BSK_NONE)
         return BSK_OK;
-    if (!bski_mul_i64(dims[features], 4, &dims[features]))
-        return bski_fail(BSK_E_INVALID, "%s: four times the features overflow", op->name);
+    BSKI_TRY(merged_size(op, name, c, axis, &dims[axis == BSK_NC ? 1 : 0]));
     return bski_expect_shape(op, name, t, 2, dims, "four times the features");
 }
 
@@ -40,9 +49,8 @@ static bsk_status expect_gates(const bski_op_info *op, const char *const names[5
 static bsk_status expect_gate_bias(const bski_op_info *op, const bsk_tensor *bias,
                                    const bsk_tensor *c, bsk_axis axis)
 {
-    int64_t size;
-    if (!bski_mul_i64(c->dims[axis == BSK_NC ? 1 : 0], 4, &size))
-        return bski_fail(BSK_E_INVALID, "%s: four times the features overflow", op->name);
+    int64_t size = 0;
+    BSKI_TRY(merged_size(op, "bias", c, axis, &size));
     return bski_expect_vector(op, "bias", bias, size, "four times the features");
 }
 
@@ -50,24 +58,15 @@ static const char *const gate_names[5] = {"gates", "i", "u", "f", "o"};
 static const char *const dgate_names[5] = {"dgates", "di", "du", "df", "do_"};
 
 static const bski_arg lstm_gates_args[] = {
-    {BSKI_ARG(lstm_gates, c), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates, c_next), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .alias = 1 << 0, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates, h_next), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates, gates), .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates, i), .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates, u), .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates, f), .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates, o), .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates, bias), .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ACTIVATION(lstm_gates, c), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates, c_next), .role = BSKI_OUT, .alias = 1 << 0, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates, h_next), .role = BSKI_OUT, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates, gates), .optional = 1, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates, i), .optional = 1, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates, u), .optional = 1, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates, f), .optional = 1, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates, o), .optional = 1, .dtypes = FLOATS},
+    {BSKI_VECTOR(lstm_gates, bias), .optional = 1, .dtypes = BSKI_SIDE},
 };
 
 static const bski_field lstm_gates_attrs[] = {
@@ -94,8 +93,6 @@ const bski_op_info bski_op_lstm_gates = {
     .name = "lstm_gates",
     .kernel_op = BSK_OP_LSTM_GATES,
     BSKI_STRUCTS(lstm_gates),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, lstm_gates_args),
     BSKI_TABLE(attr, lstm_gates_attrs),
     BSKI_TABLE(scalar, lstm_gates_scalars),
@@ -104,36 +101,23 @@ const bski_op_info bski_op_lstm_gates = {
 BSKI_DEFINE_OP(lstm_gates, lstm_gates)
 
 static const bski_arg lstm_gates_grad_args[] = {
-    {BSKI_ARG(lstm_gates_grad, dh), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+    {BSKI_ACTIVATION(lstm_gates_grad, dh), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates_grad, c), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates_grad, dc_next), .optional = 1, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates_grad, dc), .role = BSKI_OUT, .optional = 1, .alias = 1 << 2,
      .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates_grad, c), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+    {BSKI_ACTIVATION(lstm_gates_grad, gates), .optional = 1, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates_grad, i), .optional = 1, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates_grad, u), .optional = 1, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates_grad, f), .optional = 1, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates_grad, o), .optional = 1, .dtypes = FLOATS},
+    {BSKI_VECTOR(lstm_gates_grad, bias), .optional = 1, .dtypes = BSKI_SIDE},
+    {BSKI_ACTIVATION(lstm_gates_grad, dgates), .role = BSKI_OUT, .optional = 1, .alias = 1 << 4,
      .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates_grad, dc_next), .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates_grad, dc), .role = BSKI_OUT, .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .alias = 1 << 2, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates_grad, gates), .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates_grad, i), .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates_grad, u), .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates_grad, f), .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates_grad, o), .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates_grad, bias), .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
-    {BSKI_ARG(lstm_gates_grad, dgates), .role = BSKI_OUT, .optional = 1, .rank_min = 2,
-     .rank_max = 2, .strides = BSKI_UNIT_AXIS, .alias = 1 << 4, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates_grad, di), .role = BSKI_OUT, .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates_grad, du), .role = BSKI_OUT, .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates_grad, df), .role = BSKI_OUT, .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(lstm_gates_grad, do_), .role = BSKI_OUT, .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates_grad, di), .role = BSKI_OUT, .optional = 1, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates_grad, du), .role = BSKI_OUT, .optional = 1, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates_grad, df), .role = BSKI_OUT, .optional = 1, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(lstm_gates_grad, do_), .role = BSKI_OUT, .optional = 1, .dtypes = FLOATS},
 };
 
 static const bski_field lstm_gates_grad_attrs[] = {
@@ -167,8 +151,6 @@ const bski_op_info bski_op_lstm_gates_grad = {
     .name = "lstm_gates_grad",
     .kernel_op = BSK_OP_LSTM_GATES_GRAD,
     BSKI_STRUCTS(lstm_gates_grad),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, lstm_gates_grad_args),
     BSKI_TABLE(attr, lstm_gates_grad_attrs),
     BSKI_TABLE(scalar, lstm_gates_grad_scalars),
@@ -188,16 +170,11 @@ static bsk_status expect_quarters(const bski_op_info *op, const char *whole_name
 }
 
 static const bski_arg split4_args[] = {
-    {BSKI_ARG(split4, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(split4, y0), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(split4, y1), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(split4, y2), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(split4, y3), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(split4, x), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(split4, y0), .role = BSKI_OUT, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(split4, y1), .role = BSKI_OUT, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(split4, y2), .role = BSKI_OUT, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(split4, y3), .role = BSKI_OUT, .dtypes = FLOATS},
 };
 
 static const bski_field split4_attrs[] = {
@@ -218,8 +195,6 @@ const bski_op_info bski_op_split4 = {
     .name = "split4",
     .kernel_op = BSK_OP_SPLIT4,
     BSKI_STRUCTS(split4),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, split4_args),
     BSKI_TABLE(attr, split4_attrs),
     .check = split4_check,
@@ -229,16 +204,11 @@ BSKI_DEFINE_OP(split4, split4)
 /* --- concat4 ------------------------------------------------------------------------------ */
 
 static const bski_arg concat4_args[] = {
-    {BSKI_ARG(concat4, x0), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(concat4, x1), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(concat4, x2), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(concat4, x3), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(concat4, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(concat4, x0), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(concat4, x1), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(concat4, x2), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(concat4, x3), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(concat4, y), .role = BSKI_OUT, .dtypes = FLOATS},
 };
 
 static const bski_field concat4_attrs[] = {
@@ -259,8 +229,6 @@ const bski_op_info bski_op_concat4 = {
     .name = "concat4",
     .kernel_op = BSK_OP_CONCAT4,
     BSKI_STRUCTS(concat4),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, concat4_args),
     BSKI_TABLE(attr, concat4_attrs),
     .check = concat4_check,

@@ -145,12 +145,9 @@ static bsk_tensor feature_cols(bsk_tensor t, bsk_axis axis)
 enum { RESIDUAL = 5 };
 
 static const bski_arg matmul_args[] = {
-    {BSKI_ARG(matmul, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = OPERANDS},
-    {BSKI_ARG(matmul, w), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
-     .dtypes = BSKI_SAME},
-    {BSKI_ARG(matmul, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .alias = 1 << RESIDUAL, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(matmul, x), .dtypes = OPERANDS},
+    {BSKI_BLOCKS(matmul, w), .dtypes = BSKI_SAME},
+    {BSKI_ACTIVATION(matmul, y), .role = BSKI_OUT, .alias = 1 << RESIDUAL, .dtypes = FLOATS},
     EPILOGUE_ARGS(matmul, y),
     SCALE_ARG(matmul, x_scale),
     SCALE_ARG(matmul, w_scale),
@@ -165,11 +162,7 @@ static const bski_field matmul_attrs[] = {
     PRECISION(matmul),
 };
 
-#define ALPHA_BETA(group)                                                                          \
-    BSKI_SCALAR(group, alpha, F64, -INFINITY, INFINITY),                                           \
-        BSKI_SCALAR(group, beta, F64, -INFINITY, INFINITY)
-
-static const bski_field matmul_scalars[] = {ALPHA_BETA(matmul)};
+static const bski_field matmul_scalars[] = {BSKI_ALPHA_BETA(matmul)};
 
 static bsk_status matmul_check(const bski_op_info *op, const void *params,
                                const bsk_layout_tables *l)
@@ -242,7 +235,6 @@ const bski_op_info bski_op_matmul = {
     BSKI_STRUCTS(matmul),
     .packed = offsetof(bsk_matmul_args, packed),
     .layout = offsetof(bsk_matmul_params, layout),
-    .pairs = -1,
     BSKI_TABLE(arg, matmul_args),
     BSKI_TABLE(attr, matmul_attrs),
     BSKI_TABLE(scalar, matmul_scalars),
@@ -257,14 +249,10 @@ BSKI_DEFINE_PREPACK(matmul)
 /* --- matmul_dgrad ----------------------------------------------------------------------------- */
 
 static const bski_arg matmul_dgrad_args[] = {
-    {BSKI_ARG(matmul_dgrad, dy), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = OPERANDS},
-    {BSKI_ARG(matmul_dgrad, w), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
-     .dtypes = BSKI_SAME},
-    {BSKI_ARG(matmul_dgrad, dx), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(matmul_dgrad, gate), .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ACTIVATION(matmul_dgrad, dy), .dtypes = OPERANDS},
+    {BSKI_BLOCKS(matmul_dgrad, w), .dtypes = BSKI_SAME},
+    {BSKI_ACTIVATION(matmul_dgrad, dx), .role = BSKI_OUT, .dtypes = FLOATS},
+    {BSKI_VECTOR(matmul_dgrad, gate), .optional = 1, .dtypes = BSKI_SIDE},
     SCALE_ARG(matmul_dgrad, dy_scale),
     SCALE_ARG(matmul_dgrad, w_scale),
 };
@@ -275,7 +263,7 @@ static const bski_field matmul_dgrad_attrs[] = {
     PRECISION(matmul_dgrad),
 };
 
-static const bski_field matmul_dgrad_scalars[] = {ALPHA_BETA(matmul_dgrad)};
+static const bski_field matmul_dgrad_scalars[] = {BSKI_ALPHA_BETA(matmul_dgrad)};
 
 static bsk_status matmul_dgrad_check(const bski_op_info *op, const void *params,
                                      const bsk_layout_tables *l)
@@ -334,7 +322,6 @@ const bski_op_info bski_op_matmul_dgrad = {
     BSKI_STRUCTS(matmul_dgrad),
     .packed = offsetof(bsk_matmul_dgrad_args, packed),
     .layout = offsetof(bsk_matmul_dgrad_params, layout),
-    .pairs = -1,
     BSKI_TABLE(arg, matmul_dgrad_args),
     BSKI_TABLE(attr, matmul_dgrad_attrs),
     BSKI_TABLE(scalar, matmul_dgrad_scalars),
@@ -359,15 +346,11 @@ BSKI_DEFINE_PREPACK(matmul_dgrad)
     }
 
 static const bski_arg matmul_wgrad_args[] = {
-    {BSKI_ARG(matmul_wgrad, x), .list = 1, .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = OPERANDS},
-    {BSKI_ARG(matmul_wgrad, dy), .list = 1, .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = BSKI_SAME},
-    {BSKI_ARG(matmul_wgrad, dw), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3,
-     .strides = BSKI_CONTIGUOUS, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(matmul_wgrad, x), .list = 1, .dtypes = OPERANDS},
+    {BSKI_ACTIVATION(matmul_wgrad, dy), .list = 1, .dtypes = BSKI_SAME},
+    {BSKI_BLOCKS(matmul_wgrad, dw), .role = BSKI_OUT, .dtypes = FLOATS},
     GRADIENT_ARGS(matmul_wgrad),
-    {BSKI_ARG(matmul_wgrad, dbias), .role = BSKI_OUT, .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_VECTOR(matmul_wgrad, dbias), .role = BSKI_OUT, .optional = 1, .dtypes = BSKI_SIDE},
     SCALE_ARG(matmul_wgrad, x_scale),
     SCALE_ARG(matmul_wgrad, dy_scale),
 };
@@ -380,7 +363,7 @@ static const bski_field matmul_wgrad_attrs[] = {
     PRECISION(matmul_wgrad),
 };
 
-static const bski_field matmul_wgrad_scalars[] = {ALPHA_BETA(matmul_wgrad)};
+static const bski_field matmul_wgrad_scalars[] = {BSKI_ALPHA_BETA(matmul_wgrad)};
 
 /* What gate, gate_mode, w and dgate demand of each other. */
 static bsk_status check_gate_gradient(const bski_op_info *op, bsk_gate_mode mode,
@@ -500,7 +483,7 @@ static const bski_field dsd_attrs[] = {
     PRECISION(dsd),
 };
 
-static const bski_field dsd_scalars[] = {ALPHA_BETA(dsd)};
+static const bski_field dsd_scalars[] = {BSKI_ALPHA_BETA(dsd)};
 
 static bsk_status dsd_check(const bski_op_info *op, const void *params, const bsk_layout_tables *l)
 {
@@ -533,7 +516,6 @@ const bski_op_info bski_op_dsd = {
     .packed = offsetof(bsk_dsd_args, packed),
     .layout = offsetof(bsk_dsd_params, layout),
     .heads = 1,
-    .pairs = -1,
     BSKI_TABLE(arg, dsd_args),
     BSKI_TABLE(attr, dsd_attrs),
     BSKI_TABLE(scalar, dsd_scalars),
@@ -560,7 +542,7 @@ static const bski_field dds_attrs[] = {
     PRECISION(dds),
 };
 
-static const bski_field dds_scalars[] = {ALPHA_BETA(dds)};
+static const bski_field dds_scalars[] = {BSKI_ALPHA_BETA(dds)};
 
 static bsk_status dds_check(const bski_op_info *op, const void *params, const bsk_layout_tables *l)
 {
@@ -635,7 +617,6 @@ const bski_op_info bski_op_dds = {
     .packed = offsetof(bsk_dds_args, packed),
     .layout = offsetof(bsk_dds_params, layout),
     .heads = 1,
-    .pairs = -1,
     BSKI_TABLE(arg, dds_args),
     BSKI_TABLE(attr, dds_attrs),
     BSKI_TABLE(scalar, dds_scalars),
@@ -657,8 +638,7 @@ static const bski_arg sdd_args[] = {
     {BSKI_ARG(sdd, s), .role = BSKI_OUT, .rank_min = 3, .rank_max = 4, .strides = BSKI_DENSE_BLOCKS,
      .dtypes = FLOATS},
     GRADIENT_ARGS(sdd),
-    {BSKI_ARG(sdd, bsum), .role = BSKI_OUT, .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_VECTOR(sdd, bsum), .role = BSKI_OUT, .optional = 1, .dtypes = BSKI_SIDE},
     SCALE_ARG(sdd, a_scale),
     SCALE_ARG(sdd, b_scale),
 };
@@ -669,7 +649,7 @@ static const bski_field sdd_attrs[] = {
     PRECISION(sdd),
 };
 
-static const bski_field sdd_scalars[] = {ALPHA_BETA(sdd)};
+static const bski_field sdd_scalars[] = {BSKI_ALPHA_BETA(sdd)};
 
 static bsk_status sdd_check(const bski_op_info *op, const void *params, const bsk_layout_tables *l)
 {
@@ -715,10 +695,8 @@ BSKI_DEFINE_OP(sdd, sdd)
 /* --- reduced_wgrad ---------------------------------------------------------------------------- */
 
 static const bski_arg reduced_wgrad_args[] = {
-    {BSKI_ARG(reduced_wgrad, x), .list = 1, .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(reduced_wgrad, dy), .list = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = BSKI_SAME},
+    {BSKI_ACTIVATION(reduced_wgrad, x), .list = 1, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(reduced_wgrad, dy), .list = 1, .dtypes = BSKI_SAME},
     {BSKI_ARG(reduced_wgrad, g), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
      .strides = BSKI_UNIT_LAST, .dtypes = BSKI_SIDE},
 };
@@ -731,7 +709,7 @@ static const bski_field reduced_wgrad_attrs[] = {
     BSKI_ATTR(reduced_wgrad, norm, I32, 0, BSK_NORM_L2),
 };
 
-static const bski_field reduced_wgrad_scalars[] = {ALPHA_BETA(reduced_wgrad)};
+static const bski_field reduced_wgrad_scalars[] = {BSKI_ALPHA_BETA(reduced_wgrad)};
 
 static bsk_status reduced_wgrad_check(const bski_op_info *op, const void *params,
                                       const bsk_layout_tables *l)
@@ -750,7 +728,6 @@ const bski_op_info bski_op_reduced_wgrad = {
     .name = "reduced_wgrad",
     .kernel_op = BSK_OP_REDUCED_WGRAD,
     BSKI_STRUCTS(reduced_wgrad),
-    .layout = -1,
     .pairs = offsetof(bsk_reduced_wgrad_params, pairs),
     BSKI_TABLE(arg, reduced_wgrad_args),
     BSKI_TABLE(attr, reduced_wgrad_attrs),

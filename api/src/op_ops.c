@@ -12,8 +12,7 @@
 static const bski_arg embedding_args[] = {
     {BSKI_ARG(embedding, table), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_LAST,
      .dtypes = FLOATS},
-    {BSKI_ARG(embedding, index), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
-     .dtypes = INDICES},
+    {BSKI_VECTOR(embedding, index), .dtypes = INDICES},
     {BSKI_ARG(embedding, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
      .strides = BSKI_UNIT_LAST, .dtypes = FLOATS},
 };
@@ -31,8 +30,6 @@ const bski_op_info bski_op_embedding = {
     .name = "embedding",
     .kernel_op = BSK_OP_EMBEDDING,
     BSKI_STRUCTS(embedding),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, embedding_args),
     .check = embedding_check,
 };
@@ -41,8 +38,7 @@ BSKI_DEFINE_OP(embedding, embedding)
 static const bski_arg embedding_grad_args[] = {
     {BSKI_ARG(embedding_grad, dy), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_LAST,
      .dtypes = FLOATS},
-    {BSKI_ARG(embedding_grad, index), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
-     .dtypes = INDICES},
+    {BSKI_VECTOR(embedding_grad, index), .dtypes = INDICES},
     {BSKI_ARG(embedding_grad, dtable), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
      .strides = BSKI_UNIT_LAST, .dtypes = FLOATS},
 };
@@ -64,8 +60,6 @@ const bski_op_info bski_op_embedding_grad = {
     .name = "embedding_grad",
     .kernel_op = BSK_OP_EMBEDDING_GRAD,
     BSKI_STRUCTS(embedding_grad),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, embedding_grad_args),
     BSKI_TABLE(scalar, embedding_grad_scalars),
     .check = embedding_grad_check,
@@ -75,12 +69,9 @@ BSKI_DEFINE_OP(embedding_grad, embedding_grad)
 /* --- dense_wgrad -------------------------------------------------------------------------- */
 
 static const bski_arg dense_wgrad_args[] = {
-    {BSKI_ARG(dense_wgrad, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(dense_wgrad, dy), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = BSKI_SAME},
-    {BSKI_ARG(dense_wgrad, dw), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
+    {BSKI_ACTIVATION(dense_wgrad, x), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(dense_wgrad, dy), .dtypes = BSKI_SAME},
+    {BSKI_ACTIVATION(dense_wgrad, dw), .role = BSKI_OUT, .dtypes = FLOATS},
 };
 
 static const bski_field dense_wgrad_attrs[] = {
@@ -113,8 +104,6 @@ const bski_op_info bski_op_dense_wgrad = {
     .name = "dense_wgrad",
     .kernel_op = BSK_OP_DENSE_WGRAD,
     BSKI_STRUCTS(dense_wgrad),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, dense_wgrad_args),
     BSKI_TABLE(attr, dense_wgrad_attrs),
     BSKI_TABLE(scalar, dense_wgrad_scalars),
@@ -126,12 +115,9 @@ BSKI_DEFINE_OP(dense_wgrad, dense_wgrad)
 /* --- bias_act ----------------------------------------------------------------------------- */
 
 static const bski_arg bias_act_args[] = {
-    {BSKI_ARG(bias_act, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(bias_act, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .alias = 1 << 0, .dtypes = FLOATS},
-    {BSKI_ARG(bias_act, bias), .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_ACTIVATION(bias_act, x), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(bias_act, y), .role = BSKI_OUT, .alias = 1 << 0, .dtypes = FLOATS},
+    {BSKI_VECTOR(bias_act, bias), .optional = 1, .dtypes = BSKI_SIDE},
 };
 
 static const bski_field bias_act_attrs[] = {
@@ -160,8 +146,6 @@ const bski_op_info bski_op_bias_act = {
     .name = "bias_act",
     .kernel_op = BSK_OP_BIAS_ACT,
     BSKI_STRUCTS(bias_act),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, bias_act_args),
     BSKI_TABLE(attr, bias_act_attrs),
     .check = bias_act_check,
@@ -169,16 +153,12 @@ const bski_op_info bski_op_bias_act = {
 BSKI_DEFINE_OP(bias_act, bias_act)
 
 static const bski_arg bias_act_grad_args[] = {
-    {BSKI_ARG(bias_act_grad, dy), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+    {BSKI_ACTIVATION(bias_act_grad, dy), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(bias_act_grad, x), .optional = 1, .dtypes = FLOATS},
+    {BSKI_VECTOR(bias_act_grad, bias), .optional = 1, .dtypes = BSKI_SIDE},
+    {BSKI_ACTIVATION(bias_act_grad, dx), .role = BSKI_OUT, .optional = 1, .alias = 1 << 0,
      .dtypes = FLOATS},
-    {BSKI_ARG(bias_act_grad, x), .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(bias_act_grad, bias), .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
-    {BSKI_ARG(bias_act_grad, dx), .role = BSKI_OUT, .optional = 1, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .alias = 1 << 0, .dtypes = FLOATS},
-    {BSKI_ARG(bias_act_grad, dbias), .role = BSKI_OUT, .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_VECTOR(bias_act_grad, dbias), .role = BSKI_OUT, .optional = 1, .dtypes = BSKI_SIDE},
 };
 
 static const bski_field bias_act_grad_attrs[] = {
@@ -209,8 +189,6 @@ const bski_op_info bski_op_bias_act_grad = {
     .name = "bias_act_grad",
     .kernel_op = BSK_OP_BIAS_ACT_GRAD,
     BSKI_STRUCTS(bias_act_grad),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, bias_act_grad_args),
     BSKI_TABLE(attr, bias_act_grad_attrs),
     BSKI_TABLE(scalar, bias_act_grad_scalars),
@@ -223,23 +201,15 @@ BSKI_DEFINE_OP(bias_act_grad, bias_act_grad)
 static const bski_arg cross_entropy_args[] = {
     {BSKI_ARG(cross_entropy, logits), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_LAST,
      .dtypes = FLOATS},
-    {BSKI_ARG(cross_entropy, labels), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
-     .dtypes = INDICES},
-    {BSKI_ARG(cross_entropy, loss), .role = BSKI_OUT, .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_VECTOR(cross_entropy, labels), .dtypes = INDICES},
+    {BSKI_VECTOR(cross_entropy, loss), .role = BSKI_OUT, .optional = 1, .dtypes = BSKI_SIDE},
     {BSKI_ARG(cross_entropy, dlogits), .role = BSKI_OUT, .optional = 1, .rank_min = 2,
      .rank_max = 2, .strides = BSKI_UNIT_LAST, .alias = 1 << 0, .dtypes = FLOATS},
-    {BSKI_ARG(cross_entropy, dloss), .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_VECTOR(cross_entropy, dloss), .optional = 1, .dtypes = BSKI_SIDE},
 };
 
 static const bski_field cross_entropy_attrs[] = {
-    {.name = "smoothing",
-     .offset = offsetof(bsk_cross_entropy_params, smoothing),
-     .kind = BSKI_F64,
-     .low = 0,
-     .high = 1,
-     .open = 1},
+    BSKI_ATTR_BELOW(cross_entropy, smoothing, F64, 0, 1, 0),
     BSKI_ATTR(cross_entropy, use_ignore_index, I32, 0, 1),
     BSKI_ATTR(cross_entropy, ignore_index, I64, -INFINITY, INFINITY),
 };
@@ -269,8 +239,6 @@ const bski_op_info bski_op_cross_entropy = {
     .name = "cross_entropy",
     .kernel_op = BSK_OP_CROSS_ENTROPY,
     BSKI_STRUCTS(cross_entropy),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, cross_entropy_args),
     BSKI_TABLE(attr, cross_entropy_attrs),
     BSKI_TABLE(scalar, cross_entropy_scalars),

@@ -21,8 +21,7 @@ static const bski_arg adam_args[] = {
      .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SAME},
     {BSKI_ARG(adam, norm_scale), .optional = 1, .rank_min = 0, .rank_max = 1,
      .strides = BSKI_CONTIGUOUS, .dtypes = BSK_DTYPE_BIT(BSK_F32)},
-    {BSKI_ARG(adam, gate), .optional = 1, .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
-     .dtypes = BSK_DTYPE_BIT(BSK_F32)},
+    {BSKI_VECTOR(adam, gate), .optional = 1, .dtypes = BSK_DTYPE_BIT(BSK_F32)},
     {BSKI_ARG(adam, copy), .role = BSKI_OUT, .optional = 1, .rank_min = 1, .rank_max = 5,
      .strides = BSKI_CONTIGUOUS, .dtypes = FLOATS},
     {BSKI_ARG(adam, steps), .optional = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
@@ -30,14 +29,11 @@ static const bski_arg adam_args[] = {
 };
 
 /* The fields of params and args that adam and adam_n have in common. */
-#define RATE_ATTR(group, field, hi, otherwise)                                                     \
-    {                                                                                              \
-        .name = #field, .offset = offsetof(bsk_##group##_params, field), .kind = BSKI_F64,         \
-        .low = 0, .high = hi, .zero_means = otherwise, .open = 1                                   \
-    }
 #define STEP_ATTRS(group)                                                                          \
-    RATE_ATTR(group, beta1, 1, 0.9), RATE_ATTR(group, beta2, 1, 0.999),                            \
-        RATE_ATTR(group, eps, INFINITY, 1e-8), BSKI_ATTR(group, stochastic, I32, 0, 1)
+    BSKI_ATTR_BELOW(group, beta1, F64, 0, 1, 0.9),                                                 \
+        BSKI_ATTR_BELOW(group, beta2, F64, 0, 1, 0.999),                                           \
+        BSKI_ATTR_BELOW(group, eps, F64, 0, INFINITY, 1e-8),                                       \
+        BSKI_ATTR(group, stochastic, I32, 0, 1)
 #define STEP_SCALARS(group)                                                                        \
     BSKI_SCALAR(group, lr, F64, 0, INFINITY),                                                      \
         BSKI_SCALAR(group, grad_scale, F64, -INFINITY, INFINITY),                                  \
@@ -91,8 +87,6 @@ const bski_op_info bski_op_adam = {
     .name = "adam",
     .kernel_op = BSK_OP_ADAM,
     BSKI_STRUCTS(adam),
-    .layout = -1,
-    .pairs = -1,
     .main = 2, /* entries are chosen by the type of the state */
     BSKI_TABLE(arg, adam_args),
     BSKI_TABLE(attr, adam_attrs),
@@ -138,7 +132,6 @@ const bski_op_info bski_op_adam_n = {
     .name = "adam_n",
     .kernel_op = BSK_OP_ADAM_N,
     BSKI_STRUCTS(adam_n),
-    .layout = -1,
     .pairs = offsetof(bsk_adam_n_params, pairs),
     .main = 2, /* entries are chosen by the type of the state */
     BSKI_TABLE(arg, adam_n_args),

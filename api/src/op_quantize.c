@@ -41,8 +41,6 @@ const bski_op_info bski_op_quantize = {
     .name = "quantize",
     .kernel_op = BSK_OP_QUANTIZE,
     BSKI_STRUCTS(quantize),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, quantize_args),
     BSKI_TABLE(attr, quantize_attrs),
     BSKI_TABLE(scalar, quantize_scalars),
@@ -54,20 +52,14 @@ BSKI_DEFINE_OP(quantize, quantize)
 
 static const bski_arg tensor_stats_args[] = {
     {BSKI_ARG(tensor_stats, x), .rank_max = 5, .dtypes = FLOATS},
-    {BSKI_ARG(tensor_stats, stats), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_VECTOR(tensor_stats, stats), .role = BSKI_OUT, .dtypes = BSKI_SIDE},
     {BSKI_ARG(tensor_stats, exponent), .role = BSKI_OUT, .optional = 1, .rank_max = 1,
      .strides = BSKI_CONTIGUOUS, .dtypes = BSK_DTYPE_BIT(BSK_I32)},
 };
 
 static const bski_field tensor_stats_attrs[] = {
     BSKI_ATTR(tensor_stats, bias_pad, I32, -100, 100),
-    {.name = "spread",
-     .offset = offsetof(bsk_tensor_stats_params, spread),
-     .kind = BSKI_F64,
-     .low = 0,
-     .high = INFINITY,
-     .open = 1},
+    BSKI_ATTR_BELOW(tensor_stats, spread, F64, 0, INFINITY, 0),
 };
 
 static const bski_field tensor_stats_scalars[] = {
@@ -88,8 +80,6 @@ const bski_op_info bski_op_tensor_stats = {
     .name = "tensor_stats",
     .kernel_op = BSK_OP_TENSOR_STATS,
     BSKI_STRUCTS(tensor_stats),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, tensor_stats_args),
     BSKI_TABLE(attr, tensor_stats_attrs),
     BSKI_TABLE(scalar, tensor_stats_scalars),

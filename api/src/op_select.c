@@ -62,8 +62,6 @@ const bski_op_info bski_op_reduce_max = {
     .name = "reduce_max",
     .kernel_op = BSK_OP_REDUCE_MAX,
     BSKI_STRUCTS(reduce_max),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, reduce_max_args),
     .check = reduce_max_check,
 };
@@ -91,8 +89,6 @@ const bski_op_info bski_op_take_along = {
     .name = "take_along",
     .kernel_op = BSK_OP_TAKE_ALONG,
     BSKI_STRUCTS(take_along),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, take_along_args),
     .check = take_along_check,
 };
@@ -122,8 +118,6 @@ const bski_op_info bski_op_take_along_grad = {
     .name = "take_along_grad",
     .kernel_op = BSK_OP_TAKE_ALONG_GRAD,
     BSKI_STRUCTS(take_along_grad),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, take_along_grad_args),
     BSKI_TABLE(scalar, take_along_grad_scalars),
     .check = take_along_grad_check,
@@ -149,8 +143,6 @@ BSKI_DEFINE_OP(take_along_grad, take_along_grad)
         .name = #op,                                                                               \
         .kernel_op = BSK_OP_TAKE_ALONG_GRAD,                                                       \
         BSKI_STRUCTS(op),                                                                          \
-        .layout = -1,                                                                              \
-        .pairs = -1,                                                                               \
         BSKI_TABLE(arg, op##_args),                                                                \
         BSKI_TABLE(scalar, op##_scalars),                                                          \
         .check = op##_check,                                                                       \
@@ -246,8 +238,6 @@ const bski_op_info bski_op_fancy_gather = {
     .name = "fancy_gather",
     .kernel_op = BSK_OP_TAKE_ALONG,
     BSKI_STRUCTS(fancy_gather),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, fancy_gather_args),
     .check = fancy_gather_check,
     .lower_params = fancy_gather_params,
@@ -306,8 +296,6 @@ const bski_op_info bski_op_topk = {
     .name = "topk",
     .kernel_op = BSK_OP_TOPK,
     BSKI_STRUCTS(topk),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, topk_args),
     .check = topk_check,
 };
@@ -367,8 +355,6 @@ const bski_op_info bski_op_rectified_topk = {
     .name = "rectified_topk",
     .kernel_op = BSK_OP_RECTIFIED_TOPK,
     BSKI_STRUCTS(rectified_topk),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, rectified_topk_args),
     BSKI_TABLE(attr, rectified_topk_attrs),
     .check = rectified_topk_check,
@@ -408,8 +394,6 @@ const bski_op_info bski_op_rectified_topk_grad = {
     .name = "rectified_topk_grad",
     .kernel_op = BSK_OP_RECTIFIED_TOPK_GRAD,
     BSKI_STRUCTS(rectified_topk_grad),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, rectified_topk_grad_args),
     BSKI_TABLE(attr, rectified_topk_grad_attrs),
     BSKI_TABLE(scalar, rectified_topk_grad_scalars),

@@ -18,13 +18,11 @@ static bsk_status expect_blocks(const bski_op_info *op, const char *name, const 
 /* --- initialisers ------------------------------------------------------------------------- */
 
 static const bski_arg weight_init_args[] = {
-    {BSKI_ARG(weight_init, w), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3,
-     .strides = BSKI_CONTIGUOUS, .dtypes = FLOATS},
+    {BSKI_BLOCKS(weight_init, w), .role = BSKI_OUT, .dtypes = FLOATS},
 };
 
 static const bski_arg weight_checker_args[] = {
-    {BSKI_ARG(weight_init, w), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSK_DTYPE_BIT(BSK_F32)},
+    {BSKI_VECTOR(weight_init, w), .role = BSKI_OUT, .dtypes = BSK_DTYPE_BIT(BSK_F32)},
 };
 
 static const bski_field weight_init_scalars[] = {
@@ -51,7 +49,6 @@ const bski_op_info bski_op_weight_identity = {
     BSKI_STRUCTS(weight_init),
     .layout = offsetof(bsk_weight_init_params, layout),
     .heads = 1,
-    .pairs = -1,
     BSKI_TABLE(arg, weight_init_args),
     BSKI_TABLE(scalar, weight_init_scalars),
     .check = weight_init_check,
@@ -64,7 +61,6 @@ const bski_op_info bski_op_weight_orthogonal = {
     BSKI_STRUCTS(weight_init),
     .layout = offsetof(bsk_weight_init_params, layout),
     .heads = 1,
-    .pairs = -1,
     BSKI_TABLE(arg, weight_init_args),
     BSKI_TABLE(scalar, weight_init_scalars),
     .check = weight_init_check,
@@ -77,7 +73,6 @@ const bski_op_info bski_op_weight_normal = {
     BSKI_STRUCTS(weight_init),
     .layout = offsetof(bsk_weight_init_params, layout),
     .heads = 1,
-    .pairs = -1,
     BSKI_TABLE(arg, weight_init_args),
     BSKI_TABLE(scalar, weight_init_scalars),
     .check = weight_init_check,
@@ -90,7 +85,6 @@ const bski_op_info bski_op_weight_checker = {
     BSKI_STRUCTS(weight_init),
     .layout = offsetof(bsk_weight_init_params, layout),
     .heads = 1,
-    .pairs = -1,
     BSKI_TABLE(arg, weight_checker_args),
     BSKI_TABLE(scalar, weight_init_scalars),
     .check = weight_checker_check,
@@ -100,24 +94,14 @@ BSKI_DEFINE_OP(weight_checker, weight_init)
 /* --- l2_normalize ------------------------------------------------------------------------- */
 
 static const bski_arg l2_normalize_args[] = {
-    {BSKI_ARG(l2_normalize, w), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(l2_normalize, y), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3,
-     .strides = BSKI_CONTIGUOUS, .alias = 1 << 0, .dtypes = FLOATS},
-    {BSKI_ARG(l2_normalize, gain), .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
-    {BSKI_ARG(l2_normalize, saved), .role = BSKI_OUT, .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_BLOCKS(l2_normalize, w), .dtypes = FLOATS},
+    {BSKI_BLOCKS(l2_normalize, y), .role = BSKI_OUT, .alias = 1 << 0, .dtypes = FLOATS},
+    {BSKI_VECTOR(l2_normalize, gain), .optional = 1, .dtypes = BSKI_SIDE},
+    {BSKI_VECTOR(l2_normalize, saved), .role = BSKI_OUT, .optional = 1, .dtypes = BSKI_SIDE},
 };
 
 static const bski_field l2_normalize_attrs[] = {
-    {.name = "eps",
-     .offset = offsetof(bsk_l2_normalize_params, eps),
-     .kind = BSKI_F64,
-     .low = 0,
-     .high = INFINITY,
-     .zero_means = 1e-12,
-     .open = 1},
+    BSKI_ATTR_BELOW(l2_normalize, eps, F64, 0, INFINITY, 1e-12),
 };
 
 static bsk_status l2_normalize_check(const bski_op_info *op, const void *params,
@@ -135,7 +119,6 @@ const bski_op_info bski_op_l2_normalize = {
     .kernel_op = BSK_OP_L2_NORMALIZE,
     BSKI_STRUCTS(l2_normalize),
     .layout = offsetof(bsk_l2_normalize_params, layout),
-    .pairs = -1,
     BSKI_TABLE(arg, l2_normalize_args),
     BSKI_TABLE(attr, l2_normalize_attrs),
     .check = l2_normalize_check,
@@ -143,28 +126,16 @@ const bski_op_info bski_op_l2_normalize = {
 BSKI_DEFINE_OP(l2_normalize, l2_normalize)
 
 static const bski_arg l2_normalize_grad_args[] = {
-    {BSKI_ARG(l2_normalize_grad, dy), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(l2_normalize_grad, w), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(l2_normalize_grad, saved), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
-     .dtypes = BSKI_SIDE},
-    {BSKI_ARG(l2_normalize_grad, dw), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3,
-     .strides = BSKI_CONTIGUOUS, .alias = 1 << 0, .dtypes = FLOATS},
-    {BSKI_ARG(l2_normalize_grad, gain), .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
-    {BSKI_ARG(l2_normalize_grad, dgain), .role = BSKI_OUT, .optional = 1, .rank_min = 1,
-     .rank_max = 1, .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_BLOCKS(l2_normalize_grad, dy), .dtypes = FLOATS},
+    {BSKI_BLOCKS(l2_normalize_grad, w), .dtypes = FLOATS},
+    {BSKI_VECTOR(l2_normalize_grad, saved), .dtypes = BSKI_SIDE},
+    {BSKI_BLOCKS(l2_normalize_grad, dw), .role = BSKI_OUT, .alias = 1 << 0, .dtypes = FLOATS},
+    {BSKI_VECTOR(l2_normalize_grad, gain), .optional = 1, .dtypes = BSKI_SIDE},
+    {BSKI_VECTOR(l2_normalize_grad, dgain), .role = BSKI_OUT, .optional = 1, .dtypes = BSKI_SIDE},
 };
 
 static const bski_field l2_normalize_grad_attrs[] = {
-    {.name = "eps",
-     .offset = offsetof(bsk_l2_normalize_grad_params, eps),
-     .kind = BSKI_F64,
-     .low = 0,
-     .high = INFINITY,
-     .zero_means = 1e-12,
-     .open = 1},
+    BSKI_ATTR_BELOW(l2_normalize_grad, eps, F64, 0, INFINITY, 1e-12),
 };
 
 static const bski_field l2_normalize_grad_scalars[] = {
@@ -190,7 +161,6 @@ const bski_op_info bski_op_l2_normalize_grad = {
     .kernel_op = BSK_OP_L2_NORMALIZE_GRAD,
     BSKI_STRUCTS(l2_normalize_grad),
     .layout = offsetof(bsk_l2_normalize_grad_params, layout),
-    .pairs = -1,
     .main = 1,
     BSKI_TABLE(arg, l2_normalize_grad_args),
     BSKI_TABLE(attr, l2_normalize_grad_attrs),
@@ -202,10 +172,8 @@ BSKI_DEFINE_OP(l2_normalize_grad, l2_normalize_grad)
 /* --- norms, pruning and decay ------------------------------------------------------------- */
 
 static const bski_arg block_norm_args[] = {
-    {BSKI_ARG(block_norm, w), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(block_norm, norm), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SIDE},
+    {BSKI_BLOCKS(block_norm, w), .dtypes = FLOATS},
+    {BSKI_VECTOR(block_norm, norm), .role = BSKI_OUT, .dtypes = BSKI_SIDE},
 };
 
 static const bski_field block_norm_attrs[] = {
@@ -226,7 +194,6 @@ const bski_op_info bski_op_block_norm = {
     BSKI_STRUCTS(block_norm),
     .layout = offsetof(bsk_block_norm_params, layout),
     .heads = 1,
-    .pairs = -1,
     BSKI_TABLE(arg, block_norm_args),
     BSKI_TABLE(attr, block_norm_attrs),
     .check = block_norm_check,
@@ -234,10 +201,8 @@ const bski_op_info bski_op_block_norm = {
 BSKI_DEFINE_OP(block_norm, block_norm)
 
 static const bski_arg prune_args[] = {
-    {BSKI_ARG(prune, norm), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
-     .dtypes = BSK_DTYPE_BIT(BSK_F32) | BSK_DTYPE_BIT(BSK_F64)},
-    {BSKI_ARG(prune, gate), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSK_DTYPE_BIT(BSK_F32)},
+    {BSKI_VECTOR(prune, norm), .dtypes = BSK_DTYPE_BIT(BSK_F32) | BSK_DTYPE_BIT(BSK_F64)},
+    {BSKI_VECTOR(prune, gate), .role = BSKI_OUT, .dtypes = BSK_DTYPE_BIT(BSK_F32)},
 };
 
 static const bski_field prune_sparsity_scalars[] = {
@@ -260,8 +225,6 @@ const bski_op_info bski_op_prune_sparsity = {
     .name = "prune_sparsity",
     .kernel_op = BSK_OP_PRUNE_SPARSITY,
     BSKI_STRUCTS(prune),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, prune_args),
     BSKI_TABLE(scalar, prune_sparsity_scalars),
     .check = prune_check,
@@ -272,8 +235,6 @@ const bski_op_info bski_op_prune_threshold = {
     .name = "prune_threshold",
     .kernel_op = BSK_OP_PRUNE_THRESHOLD,
     BSKI_STRUCTS(prune),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, prune_args),
     BSKI_TABLE(scalar, prune_threshold_scalars),
     .check = prune_check,
@@ -281,20 +242,12 @@ const bski_op_info bski_op_prune_threshold = {
 BSKI_DEFINE_OP(prune_threshold, prune)
 
 static const bski_arg block_l2_decay_args[] = {
-    {BSKI_ARG(block_l2_decay, w), .role = BSKI_INOUT, .rank_min = 3, .rank_max = 3,
-     .strides = BSKI_CONTIGUOUS, .dtypes = FLOATS},
-    {BSKI_ARG(block_l2_decay, gate), .optional = 1, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSK_DTYPE_BIT(BSK_F32)},
+    {BSKI_BLOCKS(block_l2_decay, w), .role = BSKI_INOUT, .dtypes = FLOATS},
+    {BSKI_VECTOR(block_l2_decay, gate), .optional = 1, .dtypes = BSK_DTYPE_BIT(BSK_F32)},
 };
 
 static const bski_field block_l2_decay_attrs[] = {
-    {.name = "eps",
-     .offset = offsetof(bsk_block_l2_decay_params, eps),
-     .kind = BSKI_F64,
-     .low = 0,
-     .high = INFINITY,
-     .zero_means = 1e-12,
-     .open = 1},
+    BSKI_ATTR_BELOW(block_l2_decay, eps, F64, 0, INFINITY, 1e-12),
 };
 
 static const bski_field block_l2_decay_scalars[] = {
@@ -315,7 +268,6 @@ const bski_op_info bski_op_block_l2_decay = {
     BSKI_STRUCTS(block_l2_decay),
     .layout = offsetof(bsk_block_l2_decay_params, layout),
     .heads = 1,
-    .pairs = -1,
     BSKI_TABLE(arg, block_l2_decay_args),
     BSKI_TABLE(attr, block_l2_decay_attrs),
     BSKI_TABLE(scalar, block_l2_decay_scalars),
@@ -326,34 +278,15 @@ BSKI_DEFINE_OP(block_l2_decay, block_l2_decay)
 /* --- concrete gate ------------------------------------------------------------------------ */
 
 static const bski_arg concrete_gate_args[] = {
-    {BSKI_ARG(concrete_gate, loga), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
-     .dtypes = BSK_DTYPE_BIT(BSK_F32) | BSK_DTYPE_BIT(BSK_F64)},
-    {BSKI_ARG(concrete_gate, gate), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SAME},
-    {BSKI_ARG(concrete_gate, concrete), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SAME},
+    {BSKI_VECTOR(concrete_gate, loga), .dtypes = BSK_DTYPE_BIT(BSK_F32) | BSK_DTYPE_BIT(BSK_F64)},
+    {BSKI_VECTOR(concrete_gate, gate), .role = BSKI_OUT, .dtypes = BSKI_SAME},
+    {BSKI_VECTOR(concrete_gate, concrete), .role = BSKI_OUT, .dtypes = BSKI_SAME},
 };
 
 static const bski_field concrete_gate_attrs[] = {
-    {.name = "limit_a",
-     .offset = offsetof(bsk_concrete_gate_params, limit_a),
-     .kind = BSKI_F64,
-     .low = -INFINITY,
-     .high = 0,
-     .zero_means = -0.1},
-    {.name = "limit_b",
-     .offset = offsetof(bsk_concrete_gate_params, limit_b),
-     .kind = BSKI_F64,
-     .low = 0,
-     .high = INFINITY,
-     .zero_means = 1.1},
-    {.name = "eps",
-     .offset = offsetof(bsk_concrete_gate_params, eps),
-     .kind = BSKI_F64,
-     .low = 0,
-     .high = 0.5,
-     .zero_means = 1e-6,
-     .open = 1},
+    BSKI_ATTR_OR(concrete_gate, limit_a, F64, -INFINITY, 0, -0.1),
+    BSKI_ATTR_OR(concrete_gate, limit_b, F64, 0, INFINITY, 1.1),
+    BSKI_ATTR_BELOW(concrete_gate, eps, F64, 0, 0.5, 1e-6),
 };
 
 static const bski_field concrete_gate_scalars[] = {
@@ -373,8 +306,6 @@ const bski_op_info bski_op_concrete_gate = {
     .name = "concrete_gate",
     .kernel_op = BSK_OP_CONCRETE_GATE,
     BSKI_STRUCTS(concrete_gate),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, concrete_gate_args),
     BSKI_TABLE(attr, concrete_gate_attrs),
     BSKI_TABLE(scalar, concrete_gate_scalars),
@@ -383,27 +314,15 @@ const bski_op_info bski_op_concrete_gate = {
 BSKI_DEFINE_OP(concrete_gate, concrete_gate)
 
 static const bski_arg concrete_gate_grad_args[] = {
-    {BSKI_ARG(concrete_gate_grad, dgate), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+    {BSKI_VECTOR(concrete_gate_grad, dgate),
      .dtypes = BSK_DTYPE_BIT(BSK_F32) | BSK_DTYPE_BIT(BSK_F64)},
-    {BSKI_ARG(concrete_gate_grad, concrete), .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SAME},
-    {BSKI_ARG(concrete_gate_grad, dloga), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SAME},
+    {BSKI_VECTOR(concrete_gate_grad, concrete), .dtypes = BSKI_SAME},
+    {BSKI_VECTOR(concrete_gate_grad, dloga), .role = BSKI_OUT, .dtypes = BSKI_SAME},
 };
 
 static const bski_field concrete_gate_grad_attrs[] = {
-    {.name = "limit_a",
-     .offset = offsetof(bsk_concrete_gate_grad_params, limit_a),
-     .kind = BSKI_F64,
-     .low = -INFINITY,
-     .high = 0,
-     .zero_means = -0.1},
-    {.name = "limit_b",
-     .offset = offsetof(bsk_concrete_gate_grad_params, limit_b),
-     .kind = BSKI_F64,
-     .low = 0,
-     .high = INFINITY,
-     .zero_means = 1.1},
+    BSKI_ATTR_OR(concrete_gate_grad, limit_a, F64, -INFINITY, 0, -0.1),
+    BSKI_ATTR_OR(concrete_gate_grad, limit_b, F64, 0, INFINITY, 1.1),
 };
 
 static const bski_field concrete_gate_grad_scalars[] = {
@@ -424,8 +343,6 @@ const bski_op_info bski_op_concrete_gate_grad = {
     .name = "concrete_gate_grad",
     .kernel_op = BSK_OP_CONCRETE_GATE_GRAD,
     BSKI_STRUCTS(concrete_gate_grad),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, concrete_gate_grad_args),
     BSKI_TABLE(attr, concrete_gate_grad_attrs),
     BSKI_TABLE(scalar, concrete_gate_grad_scalars),
@@ -434,25 +351,14 @@ const bski_op_info bski_op_concrete_gate_grad = {
 BSKI_DEFINE_OP(concrete_gate_grad, concrete_gate_grad)
 
 static const bski_arg concrete_gate_infer_args[] = {
-    {BSKI_ARG(concrete_gate_infer, loga), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+    {BSKI_VECTOR(concrete_gate_infer, loga),
      .dtypes = BSK_DTYPE_BIT(BSK_F32) | BSK_DTYPE_BIT(BSK_F64)},
-    {BSKI_ARG(concrete_gate_infer, gate), .role = BSKI_OUT, .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SAME},
+    {BSKI_VECTOR(concrete_gate_infer, gate), .role = BSKI_OUT, .dtypes = BSKI_SAME},
 };
 
 static const bski_field concrete_gate_infer_attrs[] = {
-    {.name = "limit_a",
-     .offset = offsetof(bsk_concrete_gate_infer_params, limit_a),
-     .kind = BSKI_F64,
-     .low = -INFINITY,
-     .high = 0,
-     .zero_means = -0.1},
-    {.name = "limit_b",
-     .offset = offsetof(bsk_concrete_gate_infer_params, limit_b),
-     .kind = BSKI_F64,
-     .low = 0,
-     .high = INFINITY,
-     .zero_means = 1.1},
+    BSKI_ATTR_OR(concrete_gate_infer, limit_a, F64, -INFINITY, 0, -0.1),
+    BSKI_ATTR_OR(concrete_gate_infer, limit_b, F64, 0, INFINITY, 1.1),
 };
 
 static bsk_status concrete_gate_infer_check(const bski_op_info *op, const void *params,
@@ -467,8 +373,6 @@ const bski_op_info bski_op_concrete_gate_infer = {
     .name = "concrete_gate_infer",
     .kernel_op = BSK_OP_CONCRETE_GATE_INFER,
     BSKI_STRUCTS(concrete_gate_infer),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, concrete_gate_infer_args),
     BSKI_TABLE(attr, concrete_gate_infer_attrs),
     .check = concrete_gate_infer_check,
@@ -478,10 +382,8 @@ BSKI_DEFINE_OP(concrete_gate_infer, concrete_gate_infer)
 /* --- moving blocks ------------------------------------------------------------------------ */
 
 static const bski_arg block_renew_args[] = {
-    {BSKI_ARG(block_renew, w), .role = BSKI_INOUT, .rank_min = 3, .rank_max = 3,
-     .strides = BSKI_CONTIGUOUS, .dtypes = FLOATS},
-    {BSKI_ARG(block_renew, keep), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
-     .dtypes = BSK_DTYPE_BIT(BSK_U8)},
+    {BSKI_BLOCKS(block_renew, w), .role = BSKI_INOUT, .dtypes = FLOATS},
+    {BSKI_VECTOR(block_renew, keep), .dtypes = BSK_DTYPE_BIT(BSK_U8)},
 };
 
 static const bski_field block_renew_attrs[] = {
@@ -506,7 +408,6 @@ const bski_op_info bski_op_block_renew = {
     BSKI_STRUCTS(block_renew),
     .layout = offsetof(bsk_block_renew_params, layout),
     .heads = 1,
-    .pairs = -1,
     BSKI_TABLE(arg, block_renew_args),
     BSKI_TABLE(attr, block_renew_attrs),
     BSKI_TABLE(scalar, block_renew_scalars),
@@ -515,12 +416,9 @@ const bski_op_info bski_op_block_renew = {
 BSKI_DEFINE_OP(block_renew, block_renew)
 
 static const bski_arg block_gather_args[] = {
-    {BSKI_ARG(block_gather, x), .rank_min = 3, .rank_max = 3, .strides = BSKI_CONTIGUOUS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(block_gather, index), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
-     .dtypes = BSK_DTYPE_BIT(BSK_I32)},
-    {BSKI_ARG(block_gather, y), .role = BSKI_OUT, .rank_min = 3, .rank_max = 3,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSKI_SAME},
+    {BSKI_BLOCKS(block_gather, x), .dtypes = FLOATS},
+    {BSKI_VECTOR(block_gather, index), .dtypes = BSK_DTYPE_BIT(BSK_I32)},
+    {BSKI_BLOCKS(block_gather, y), .role = BSKI_OUT, .dtypes = BSKI_SAME},
 };
 
 static bsk_status block_gather_check(const bski_op_info *op, const void *params,
@@ -537,8 +435,6 @@ const bski_op_info bski_op_block_gather = {
     .name = "block_gather",
     .kernel_op = BSK_OP_BLOCK_GATHER,
     BSKI_STRUCTS(block_gather),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, block_gather_args),
     .check = block_gather_check,
 };
@@ -556,11 +452,9 @@ static bsk_status expect_side(const bski_op_info *op, const char *name, const bs
 }
 
 static const bski_arg proj_args[] = {
-    {BSKI_ARG(proj, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS, .dtypes = FLOATS},
-    {BSKI_ARG(proj, index), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
-     .dtypes = BSK_DTYPE_BIT(BSK_I32)},
-    {BSKI_ARG(proj, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = BSKI_SAME},
+    {BSKI_ACTIVATION(proj, x), .dtypes = FLOATS},
+    {BSKI_VECTOR(proj, index), .dtypes = BSK_DTYPE_BIT(BSK_I32)},
+    {BSKI_ACTIVATION(proj, y), .role = BSKI_OUT, .dtypes = BSKI_SAME},
 };
 
 static const bski_field proj_attrs[] = {
@@ -590,8 +484,6 @@ const bski_op_info bski_op_proj_gather = {
     .name = "proj_gather",
     .kernel_op = BSK_OP_PROJ_GATHER,
     BSKI_STRUCTS(proj),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, proj_args),
     BSKI_TABLE(attr, proj_attrs),
     .check = proj_gather_check,
@@ -602,8 +494,6 @@ const bski_op_info bski_op_proj_scatter = {
     .name = "proj_scatter",
     .kernel_op = BSK_OP_PROJ_SCATTER,
     BSKI_STRUCTS(proj),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, proj_args),
     BSKI_TABLE(attr, proj_attrs),
     .check = proj_scatter_check,
@@ -611,14 +501,10 @@ const bski_op_info bski_op_proj_scatter = {
 BSKI_DEFINE_OP(proj_scatter, proj)
 
 static const bski_arg proj_scatter_op_args[] = {
-    {BSKI_ARG(proj_scatter_op, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(proj_scatter_op, v), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = BSKI_SAME},
-    {BSKI_ARG(proj_scatter_op, index), .rank_min = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
-     .dtypes = BSK_DTYPE_BIT(BSK_I32)},
-    {BSKI_ARG(proj_scatter_op, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .alias = 1 << 0, .dtypes = BSKI_SAME},
+    {BSKI_ACTIVATION(proj_scatter_op, x), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(proj_scatter_op, v), .dtypes = BSKI_SAME},
+    {BSKI_VECTOR(proj_scatter_op, index), .dtypes = BSK_DTYPE_BIT(BSK_I32)},
+    {BSKI_ACTIVATION(proj_scatter_op, y), .role = BSKI_OUT, .alias = 1 << 0, .dtypes = BSKI_SAME},
 };
 
 static const bski_field proj_scatter_op_attrs[] = {
@@ -639,8 +525,6 @@ const bski_op_info bski_op_proj_scatter_add = {
     .name = "proj_scatter_add",
     .kernel_op = BSK_OP_PROJ_SCATTER_ADD,
     BSKI_STRUCTS(proj_scatter_op),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, proj_scatter_op_args),
     BSKI_TABLE(attr, proj_scatter_op_attrs),
     .check = proj_scatter_op_check,
@@ -651,8 +535,6 @@ const bski_op_info bski_op_proj_scatter_mul = {
     .name = "proj_scatter_mul",
     .kernel_op = BSK_OP_PROJ_SCATTER_MUL,
     BSKI_STRUCTS(proj_scatter_op),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, proj_scatter_op_args),
     BSKI_TABLE(attr, proj_scatter_op_attrs),
     .check = proj_scatter_op_check,
@@ -660,18 +542,13 @@ const bski_op_info bski_op_proj_scatter_mul = {
 BSKI_DEFINE_OP(proj_scatter_mul, proj_scatter_op)
 
 static const bski_arg proj_scatter_mul_grad_args[] = {
-    {BSKI_ARG(proj_scatter_mul_grad, dy), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = FLOATS},
-    {BSKI_ARG(proj_scatter_mul_grad, x), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
+    {BSKI_ACTIVATION(proj_scatter_mul_grad, dy), .dtypes = FLOATS},
+    {BSKI_ACTIVATION(proj_scatter_mul_grad, x), .dtypes = BSKI_SAME},
+    {BSKI_ACTIVATION(proj_scatter_mul_grad, v), .dtypes = BSKI_SAME},
+    {BSKI_VECTOR(proj_scatter_mul_grad, index), .dtypes = BSK_DTYPE_BIT(BSK_I32)},
+    {BSKI_ACTIVATION(proj_scatter_mul_grad, dx), .role = BSKI_OUT, .alias = 1 << 0,
      .dtypes = BSKI_SAME},
-    {BSKI_ARG(proj_scatter_mul_grad, v), .rank_min = 2, .rank_max = 2, .strides = BSKI_UNIT_AXIS,
-     .dtypes = BSKI_SAME},
-    {BSKI_ARG(proj_scatter_mul_grad, index), .rank_min = 1, .rank_max = 1,
-     .strides = BSKI_CONTIGUOUS, .dtypes = BSK_DTYPE_BIT(BSK_I32)},
-    {BSKI_ARG(proj_scatter_mul_grad, dx), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .alias = 1 << 0, .dtypes = BSKI_SAME},
-    {BSKI_ARG(proj_scatter_mul_grad, dv), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .strides = BSKI_UNIT_AXIS, .dtypes = BSKI_SAME},
+    {BSKI_ACTIVATION(proj_scatter_mul_grad, dv), .role = BSKI_OUT, .dtypes = BSKI_SAME},
 };
 
 static const bski_field proj_scatter_mul_grad_attrs[] = {
@@ -694,8 +571,6 @@ const bski_op_info bski_op_proj_scatter_mul_grad = {
     .name = "proj_scatter_mul_grad",
     .kernel_op = BSK_OP_PROJ_SCATTER_MUL_GRAD,
     BSKI_STRUCTS(proj_scatter_mul_grad),
-    .layout = -1,
-    .pairs = -1,
     BSKI_TABLE(arg, proj_scatter_mul_grad_args),
     BSKI_TABLE(attr, proj_scatter_mul_grad_attrs),
     .check = proj_scatter_mul_grad_check,

@@ -7,15 +7,18 @@
 #include "common/dtype.h"
 #include "common/layout.h"
 
+/* Of any version's params, args or info struct, in bytes. */
+enum { MAX_STRUCT = 65536 };
+
 bsk_status bski_struct_read(const char *name, const void *source, size_t full_size, void *full)
 {
     size_t size;
     memcpy(&size, source, sizeof(size));
     /* Any version's size is a multiple of the alignment; others would cut a field in two. */
-    if (size < sizeof(size_t) || size > 65536 || size % _Alignof(size_t))
+    if (size < sizeof(size_t) || size > MAX_STRUCT || size % _Alignof(size_t))
         return bski_fail(BSK_E_INVALID,
-                         "%s.struct_size is %zu; legal are multiples of %zu from %zu to 65536",
-                         name, size, _Alignof(size_t), sizeof(size_t));
+                         "%s.struct_size is %zu; legal are multiples of %zu from %zu to %d", name,
+                         size, _Alignof(size_t), sizeof(size_t), MAX_STRUCT);
     for (size_t i = full_size; i < size; i++)
         if (((const char *)source)[i])
             return bski_fail(BSK_E_VERSION,
@@ -25,6 +28,19 @@ bsk_status bski_struct_read(const char *name, const void *source, size_t full_si
     memset(full, 0, full_size);
     memcpy(full, source, size < full_size ? size : full_size);
     memcpy(full, &full_size, sizeof(full_size));
+    return BSK_OK;
+}
+
+bsk_status bski_struct_write(const char *name, const void *full, size_t full_size, void *out)
+{
+    size_t size;
+    memcpy(&size, out, sizeof(size));
+    if (size < sizeof(size_t) || size > MAX_STRUCT)
+        return bski_fail(BSK_E_INVALID, "%s.struct_size is %zu; legal are %zu to %d", name, size,
+                         sizeof(size_t), MAX_STRUCT);
+    memset((char *)out + sizeof(size), 0, size - sizeof(size));
+    memcpy((char *)out + sizeof(size), (const char *)full + sizeof(size),
+           (size < full_size ? size : full_size) - sizeof(size));
     return BSK_OK;
 }
 
@@ -213,7 +229,7 @@ enum { DEFAULT_ALIGNMENT = 64, PROMISED_ALIGNMENT = 16, MAX_ALIGNMENT = 4096 };
 static bsk_status take_layout(bsk_plan *plan)
 {
     const bski_op_info *op = plan->op;
-    if (op->layout < 0)
+    if (!op->layout)
         return BSK_OK;
     bsk_layout *layout;
     memcpy(&layout, (char *)plan->params + op->layout, sizeof(layout));
@@ -234,7 +250,7 @@ static bsk_status check_problem(bsk_plan *plan)
         fill_default(&op->attrs[i], plan->params);
     }
     plan->pairs = 1;
-    if (op->pairs >= 0)
+    if (op->pairs)
         memcpy(&plan->pairs, (char *)plan->params + op->pairs, sizeof(plan->pairs));
     BSKI_TRY(take_layout(plan));
     /* The main argument first: the types of others follow its. */
@@ -288,28 +304,28 @@ static bsk_status choose_entry(bsk_plan *plan, const bsk_plan_options *options)
     const bsk_device *d = plan->device;
     bsk_context *c = d->context;
     bsk_fallback fallback = options->fallback ? options->fallback : c->settings.fallback;
-    bski_error before = bski_error_save();
     plan->executor = d;
     bsk_status status = bski_dispatch(d, &plan->problem, options, fallback, &plan->entry);
     if (status == BSK_E_UNSUPPORTED && fallback == BSK_FALLBACK_ALLOW && d != c->cpu && c->cpu) {
         warn_fallback(plan);
         plan->executor = c->cpu;
         status = bski_dispatch(c->cpu, &plan->problem, options, fallback, &plan->entry);
-        if (status == BSK_OK)
-            bski_error_restore(&before);
     }
     return status;
 }
 
 static bsk_status prepare_entry(bsk_plan *plan)
 {
+    const bsk_entry *e = plan->entry;
+    const bski_error none = {""};
     plan->prepared.problem = &plan->problem;
-    if (plan->entry->prepare) {
-        bsk_status status = plan->entry->prepare(plan->executor->handle, &plan->prepared);
-        if (status) {
-            plan->entry = NULL; /* nothing to release */
-            return status;
-        }
+    bski_error_restore(&none);
+    bsk_status status = e->prepare ? e->prepare(plan->executor->handle, &plan->prepared) : BSK_OK;
+    if (status) {
+        plan->entry = NULL; /* nothing to release */
+        return *bsk_last_error() ? status
+                                 : bski_fail(status, "%s: %s cannot be prepared: %s",
+                                             plan->op->name, e->name, bsk_status_name(status));
     }
     if (!plan->prepared.workspace_alignment)
         plan->prepared.workspace_alignment = DEFAULT_ALIGNMENT;
@@ -371,11 +387,13 @@ bsk_status bski_plan_create(const bski_op_info *op, const bsk_device *device, co
     }
     p->op = op;
     p->device = device;
+    const bski_error before = bski_error_save();
     bsk_status status = plan_fill(p, params, &chosen);
     if (status) {
         bsk_plan_destroy(&p);
         return status;
     }
+    bski_error_restore(&before); /* a fallback, or an entry that first tried another kernel */
     *plan = p;
     return BSK_OK;
 }
@@ -396,6 +414,12 @@ void bsk_plan_destroy(bsk_plan **plan)
     *plan = NULL;
 }
 
+/* Of the workspace that runs of the plan take. Staged ones have their own. */
+static size_t workspace_bytes(const bsk_plan *plan)
+{
+    return plan->executor == plan->device ? plan->prepared.workspace_bytes : 0;
+}
+
 /* Of the packed image that runs of the plan take; 0: none. */
 static size_t packed_bytes(const bsk_plan *plan)
 {
@@ -409,11 +433,10 @@ bsk_status bsk_plan_query(const bsk_plan *plan, bsk_plan_info *info)
         return bski_fail(BSK_E_INVALID, "bsk_plan_query: %s is NULL", plan ? "info" : "plan");
     bool staged = plan->executor != plan->device;
     bsk_plan_info full = {
-        .struct_size = info->struct_size,
         .op = plan->op->name,
         .entry = plan->entry->name,
         .backend = plan->executor->backend->api->name,
-        .workspace_bytes = staged ? 0 : plan->prepared.workspace_bytes,
+        .workspace_bytes = workspace_bytes(plan),
         .workspace_alignment = staged ? 1 : plan->prepared.workspace_alignment,
         .deterministic = !(plan->entry->flags & BSK_ENTRY_NONDETERMINISTIC),
         .capture_safe = !staged && !(plan->entry->flags & BSK_ENTRY_NOT_CAPTURABLE),
@@ -424,15 +447,7 @@ bsk_status bsk_plan_query(const bsk_plan *plan, bsk_plan_info *info)
         .packed_bytes = packed_bytes(plan),
         .packed_alignment = staged ? 1 : plan->prepared.packed_alignment,
     };
-    size_t size = info->struct_size;
-    if (size < sizeof(size_t) || size > 65536)
-        return bski_fail(BSK_E_INVALID,
-                         "bsk_plan_query: info.struct_size is %zu; legal are %zu to "
-                         "65536",
-                         size, sizeof(size_t));
-    memset((char *)info + sizeof(size_t), 0, size - sizeof(size_t));
-    memcpy(info, &full, size < sizeof(full) ? size : sizeof(full));
-    return BSK_OK;
+    return bski_struct_write("bsk_plan_query: info", &full, sizeof(full), info);
 }
 
 /* --- running a plan --------------------------------------------------------------------------- */
@@ -454,6 +469,18 @@ static uintptr_t address_of(const bsk_mem *m)
     return (m->kind == BSK_MEM_CL ? 0 : (uintptr_t)m->handle) + m->offset;
 }
 
+static bsk_status check_alignment(const bsk_plan *plan, const char *name, const bsk_mem *m,
+                                  size_t align, const char *what)
+{
+    const size_t beyond = address_of(m) % align;
+    if (!beyond)
+        return BSK_OK;
+    return bski_fail(
+        BSK_E_INVALID,
+        "%s: args.%s lies %zu bytes beyond a multiple of %zu; legal are multiples (%s)",
+        plan->op->name, name, beyond, align, what);
+}
+
 static bsk_status check_view(const bsk_plan *plan, int i, const bsk_mem *m)
 {
     const bski_arg *a = &plan->op->args[i];
@@ -468,21 +495,12 @@ static bsk_status check_view(const bsk_plan *plan, int i, const bsk_mem *m)
     if (t->dtype == BSK_NONE)
         return bski_fail(BSK_E_INVALID, "%s: args.%s is given, but the plan was made without it",
                          plan->op->name, a->name);
-    if ((unsigned)m->kind > 31 || !(plan->device->props.mem_kinds & 1u << m->kind))
-        return bski_fail(BSK_E_INVALID,
-                         "%s: args.%s has memory of kind %d, which %s does not "
-                         "accept",
-                         plan->op->name, a->name, (int)m->kind, plan->device->id);
-    size_t align = bsk_dtype_size(t->dtype);
-    if (address_of(m) % align)
-        return bski_fail(BSK_E_INVALID, "%s: args.%s is not aligned to its element of %zu bytes",
-                         plan->op->name, a->name, align);
+    BSKI_TRY(bski_kind_check(plan->op->name, a->name, plan->device, m->kind));
+    BSKI_TRY(check_alignment(plan, a->name, m, bsk_dtype_size(t->dtype), "its element's size"));
     const int32_t promised = plan->executor == plan->device ? plan->entry->alignment : 0;
-    if (promised && address_of(m) % (size_t)promised)
-        return bski_fail(BSK_E_INVALID,
-                         "%s: args.%s is not aligned to %d bytes, which the plan relies on; "
-                         "options.alignment may promise less",
-                         plan->op->name, a->name, (int)promised);
+    if (promised)
+        BSKI_TRY(check_alignment(plan, a->name, m, (size_t)promised,
+                                 "what the plan relies on; options.alignment may promise less"));
     if (m->size && m->size < need)
         return bski_fail(BSK_E_INVALID, "%s: args.%s.size is %zu bytes; at least %zu are needed",
                          plan->op->name, a->name, m->size, need);
@@ -534,12 +552,15 @@ static uintptr_t place_of(const bsk_mem *m)
     return (uintptr_t)m->handle + m->offset;
 }
 
+/* Whether two views are the same elements at the same places. */
 static bool same_view(const bsk_tensor *x, const bsk_mem *mx, const bsk_tensor *y,
                       const bsk_mem *my)
 {
-    return mx->kind == my->kind && place_of(mx) == place_of(my) && x->dtype == y->dtype &&
-           !memcmp(x->dims, y->dims, sizeof(x->dims)) &&
-           !memcmp(x->strides, y->strides, sizeof(x->strides));
+    bool same = mx->kind == my->kind && place_of(mx) == place_of(my) && x->dtype == y->dtype &&
+                x->rank == y->rank;
+    for (int i = 0; same && i < x->rank; i++)
+        same = x->dims[i] == y->dims[i] && (x->dims[i] == 1 || x->strides[i] == y->strides[i]);
+    return same;
 }
 
 /* A packed image as views_meet takes it. */
@@ -654,21 +675,32 @@ static bsk_status check_bytes(const bsk_plan *plan, const char *name, const bsk_
     if (m->kind == BSK_MEM_NULL || !m->handle || m->size < need)
         return bski_fail(BSK_E_INVALID, "%s: args.%s has %zu bytes; at least %zu are needed",
                          plan->op->name, name, m->kind == BSK_MEM_NULL ? 0 : m->size, need);
-    if ((unsigned)m->kind > 31 || !(plan->device->props.mem_kinds & 1u << m->kind))
-        return bski_fail(BSK_E_INVALID,
-                         "%s: args.%s has memory of kind %d, which %s does not accept",
-                         plan->op->name, name, (int)m->kind, plan->device->id);
-    if (address_of(m) % align)
-        return bski_fail(BSK_E_INVALID, "%s: args.%s is not aligned to %zu bytes", plan->op->name,
-                         name, align);
-    return BSK_OK;
+    BSKI_TRY(bski_kind_check(plan->op->name, name, plan->device, m->kind));
+    return check_alignment(plan, name, m, align, "its alignment");
 }
 
-static bsk_status check_workspace(const bsk_plan *plan, const bsk_mem *w)
+/* The workspace is scratched while operands are read: it must lie apart from all of them. */
+static bsk_status check_workspace(const bsk_plan *plan, const void *args, const bsk_mem *packed)
 {
-    size_t need = plan->executor == plan->device ? plan->prepared.workspace_bytes : 0;
-    return need ? check_bytes(plan, "workspace", w, need, plan->prepared.workspace_alignment)
-                : BSK_OK;
+    const bski_op_info *op = plan->op;
+    const bsk_mem *w = (const bsk_mem *)(const void *)((const char *)args + op->workspace);
+    const size_t need = workspace_bytes(plan), image = plan->prepared.packed_bytes;
+    const bsk_tensor scratch = image_bytes(need), image_desc = image_bytes(image);
+    if (!need)
+        return BSK_OK;
+    BSKI_TRY(check_bytes(plan, "workspace", w, need, plan->prepared.workspace_alignment));
+    if (packed && views_meet(&scratch, need, w, &image_desc, image, packed))
+        return bski_fail(BSK_E_INVALID, "%s: args.workspace overlaps args.packed", op->name);
+    for (int i = 0; i < op->arg_count; i++) {
+        const bsk_tensor *t = bski_arg_tensor(op, plan->params, i);
+        const bsk_mem *views = arg_views(&op->args[i], args);
+        for (int p = 0; plan->extents[i] && p < view_count(plan, i); p++)
+            if (!(packed && i == BSKI_PACKED) &&
+                views_meet(&scratch, need, w, t, plan->extents[i], &views[p]))
+                return bski_fail(BSK_E_INVALID, "%s: args.workspace overlaps args.%s", op->name,
+                                 op->args[i].name);
+    }
+    return BSK_OK;
 }
 
 static bsk_status check_packed(const bsk_plan *plan, const bsk_mem *packed)
@@ -707,11 +739,10 @@ static bsk_status check_args(const bsk_plan *plan, const void *args)
                 return bski_fail(BSK_E_INVALID, "%s: args.%s is NULL", op->name, a->name);
             continue;
         }
-        for (int p = 0; p < (a->list ? plan->pairs : 1); p++)
+        for (int p = 0; p < view_count(plan, i); p++)
             BSKI_TRY(check_view(plan, i, &views[p]));
     }
-    BSKI_TRY(
-        check_workspace(plan, (const bsk_mem *)(const void *)((const char *)args + op->workspace)));
+    BSKI_TRY(check_workspace(plan, args, packed));
     return check_overlap(plan, args, packed);
 }
 

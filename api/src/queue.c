@@ -79,6 +79,22 @@ void bsk_mem_free(const bsk_device *device, bsk_mem *mem)
     memset(mem, 0, sizeof(*mem));
 }
 
+bsk_status bski_kind_check(const char *function, const char *name, const bsk_device *device,
+                           bsk_mem_kind kind)
+{
+    static const char *const kinds[] = {
+        [BSK_MEM_HOST] = " HOST", [BSK_MEM_DEVICE] = " DEVICE", [BSK_MEM_CL] = " CL"};
+    const uint32_t legal = device->props.mem_kinds;
+    if (kind != BSK_MEM_NULL && (unsigned)kind < BSKI_COUNT(kinds) && legal >> kind & 1)
+        return BSK_OK;
+    char names[32] = "";
+    for (size_t i = BSK_MEM_HOST; i < BSKI_COUNT(kinds); i++)
+        if (legal >> i & 1)
+            strcat(names, kinds[i]);
+    return bski_fail(BSK_E_INVALID, "%s: the kind of %s is %d; legal on %s are%s", function, name,
+                     (int)kind, device->id, names);
+}
+
 /* What uploads, downloads and fills have in common. */
 static bsk_status check_transfer(const char *function, const bsk_queue *queue, bsk_mem mem,
                                  const void *host, size_t bytes)
@@ -89,11 +105,9 @@ static bsk_status check_transfer(const char *function, const bsk_queue *queue, b
         return BSK_OK;
     if (!host)
         return null_argument(function, "host memory");
-    const bsk_device *d = queue->device;
-    if (mem.kind == BSK_MEM_NULL || (unsigned)mem.kind > 31 ||
-        !(d->props.mem_kinds & 1u << mem.kind))
-        return bski_fail(BSK_E_INVALID, "%s: the view has kind %d, which %s does not accept",
-                         function, (int)mem.kind, d->id);
+    BSKI_TRY(bski_kind_check(function, "the view", queue->device, mem.kind));
+    if (!mem.handle)
+        return null_argument(function, "the view's handle");
     if (mem.size && bytes > mem.size)
         return bski_fail(BSK_E_INVALID, "%s: bytes is %zu; legal are 0 to %zu", function, bytes,
                          mem.size);

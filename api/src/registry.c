@@ -103,9 +103,14 @@ static bsk_status open_directory(list *l, const char *path)
     if (!directory)
         return bski_note(l->allocator, l->notes, "%s: cannot be read", path);
     bsk_status status = BSK_OK;
-    for (struct dirent *e; !status && count < MAX_MODULES && (e = readdir(directory));) {
+    for (struct dirent *e; !status && (e = readdir(directory));) {
         if (!is_module_name(e->d_name))
             continue;
+        if (count == MAX_MODULES) {
+            status = bski_note(l->allocator, l->notes, "%s: more than %d modules; others are left",
+                               path, MAX_MODULES);
+            break;
+        }
         names[count] = bski_strdup(l->allocator, e->d_name);
         if (names[count])
             count++;
@@ -116,8 +121,11 @@ static bsk_status open_directory(list *l, const char *path)
     qsort(names, count, sizeof(names[0]), compare_names);
     for (size_t i = 0; i < count; i++) {
         char file[4096];
-        if (snprintf(file, sizeof(file), "%s/%s", path, names[i]) < (int)sizeof(file) && !status)
+        const bool fits = snprintf(file, sizeof(file), "%s/%s", path, names[i]) < (int)sizeof(file);
+        if (!status && fits)
             status = open_module(l, file);
+        else if (!status)
+            status = bski_note(l->allocator, l->notes, "%.200s ...: too long a path", path);
         bski_free(l->allocator, names[i]);
     }
     return status;
@@ -138,7 +146,9 @@ static bsk_status open_all(list *l, const char *plugin_path)
     for (const char *p = plugin_path; p && *p;) {
         size_t n = strcspn(p, ":");
         char directory[4096];
-        if (n && n < sizeof(directory)) {
+        if (n >= sizeof(directory)) {
+            BSKI_TRY(bski_note(l->allocator, l->notes, "%.200s ...: too long a path", p));
+        } else if (n) {
             memcpy(directory, p, n);
             directory[n] = 0;
             BSKI_TRY(open_directory(l, directory));

@@ -58,8 +58,7 @@ bsk_status bski_tensor_check(const char *op, const char *name, const bsk_tensor 
     for (int i = 0; i < tensor->rank; i++)
         contiguous &= tensor->strides[i] == 0;
 
-    int64_t count = 1, last = 0, stride = 1;
-    bool fits = true;
+    int64_t count = 1, last = 0, stride = 1, total = (int64_t)size;
     for (int i = tensor->rank - 1; i >= 0; i--) {
         int64_t dim = tensor->dims[i], step = contiguous ? stride : tensor->strides[i];
         if (dim < 0)
@@ -69,16 +68,17 @@ bsk_status bski_tensor_check(const char *op, const char *name, const bsk_tensor 
             return bski_fail(BSK_E_INVALID, "%s: %s.strides[%d] is %lld; must not be negative", op,
                              name, i, (long long)step);
         int64_t reach = 0;
-        fits &= bski_mul_i64(count, dim, &count);
-        fits &= bski_mul_i64(stride, dim > 0 ? dim : 1, &stride);
-        fits &= bski_mul_i64(dim > 0 ? dim - 1 : 0, step, &reach);
-        fits &= bski_add_i64(last, reach, &last);
+        const bool fits =
+            bski_mul_i64(count, dim, &count) && bski_mul_i64(stride, dim > 0 ? dim : 1, &stride) &&
+            bski_mul_i64(dim > 0 ? dim - 1 : 0, step, &reach) && bski_add_i64(last, reach, &last) &&
+            bski_add_i64(last, 1, &total) && bski_mul_i64(total, (int64_t)size, &total) &&
+            (uint64_t)total <= SIZE_MAX / 2;
+        if (!fits)
+            return bski_fail(BSK_E_INVALID,
+                             "%s: %s.dims[%d] is %lld with a stride of %lld; legal is a tensor of "
+                             "at most %zu bytes",
+                             op, name, i, (long long)dim, (long long)step, SIZE_MAX / 2);
     }
-    int64_t total = 0;
-    fits &= bski_add_i64(last, 1, &total);
-    fits &= bski_mul_i64(total, (int64_t)size, &total);
-    if (!fits || (uint64_t)total > SIZE_MAX / 2)
-        return bski_fail(BSK_E_INVALID, "%s: the size of %s overflows", op, name);
     if (elements)
         *elements = count;
     *bytes = count ? (size_t)total : 0;

@@ -100,6 +100,21 @@ const char *bski_tuning_find(const bsk_device *device, const bsk_problem *proble
 
 /* --- The file --------------------------------------------------------------------------------- */
 
+/* A number with a point, whatever the locale of the program has. False for other texts. */
+static bool parse_number(const char *text, double *value)
+{
+    static const char digits[] = "0123456789";
+    const size_t whole = strspn(text, digits), point = text[whole] == '.';
+    const size_t part = point ? strspn(text + whole + 1, digits) : 0;
+    double unit = 1;
+    *value = 0;
+    for (size_t i = 0; i < whole; i++)
+        *value = 10 * *value + (text[i] - '0');
+    for (size_t i = 0; i < part; i++)
+        *value += (unit /= 10) * (text[whole + 1 + i] - '0');
+    return whole > 0 && !text[whole + point + part];
+}
+
 /* A line: device, key, entry and microseconds, separated by tabs. */
 static bool parse_line(char *line, bski_tuning_record *r)
 {
@@ -111,7 +126,6 @@ static bool parse_line(char *line, bski_tuning_record *r)
         *tab = 0;
         field[i] = tab + 1;
     }
-    char *end;
     memset(r, 0, sizeof(*r));
     if (strlen(field[0]) >= sizeof(r->device) || strlen(field[1]) != 16 || !*field[2] ||
         strlen(field[2]) >= sizeof(r->entry))
@@ -121,8 +135,8 @@ static bool parse_line(char *line, bski_tuning_record *r)
     if (strspn(field[1], "0123456789abcdef") != 16)
         return false;
     r->key = strtoull(field[1], NULL, 16);
-    r->microseconds = strtod(field[3], &end);
-    return end != field[3] && !*end && r->microseconds > 0 && isfinite(r->microseconds);
+    return parse_number(field[3], &r->microseconds) && r->microseconds > 0 &&
+           isfinite(r->microseconds);
 }
 
 static void heading(char *out, size_t size)
@@ -154,13 +168,18 @@ static char *read_file(const bsk_context *c, const char *path)
     else
         bski_log(c, BSK_LOG_WARN, "%s: not a private regular file of at most %d bytes; ignored",
                  path, MAX_FILE);
-    ssize_t got = 0;
-    for (off_t at = 0; text && at < bytes; at += got)
-        if ((got = read(file, text + at, (size_t)(bytes - at))) <= 0)
-            bytes = at;
-    if (text)
-        text[bytes] = 0;
+    ssize_t got = 1;
+    off_t at = 0;
+    for (; text && got > 0 && at<bytes; at += got> 0 ? got : 0)
+        got = read(file, text + at, (size_t)(bytes - at));
     close(file);
+    if (got < 0) {
+        bski_log(c, BSK_LOG_WARN, "%s: cannot be read; ignored", path);
+        bski_free(&c->allocator, text);
+        return NULL;
+    }
+    if (text)
+        text[at] = 0;
     return text;
 }
 
@@ -234,9 +253,12 @@ static bool write_records(const bski_tuning *t, FILE *f)
     char first[80];
     heading(first, sizeof(first));
     bool good = fprintf(f, "%s\n", first) > 0;
-    for (size_t i = 0; i < t->count; i++)
-        good &= fprintf(f, "%s\t%016" PRIx64 "\t%s\t%.3f\n", t->records[i].device,
-                        t->records[i].key, t->records[i].entry, t->records[i].microseconds) > 0;
+    for (size_t i = 0; i < t->count; i++) {
+        const bski_tuning_record *r = &t->records[i];
+        const int64_t nanoseconds = llround(1000 * r->microseconds);
+        good &= fprintf(f, "%s\t%016" PRIx64 "\t%s\t%" PRId64 ".%03d\n", r->device, r->key,
+                        r->entry, nanoseconds / 1000, (int)(nanoseconds % 1000)) > 0;
+    }
     return good;
 }
 
@@ -255,11 +277,13 @@ bsk_status bski_tuning_save(const bsk_context *c)
         mkdir(fresh, 0700); /* its parent is there in all usual cases; open reports the others */
     *slash = '/';
     int file = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    FILE *f = file < 0 ? NULL : fdopen(file, "w");
+    if (file < 0) /* the file of that name, if it is that, is another thread's */
+        return bski_fail(BSK_E_INVALID, "tuning: %s: %s", fresh, strerror(errno));
+    FILE *f = fdopen(file, "w");
     bool good = f && write_records(&c->tuning, f);
     if (f)
         good &= !fclose(f);
-    else if (file >= 0)
+    else
         close(file);
     if (good && !rename(fresh, path))
         return BSK_OK;

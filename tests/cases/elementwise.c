@@ -668,8 +668,13 @@ static void build_sparse_relu_grad(test_case *c)
     set_inplace(c, "dx", "dy");
 }
 
-/* An element that lies as close to the cut as the cut's own error may fall on either side: its row
- * is given a bound that admits both. */
+/* Whether an element lies as close to the cut as the cut's own error, and may fall on either side. */
+static bool is_doubtful(const test_case *c, const row_statistics *r, double x)
+{
+    return fabs(x - r->cut) <= r->error + 4 * test_arith_eps(c) * fabs(x);
+}
+
+/* The bound admits both sides for a doubtful element itself, and for the sum of its row. */
 static void oracle_sparse_relu_grad(test_case *c)
 {
     test_tensor *dy = test_arg_at(c, "dy"), *x = test_arg_at(c, "x"), *dx = test_arg_at(c, "dx");
@@ -679,7 +684,7 @@ static void oracle_sparse_relu_grad(test_case *c)
         double sum = 0, mag = 0, doubt = 0;
         for (int64_t f = 0; f < c->spec.m; f++) {
             const int64_t e = test_row_element(c, n, f);
-            if (fabs(x->value[e] - r.cut) <= r.error + 4 * u * fabs(x->value[e]))
+            if (is_doubtful(c, &r, x->value[e]))
                 doubt += fabs(dy->value[e]);
             if (x->value[e] > r.cut)
                 sum += dy->value[e];
@@ -693,8 +698,9 @@ static void oracle_sparse_relu_grad(test_case *c)
             const double v = a * (c->spec.kind ? g : g - sum * slope), old = test_old(c, dx, e);
             const double wobble =
                 (1 + fabs(c->spec.value) * (1 + fabs(h)) * (1 + 1 / (r.std + 1e-9))) / features;
-            const double error =
-                u * ((features + 16) * mag * wobble + 4 * fabs(g)) + doubt * (1 + fabs(slope));
+            const double flip = is_doubtful(c, &r, x->value[e]) ? fabs(dy->value[e]) : 0;
+            const double error = u * ((features + 16) * mag * wobble + 4 * fabs(g)) + flip +
+                                 (c->spec.kind ? 0 : doubt * fabs(slope));
             test_expect(dx, e, v + old, fabs(a) * error + 4 * u * fabs(old));
         }
     }

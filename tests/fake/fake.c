@@ -42,7 +42,7 @@ static struct {
     int device_count;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .device_count = DEVICE_COUNT};
 
-static atomic_int refusal;
+static atomic_int refusal, silence;
 
 typedef struct fake_device {
     const bsk_host *host;
@@ -91,8 +91,8 @@ static const char *const point_names[] = {
 static bsk_status point_check(const bsk_host *host, fake_point point)
 {
     bsk_status status = fault_take(point);
-    if (status == BSK_OK)
-        return BSK_OK;
+    if (status == BSK_OK || atomic_load(&silence))
+        return status;
     return host->fail(host->context, status, "fake: %s fails as told", point_names[point]);
 }
 
@@ -477,6 +477,7 @@ static void control_reset(void)
     state.counts.launches = 0;
     pthread_mutex_unlock(&state.lock);
     atomic_store(&refusal, 0);
+    atomic_store(&silence, 0);
 }
 
 static void control_fail(fake_point point, bsk_status status, int skip)
@@ -485,6 +486,11 @@ static void control_fail(fake_point point, bsk_status status, int skip)
     state.faults[point].status = status;
     state.faults[point].skip = skip;
     pthread_mutex_unlock(&state.lock);
+}
+
+static void control_silent(int on)
+{
+    atomic_store(&silence, on);
 }
 
 static void control_refuse(int reason)
@@ -507,8 +513,8 @@ static fake_counts control_counts(void)
     return counts;
 }
 
-static const fake_control control = {control_reset, control_fail, control_refuse, control_devices,
-                                     control_counts};
+static const fake_control control = {control_reset,  control_fail,    control_silent,
+                                     control_refuse, control_devices, control_counts};
 
 EXPORT const fake_control *bsk_fake_control(void);
 EXPORT const bsk_backend *bsk_backend_query_v1(const bsk_host *host);

@@ -45,6 +45,8 @@ typedef struct fake_control {
     /* The next skip calls of point succeed, the one after that answers status once. status
      * BSK_E_DEVICE_LOST loses the device for good: all later calls answer it too. */
     void (*fail)(fake_point point, bsk_status status, int skip);
+    /* Nonzero: faults answer a status and leave no message. */
+    void (*silent)(int on);
     /* Nonzero: every entry refuses, for the reason given (a bsk_reason). */
     void (*refuse)(int reason);
     /* Number of devices that the next probe finds, 0 to 2. */

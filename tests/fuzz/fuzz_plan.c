@@ -147,7 +147,7 @@ static void run(input *in, const bski_op_info *op, const request_struct *params,
     memcpy(&size, params->bytes, sizeof size);
     if (size < op->params_size)
         return;
-    if (op->pairs >= 0)
+    if (op->pairs)
         memcpy(&pairs, params->bytes + op->pairs, sizeof pairs);
     pairs = pairs ? pairs : 1;
     if (pairs > MAX_PAIRS || !measure(op, params, pairs, bytes))

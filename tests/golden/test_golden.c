@@ -238,7 +238,7 @@ static void test_case(FILE *f, const bsk_device *device, bsk_queue *queue, int n
     for (read_word(f, word); strcmp(word, "end"); read_word(f, word)) {
         if (!strcmp(word, "attr") || !strcmp(word, "scalar")) {
             read_field(f, &g, word[0] == 'a');
-        } else if (!strcmp(word, "layout") && g.op->layout >= 0) {
+        } else if (!strcmp(word, "layout") && g.op->layout) {
             read_layout(f, &g);
         } else if (!strcmp(word, "in") || !strcmp(word, "out")) {
             read_tensor(f, &g, word[0] == 'o');

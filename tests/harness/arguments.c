@@ -170,9 +170,21 @@ typedef struct tester {
     test_case *c;
     char label[40]; /* the op, and the type where it is not f32 */
     const bsk_plan *plan;
+    char text[96]; /* that the next message must have besides */
     _Alignas(16) unsigned char params[BSKI_MAX_STRUCT]; /* the legal ones */
     _Alignas(16) unsigned char args[BSKI_MAX_STRUCT];
 } tester;
+
+/* What was to be tested could not be. */
+static void untested(tester *t, const char *why)
+{
+    char name[TEST_NAME];
+    test_result r = {TEST_PASS, "", 0, 0};
+    snprintf(name, sizeof name, "arguments %s", t->label);
+    test_fail(&r, "%s: %s", why, bsk_last_error());
+    if (test_wanted(t->session, name))
+        test_report(t->session, name, t->device, "", &r);
+}
 
 /* Judges a call that had to fail and name `what`. */
 static void verdict(tester *t, const char *what, const char *how, bsk_status status,
@@ -187,7 +199,16 @@ static void verdict(tester *t, const char *what, const char *how, bsk_status sta
         test_fail(&r, "status %s, expected %s", bsk_status_name(status), bsk_status_name(wanted));
     else if (!strstr(bsk_last_error(), what))
         test_fail(&r, "the message does not name %s: %s", what, bsk_last_error());
+    else if (!strstr(bsk_last_error(), t->text))
+        test_fail(&r, "the message lacks \"%s\": %s", t->text, bsk_last_error());
     test_report(t->session, name, t->device, "", &r);
+}
+
+/* A number outside the range of a field: the message must have it, and the range. */
+static void expect_number(tester *t, const bski_field *f, double v)
+{
+    snprintf(t->text, sizeof t->text, "%s is %.17g; legal are %.10g to %.10g", f->name, v, f->low,
+             f->high);
 }
 
 static void try_plan(tester *t, const char *what, const char *how, bsk_status wanted)
@@ -352,13 +373,15 @@ static void bad_plan(tester *t)
             char how[40];
             write_number(t->c->params, &op->attrs[i], bad[k]);
             snprintf(how, sizeof how, "%g", bad[k]);
+            expect_number(t, &op->attrs[i], bad[k]);
             try_plan(t, op->attrs[i].name, how, BSK_E_INVALID);
+            t->text[0] = 0;
         }
-    if (op->layout >= 0) {
+    if (op->layout) {
         memset(t->c->params + op->layout, 0, sizeof(void *));
         try_plan(t, "layout", "NULL", BSK_E_INVALID);
     }
-    if (op->pairs >= 0) {
+    if (op->pairs) {
         const int32_t pairs = -3;
         memcpy(t->c->params + op->pairs, &pairs, sizeof pairs);
         try_plan(t, "pairs", "negative", BSK_E_INVALID);
@@ -460,7 +483,9 @@ static void bad_run(tester *t, const bsk_plan_info *info)
             char how[40];
             write_number(t->c->args, &op->scalars[i], bad[k]);
             snprintf(how, sizeof how, "%g", bad[k]);
+            expect_number(t, &op->scalars[i], bad[k]);
             try_run(t, op->scalars[i].name, how);
+            t->text[0] = 0;
         }
     if (info->workspace_bytes) {
         memset(workspace, 0, sizeof *workspace);
@@ -471,6 +496,16 @@ static void bad_run(tester *t, const bsk_plan_info *info)
             workspace->offset++;
             workspace->size = 0;
             try_run(t, "workspace", "misaligned");
+        }
+        for (int32_t i = 0; i < op->arg_count; i++) {
+            bsk_mem list[TEST_VIEWS];
+            char how[64];
+            if (!t->c->t[i].desc.dtype)
+                continue;
+            *workspace = *view_of(t, i, list);
+            workspace->size = info->workspace_bytes;
+            snprintf(how, sizeof how, "of workspace and %s", op->args[i].name);
+            try_run(t, "overlap", how);
         }
     }
     size_t size = 1;
@@ -552,7 +587,7 @@ static void packed_arguments(tester *t, const bsk_plan_info *info)
         return;
     /* room for a misaligned image, so that nothing but its address is wrong */
     if (bsk_mem_alloc(t->device->device, info->packed_bytes + 64, &packed)) {
-        fprintf(stderr, "bsk: %s\n", bsk_last_error());
+        untested(t, "no memory for a packed image");
         return;
     }
     bad_packed(t, info, packed);
@@ -656,9 +691,7 @@ static void op_arguments(test_session *s, const test_device *d, test_spec spec, 
     bsk_status status =
         t.c ? t.c->op->plan(d->device, t.c->params, &options, &plan) : BSK_E_INTERNAL;
     if (status || !m) {
-        test_result r = {TEST_FAIL, "", 0, 0};
-        snprintf(r.why, sizeof r.why, "the legal problem is refused: %s", bsk_last_error());
-        test_report(s, t.c ? t.c->name : spec.op, d, "", &r);
+        untested(&t, "the legal problem is refused");
     } else {
         bsk_plan_query(plan, &info);
         t.plan = plan;
@@ -674,6 +707,8 @@ static void op_arguments(test_session *s, const test_device *d, test_spec spec, 
             bad_alignment(&t, &info);
             packed_arguments(&t, &info);
             nothing_written(&t, m);
+        } else {
+            untested(&t, "no memory for the legal problem");
         }
         test_memory_free(m);
     }

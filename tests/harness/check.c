@@ -67,6 +67,8 @@ static void crash_install(void)
 
 /* --- Results ------------------------------------------------------------------------------- */
 
+static const char *const tier_names[] = {"quick", "ci", "full"};
+
 static void full_name(char *out, size_t size, const char *name, const char *device,
                       const char *entry)
 {
@@ -85,10 +87,7 @@ void test_report(test_session *s, const char *name, const test_device *d, const 
     s->refused += result->status == TEST_NA;
     if (result->status == TEST_FAIL)
         printf("FAIL   %s\n       %s\n       repeat: bsk check --tier %s '%s'\n", full, result->why,
-               s->tier == TIER_QUICK ? "quick"
-               : s->tier == TIER_CI  ? "ci"
-                                     : "full",
-               full);
+               tier_names[s->tier], full);
     else if (s->verbose)
         printf("%-6s %s%s%s\n", words[result->status], full, result->why[0] ? ": " : "",
                result->why);
@@ -334,9 +333,8 @@ static void prove_dispatch(test_session *s, const contexts *ctx)
 
 static int parse_tier(const char *text, test_tier *tier)
 {
-    static const char *const names[] = {"quick", "ci", "full"};
-    for (int i = 0; i < TEST_COUNT(names); i++)
-        if (strcmp(text, names[i]) == 0) {
+    for (int i = 0; i < TEST_COUNT(tier_names); i++)
+        if (strcmp(text, tier_names[i]) == 0) {
             *tier = (test_tier)i;
             return 0;
         }

@@ -245,10 +245,18 @@ static void share(test_case *f, test_case *b, const test_gradient *g)
     }
 }
 
-static double objective(test_case *f, const test_tensor *y, const double *weights)
+/* What is padding by the lengths that the backward op had of its own may be NaN. */
+static void clear_padding(test_tensor *dy)
+{
+    for (int64_t e = 0; e < dy->elems; e++)
+        if (dy->at[e] >= 0 && isnan(dy->value[e]))
+            test_store(dy->desc.dtype, dy->init, dy->at[e], 0);
+    test_values_refresh(dy);
+}
+
+static double objective(const test_tensor *y, const double *weights)
 {
     double sum = 0;
-    (void)f;
     for (int64_t e = 0; e < y->elems; e++)
         if (y->at[e] >= 0)
             sum += y->want[e] * weights[e];
@@ -271,7 +279,7 @@ static bool differences(test_case *f, test_case *b, const test_gradient *g, cons
             bski_store(BSK_F64, x->init, x->at[e], x->value[e] + (k ? -h : h));
             if (!evaluate(f, d, r))
                 return false;
-            side[k] = objective(f, y, dy);
+            side[k] = objective(y, dy);
         }
         bski_store(BSK_F64, x->init, x->at[e], x->value[e]);
         double slope = (side[0] - side[1]) / (2 * h), error = fabs(slope - dx[e]);
@@ -300,10 +308,15 @@ static void gradient_check(test_session *s, const test_device *d, const test_gra
         return;
     test_result r = {TEST_PASS, "", 0, 0};
     test_case *f = test_case_make(&forward, false), *b = test_case_make(&backward, false);
+    if (f && b) {
+        test_case_expect(f);
+        test_case_expect(b);
+    }
     if (!f || !b)
         test_fail(&r, "cannot build the cases");
     else if (evaluate(f, d, &r)) {
         share(f, b, g);
+        clear_padding(test_arg_at(b, g->upstream));
         if (evaluate(b, d, &r))
             differences(f, b, g, d, &r);
     }

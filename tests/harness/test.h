@@ -262,6 +262,7 @@ struct test_case {
     int32_t *head, *row, *col; /* [nnz] by slot */
     test_tensor t[TEST_ARGS];
     uint64_t rng;
+    bool expected; /* expectations are there, or there are none */
     _Alignas(16) unsigned char params[BSKI_MAX_STRUCT];
     _Alignas(16) unsigned char args[BSKI_MAX_STRUCT];
 };
@@ -270,6 +271,8 @@ struct test_case {
  * contents repeat after a million elements (for the bench). NULL with a message on stderr if the
  * case itself is wrong. */
 test_case *test_case_make(const test_spec *spec, bool light);
+/* Computes the expectations, unless they are there: what takes longest, and is for cases that run. */
+void test_case_expect(test_case *c);
 void test_case_free(test_case *c);
 /* Recomputes value from init after a change of memory. */
 void test_values_refresh(test_tensor *t);

@@ -256,7 +256,7 @@ static inline bool request_fill_sized(const bski_op_info *op, const bsk_layout *
     memcpy(params->bytes, &size, sizeof size);
     if (!shapes || size > sizeof *params || op->args_size > sizeof *params)
         return false;
-    if (op->layout >= 0)
+    if (op->layout)
         memcpy(params->bytes + op->layout, &layout, sizeof layout);
     for (int i = 0; i < op->attr_count; i++)
         request_set(params->bytes, &op->attrs[i]);

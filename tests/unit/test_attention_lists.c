@@ -105,10 +105,9 @@ static int order_wrong(const bsk_layout_tables *t, const attention80_lists *l)
 
 static void check_lists(const bsk_layout_tables *t, bool turned, int32_t own, int32_t step)
 {
-    attention80_lists l;
+    attention80_lists l = bski_attention80_measure(t, turned, own, step);
     int wrong = 0;
-    if (!CHECK(bski_attention80_measure(t, turned, own, step, &l)))
-        return;
+    CHECK(bski_attention80_fits(t));
     CHECK(l.piece % SQUARE == 0 && step % l.piece == 0);
     CHECK((int64_t)l.tiles * own >= (turned ? t->cols : t->rows));
     if (!CHECK(bski_attention80_fill(&host, t, &l) == BSK_OK))
@@ -154,10 +153,9 @@ static void test_lists(void)
 static void test_no_memory(void)
 {
     bsk_layout *layout = layout_make(32, 32, 1, 0.5);
-    attention80_lists l;
     for (long at = 0; layout && at < 2; at++) {
+        attention80_lists l = bski_attention80_measure(&layout->tables, false, 64, 64);
         failures = 0;
-        CHECK(bski_attention80_measure(&layout->tables, false, 64, 64, &l));
         atomic_store(&heap.countdown, at);
         CHECK(bski_attention80_fill(&host, &layout->tables, &l) == BSK_E_NOMEM);
         atomic_store(&heap.countdown, -1);
@@ -167,9 +165,34 @@ static void test_no_memory(void)
     bsk_layout_release(&layout);
 }
 
+/* Layouts that no memory holds: only their sizes are looked at. */
+static void test_limits(void)
+{
+    static const struct {
+        int32_t block_rows, block_cols, heads, grid;
+        int64_t nnz;
+        bool fits;
+    } sizes[] = {
+        {64, 64, 1, 1 << 15, 500000000, true},  {64, 64, 1, 1 << 15, 600000000, false},
+        {16, 16, 1, 1 << 15, 260000000, true},  {16, 16, 1, 1 << 15, 270000000, false},
+        {16, 128, 1, 1 << 14, 60000000, true},  {128, 16, 1, 1 << 14, 70000000, false},
+        {64, 64, 1 << 10, 1 << 19, 1000, true}, {64, 64, 1 << 10, 1 << 20, 1000, false},
+    };
+    for (size_t i = 0; i < UNIT_COUNT(sizes); i++) {
+        const bsk_layout_tables t = {.block_rows = sizes[i].block_rows,
+                                     .block_cols = sizes[i].block_cols,
+                                     .grid_rows = sizes[i].grid,
+                                     .grid_cols = sizes[i].grid,
+                                     .heads = sizes[i].heads,
+                                     .nnz = sizes[i].nnz};
+        CHECK(bski_attention80_fits(&t) == sizes[i].fits);
+    }
+}
+
 int main(void)
 {
     test_lists();
+    test_limits();
     test_no_memory();
     CHECK(atomic_load(&heap.live) == 0);
     return unit_report();

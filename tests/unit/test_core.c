@@ -355,6 +355,11 @@ static void test_memory(const bsk_device *device)
     CHECK_STATUS(bsk_mem_fill(queue, view, 0, 1), BSK_E_INVALID);
     view.kind = (bsk_mem_kind)42;
     CHECK_STATUS(bsk_mem_fill(queue, view, 0, 1), BSK_E_INVALID);
+    view = mem;
+    view.handle = NULL;
+    CHECK_ERROR(bsk_mem_upload(queue, view, data, 1), BSK_E_INVALID, "NULL");
+    CHECK_ERROR(bsk_mem_download(queue, back, view, 1), BSK_E_INVALID, "NULL");
+    CHECK_ERROR(bsk_mem_fill(queue, view, 0, 1), BSK_E_INVALID, "NULL");
     CHECK(back[0] == 1 && back[100] == 1);
     CHECK_OK(bsk_mem_upload(queue, mem, data, 0));
     CHECK_OK(bsk_mem_upload(queue, mem, NULL, 0));
@@ -680,6 +685,108 @@ static void test_allocator(void)
     CHECK(status == BSK_OK && tries > 8);
 }
 
+/* What no element is told by, strides of single members and dimensions beyond the rank, does not
+ * tell two views of one memory apart. */
+static void test_in_place(const bsk_device *device)
+{
+    static const struct {
+        bsk_tensor x, y;
+    } rows[] = {
+        {{BSK_F32, 2, {1, 8}, {8, 1}}, {BSK_F32, 2, {1, 8}, {100, 1}}},
+        {{BSK_F32, 2, {4, 1}, {1, 1}}, {BSK_F32, 2, {4, 1}, {1, 0}}},
+        {{BSK_F32, 1, {8}, {1}}, {BSK_F32, 1, {8, 3, 5}, {1, 9, 7}}},
+    };
+    bsk_queue *queue = NULL;
+    CHECK_OK(bsk_queue_create(device, &queue));
+    for (size_t r = 0; r < UNIT_COUNT(rows); r++) {
+        float memory[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+        bsk_unary_params p = BSK_INIT(bsk_unary_params);
+        bsk_unary_args a = BSK_INIT(bsk_unary_args);
+        bsk_plan *plan = NULL;
+        p.kind = BSK_UNARY_NEG;
+        p.x = rows[r].x;
+        p.y = rows[r].y;
+        a.x = a.y = bsk_host_ptr(memory);
+        CHECK_OK(bsk_unary_plan(device, &p, NULL, &plan));
+        CHECK_OK(bsk_unary_run(plan, queue, &a));
+        CHECK(memory[0] == -1 && memory[3] == -4);
+        bsk_plan_destroy(&plan);
+    }
+    bsk_queue_destroy(&queue);
+}
+
+/* A workspace on an operand would be scratched while that is read. */
+static void test_workspace_overlap(const bsk_device *device)
+{
+    enum { N = 64 };
+    bsk_embedding_grad_params p = BSK_INIT(bsk_embedding_grad_params);
+    bsk_embedding_grad_args a = BSK_INIT_ALPHA(bsk_embedding_grad_args);
+    bsk_plan_info info = BSK_INIT(bsk_plan_info);
+    bsk_plan *plan = NULL;
+    bsk_queue *queue = NULL;
+    bsk_mem all = {0};
+    const size_t bytes = N * N * sizeof(float);
+    p.dy = p.dtable = bsk_tensor_2d(BSK_F32, N, N);
+    p.index = bsk_tensor_1d(BSK_I32, N);
+    CHECK_OK(bsk_queue_create(device, &queue));
+    CHECK_OK(bsk_embedding_grad_plan(device, &p, NULL, &plan));
+    CHECK_OK(bsk_plan_query(plan, &info));
+    if (!info.workspace_bytes) {
+        atomic_fetch_add(&unit_skipped, 1);
+    } else {
+        CHECK_OK(bsk_mem_alloc(device, 3 * bytes + info.workspace_bytes, &all));
+        CHECK_OK(bsk_mem_fill(queue, all, 0, all.size));
+        a.dy = all;
+        a.dtable = bsk_mem_at(all, bytes);
+        a.index = bsk_mem_at(all, 2 * bytes);
+        a.workspace = bsk_mem_at(all, 3 * bytes);
+        CHECK_OK(bsk_embedding_grad_run(plan, queue, &a));
+        a.workspace = a.dy;
+        CHECK_ERROR(bsk_embedding_grad_run(plan, queue, &a), BSK_E_INVALID, "workspace");
+        a.workspace = bsk_mem_at(a.dtable, bytes - 64);
+        CHECK_ERROR(bsk_embedding_grad_run(plan, queue, &a), BSK_E_INVALID, "workspace");
+        bsk_mem_free(device, &all);
+    }
+    bsk_plan_destroy(&plan);
+    bsk_queue_destroy(&queue);
+}
+
+/* A directory whose name is too long to be opened is noted as one that is not there. */
+static void test_long_path(void)
+{
+    bsk_context_params params = unit_params();
+    bsk_context *context = NULL;
+    static char path[6000];
+    memset(path, 'p', sizeof path - 1);
+    path[0] = '/';
+    params.plugin_path = path;
+    CHECK_OK(bsk_context_create(&params, &context));
+    CHECK_TEXT(bsk_context_backend_notes(context), "/pppp");
+    bsk_context_destroy(&context);
+}
+
+static void one_line(void *user, bsk_log_level level, const char *line)
+{
+    (void)level;
+    CHECK(!strchr(line, '\n'));
+    *(int *)user += strstr(line, "/nonexistent") != NULL;
+}
+
+/* Each note about a backend is a line of the log. */
+static void test_notes(void)
+{
+    bsk_context_params params = unit_params();
+    bsk_context *context = NULL;
+    int notes = 0;
+    params.plugin_path = "/nonexistent/a:/nonexistent/b:/nonexistent/c";
+    params.log = one_line;
+    params.log_user = &notes;
+    params.log_level = BSK_LOG_INFO;
+    CHECK_OK(bsk_context_create(&params, &context));
+    CHECK(notes == 3);
+    bsk_context_destroy(&context);
+}
+
 /* Long lists: every pair of views is compared, wherever both stand. */
 static void test_list_overlap(const bsk_device *device)
 {
@@ -748,6 +855,10 @@ int main(void)
     test_max_arch();
     test_plans(device);
     test_list_overlap(device);
+    test_in_place(device);
+    test_workspace_overlap(device);
+    test_long_path();
+    test_notes();
     test_layout_lifetime(context, device);
     bsk_context_destroy(&context);
     test_allocator();

@@ -285,6 +285,7 @@ static void test_deepspeed(void)
                 CHECK_BLOCKS(bsk_layout_sliding(NULL, &p, q.window, q.causal, &layout), ds_sliding,
                              &q);
                 q.first = bits / 2;
+                q.count = 0;
                 CHECK_BLOCKS(bsk_layout_bigbird(NULL, &p, &q, &layout), ds_bigbird, &q);
                 q.first = 0;
                 q.count = 3;
@@ -469,6 +470,13 @@ static void test_shared_masks(void)
     CHECK(masks == 3); /* the diagonal of each head, and the corner beside that of head 1 */
     for (int64_t s = 0; s < l->tables.nnz; s++)
         CHECK((index[s] < 0) == (l->tables.slot_col[s] < l->tables.slot_row[s]));
+    int32_t before[2 * 64];
+    uint8_t bits[2 * 8];
+    memset(index, 7, sizeof index);
+    memcpy(before, index, sizeof index);
+    masks = 2;
+    CHECK(bsk_layout_element_bits(l, sees_past, NULL, index, bits, &masks) == BSK_E_INVALID);
+    CHECK(masks == 3 && !memcmp(index, before, sizeof index));
     bsk_layout_release(&l);
 }
 
@@ -484,6 +492,24 @@ static int changes(void *user, int32_t head, int64_t row, int64_t col)
 
 static void test_errors(void)
 {
+    /* fields that a constructor does not name */
+    static const struct {
+        bsk_status (*make)(bsk_context *, const bsk_layout_params *, const bsk_global_pattern *,
+                           bsk_layout **);
+        size_t field;
+        const char *name;
+    } unnamed[] = {
+        {bsk_layout_bigbird, offsetof(bsk_global_pattern, count), "count"},
+        {bsk_layout_bigbird, offsetof(bsk_global_pattern, horizontal), "horizontal"},
+        {bsk_layout_bigbird, offsetof(bsk_global_pattern, window_count), "window_count"},
+        {bsk_layout_longformer, offsetof(bsk_global_pattern, first), "first"},
+        {bsk_layout_longformer, offsetof(bsk_global_pattern, horizontal), "horizontal"},
+        {bsk_layout_longformer, offsetof(bsk_global_pattern, random), "random"},
+        {bsk_layout_longformer, offsetof(bsk_global_pattern, window_count), "window_count"},
+        {bsk_layout_variable, offsetof(bsk_global_pattern, window), "window"},
+        {bsk_layout_variable, offsetof(bsk_global_pattern, first), "first"},
+    };
+    static const int32_t one = 1, ones[] = {1};
     const bsk_layout_params p = params_of(32, 48, 8, 8, 1), square = params_of(32, 32, 8, 8, 1);
     bsk_layout *l = NULL;
     static const int32_t backwards[] = {3}, none[] = {0};
@@ -515,6 +541,13 @@ static void test_errors(void)
     CHECK(bsk_layout_variable(NULL, &p, &g, &l) == BSK_E_INVALID);
     g.windows = none;
     CHECK(bsk_layout_variable(NULL, &p, &g, &l) == BSK_E_INVALID);
+    for (size_t i = 0; i < sizeof unnamed / sizeof unnamed[0]; i++) {
+        g = (bsk_global_pattern)BSK_INIT(bsk_global_pattern);
+        memcpy((char *)&g + unnamed[i].field, &one, sizeof one);
+        g.start = g.windows = ones;
+        CHECK(unnamed[i].make(NULL, &p, &g, &l) == BSK_E_INVALID && !l);
+        CHECK(strstr(bsk_last_error(), unnamed[i].name));
+    }
     CHECK(bsk_layout_conv(NULL, &p, &c, &l) == BSK_E_INVALID);
     c.height = 4;
     c.width = 8;

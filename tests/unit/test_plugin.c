@@ -446,6 +446,23 @@ static void test_faults(const char *path)
     fake->reset();
 }
 
+/* A plan that fails says why, not what another call failed for, even where its entry says nothing. */
+static void test_silent_fault(const char *path)
+{
+    bsk_context *context = context_in(path, NULL);
+    bench b;
+    bench_make(&b, fake_device_find(context, "fake:0"));
+    CHECK_ERROR(bsk_queue_sync(NULL), BSK_E_INVALID, "queue");
+    fake->silent(1);
+    fake->fail(FAKE_PREPARE, BSK_E_NOMEM, 0);
+    CHECK_ERROR(fault_call(&b, FAKE_PREPARE), BSK_E_NOMEM, "bias_act_f32_");
+    CHECK(!strstr(bsk_last_error(), "queue"));
+    bench_free(&b);
+    bsk_context_destroy(&context);
+    fake_check_clean(fake);
+    fake->reset();
+}
+
 /* Host memory that runs out at any moment leaves nothing behind in the backend either. */
 static void test_allocator(const char *path)
 {
@@ -488,6 +505,7 @@ int main(int argc, char **argv)
     test_by_name(directory.path);
     test_plan_info(directory.path);
     test_faults(directory.path);
+    test_silent_fault(directory.path);
     test_allocator(directory.path);
     fake_directory_remove(&directory);
     return unit_report();

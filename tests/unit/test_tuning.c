@@ -1,6 +1,9 @@
 /* Tuning records: what is saved is found again and decides among the entries that accept; a file
  * that is damaged, of another version or not private changes nothing. */
+#include <errno.h>
+#include <locale.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "api/src/internal.h"
@@ -190,6 +193,69 @@ static void test_bad_files(void)
     bsk_context_destroy(&context);
 }
 
+/* In place of the system's: a disk that fails after so many bytes; negative: never. */
+static ssize_t read_left = -1;
+
+ssize_t read(int file, void *buffer, size_t bytes)
+{
+    if (read_left == 0) {
+        errno = EIO;
+        return -1;
+    }
+    if (read_left > 0 && bytes > (size_t)read_left)
+        bytes = (size_t)read_left;
+    const ssize_t got = readv(file, &(struct iovec){buffer, bytes}, 1);
+    if (read_left > 0 && got > 0)
+        read_left -= got;
+    return got;
+}
+
+/* What cannot be read counts as absent. */
+static void test_read_error(void)
+{
+    char text[256];
+    snprintf(text, sizeof text, "bsk tuning 1 for %s\n%s%s", bsk_version(), GOOD_LINE, GOOD_LINE);
+    const size_t lengths[] = {0, 1, strlen(text) - 3};
+    for (size_t i = 0; i < UNIT_COUNT(lengths); i++) {
+        write_text(text, 0600);
+        bsk_context_params params = unit_params();
+        bsk_context *context = NULL;
+        params.tuning = path;
+        read_left = (ssize_t)lengths[i];
+        CHECK_OK(bsk_context_create(&params, &context));
+        read_left = -1;
+        CHECK(context && context->tuning.count == 0);
+        bsk_context_destroy(&context);
+    }
+    unlink(path);
+}
+
+/* Records are the same file in a program whose numbers have a decimal comma. */
+static void test_locale(void)
+{
+    static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "de_DE"};
+    for (size_t i = 0; i < UNIT_COUNT(names); i++)
+        if (setlocale(LC_NUMERIC, names[i]))
+            break;
+    if (strcmp(localeconv()->decimal_point, ",")) {
+        atomic_fetch_add(&unit_skipped, 1);
+        setlocale(LC_NUMERIC, "C");
+        return;
+    }
+    char text[256];
+    snprintf(text, sizeof text, "bsk tuning 1 for %s\n" GOOD_LINE, bsk_version());
+    check_file(text, 0600, 1);
+    bsk_context *context = open_context();
+    CHECK(context->tuning.count == 1 && context->tuning.records[0].microseconds == 1.5);
+    CHECK_OK(bski_tuning_save(context));
+    bsk_context_destroy(&context);
+    setlocale(LC_NUMERIC, "C");
+    context = open_context();
+    CHECK(context->tuning.count == 1 && context->tuning.records[0].microseconds == 1.5);
+    bsk_context_destroy(&context);
+    unlink(path);
+}
+
 int main(void)
 {
     if (!mkdtemp(folder))
@@ -200,6 +266,8 @@ int main(void)
     test_round_trip();
     test_limits();
     test_bad_files();
+    test_read_error();
+    test_locale();
     unit_log_free(lines);
     rmdir(folder);
     return unit_report();

@@ -324,7 +324,8 @@ BSK_API bsk_status bsk_attention_grad_run(const bsk_plan *plan, bsk_queue *queue
  * Strides    the last axis of q, k, v and o contiguous; the rest contiguous.
  * Numerics   as attention. Keys are summed in parts, joined by their log-sum-exp in one order.
  * Unread     keys beyond k_len, of blocks that are not named, and of pages that no member has.
- * Padding    queries beyond q_len, and those that see nothing, get zeros, and -infinity as lse. */
+ * Padding    queries beyond q_len, and those that see nothing, get zeros, and -infinity as lse.
+ * Operations bsk_plan_info.flops counts full lists of full caches: plans do not see the lengths. */
 typedef struct bsk_attention_decode_params {
     size_t struct_size;
     int32_t causal;

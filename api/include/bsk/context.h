@@ -33,7 +33,9 @@ typedef enum bsk_log_level {
 typedef void (*bsk_log_fn)(void *user, bsk_log_level level, const char *line);
 
 /* Host memory for handles, tables and plans. resize(user, NULL, n) allocates, resize(user, p, 0)
- * frees and returns NULL. Memory is aligned as malloc aligns. Must be thread-safe. */
+ * frees and returns NULL, and resize(user, p, n) changes the size as realloc does: contents stay,
+ * and if the answer is NULL so does the block. Memory is aligned as malloc aligns. Must be
+ * thread-safe. */
 typedef struct bsk_allocator {
     void *(*resize)(void *user, void *pointer, size_t bytes);
     void *user;

@@ -148,7 +148,7 @@ BSK_API bsk_status bsk_unary_grad_run(const bsk_plan *plan, bsk_queue *queue,
  * Source    openai/blocksparse AddN8 (at most 9 there). */
 typedef struct bsk_add_n_params {
     size_t struct_size;
-    int32_t pairs; /* tensors in the list; 0 means 1 */
+    int32_t pairs; /* tensors in the list, at most 65536; 0 means 1 */
     bsk_tensor x, y;
 } bsk_add_n_params;
 

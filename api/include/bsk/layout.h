@@ -163,6 +163,7 @@ typedef struct bsk_layout_info {
     int32_t ordered; /* nonzero: slots are row-major, no indirection */
 } bsk_layout_info;
 
+/* Fills *info, whose struct_size must be set. */
 BSK_API bsk_status bsk_layout_query(const bsk_layout *layout, bsk_layout_info *info);
 
 /* The head and block coordinate of a slot. Any output may be NULL. */

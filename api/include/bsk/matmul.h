@@ -8,7 +8,7 @@
  *  - dst = alpha * op + beta * dst wherever alpha and beta occur; with beta = 0 dst is not read.
  *    Make such args with BSK_INIT_ALPHA.
  *  - An output must not overlap an input or another output unless the op's "In place" line allows
- *    it.
+ *    it, and the workspace must not overlap any of them.
  *  - Empty is defined: nnz = 0, N = 0 or an empty block row give zeros (plus the epilogue), never
  *    stale memory.
  *  - Results are deterministic, and do not depend on the number of threads.
@@ -165,7 +165,7 @@ typedef struct bsk_matmul_wgrad_params {
     const bsk_layout *layout;
     bsk_axis axis;
     int32_t transpose_w;
-    int32_t pairs;
+    int32_t pairs; /* at most 65536; 0 means 1 */
     bsk_gate_mode gate_mode;
     bsk_tensor x, dy, dw;
     bsk_tensor gate, w, dgate, dbias; /* optional; dgate needs w */
@@ -279,7 +279,7 @@ BSK_API bsk_status bsk_dds_prepack(const bsk_plan *plan, bsk_queue *queue, bsk_m
 typedef struct bsk_sdd_params {
     size_t struct_size;
     const bsk_layout *layout;
-    int32_t pairs;
+    int32_t pairs; /* at most 65536; 0 means 1 */
     bsk_gate_mode gate_mode;
     bsk_tensor a, b, s;
     bsk_tensor gate, w, dgate, bsum; /* optional; dgate needs w */
@@ -316,7 +316,7 @@ BSK_API bsk_status bsk_sdd_run(const bsk_plan *plan, bsk_queue *queue, const bsk
 typedef struct bsk_reduced_wgrad_params {
     size_t struct_size;
     bsk_axis axis;
-    int32_t pairs;
+    int32_t pairs; /* at most 65536; 0 means 1 */
     int32_t block_rows, block_cols;
     bsk_norm norm;
     bsk_tensor x, dy, g;

@@ -76,7 +76,7 @@ BSK_API bsk_status bsk_adam_run(const bsk_plan *plan, bsk_queue *queue, const bs
 typedef struct bsk_adam_n_params {
     size_t struct_size;
     double beta1, beta2, eps; /* 0 means 0.9, 0.999, 1e-8; below 1 */
-    int32_t pairs;            /* tensors in the lists; 0 means 1 */
+    int32_t pairs;            /* tensors in a list, at most 65536; 0 means 1 */
     int32_t stochastic;       /* for m and v of bf16 */
     bsk_tensor param, grad, m, v;
     bsk_tensor copy, norm_scale, steps; /* optional */

@@ -124,7 +124,8 @@ BSK_API bsk_status bsk_layout_from_elements(bsk_context *context, const bsk_layo
 /* The bit masks of the kept blocks as attention takes them. index [nnz] receives the number of each
  * slot's mask, or -1 where the whole block is visible. Equal masks are stored once; *masks is set
  * to their count. bits, if not NULL, has room for *masks masks on entry ([masks][block_rows][ceil(
- * block_cols / 8)] bytes) and receives them: INVALID if that is too few. */
+ * block_cols / 8)] bytes) and receives them: INVALID if that is too few, and then only *masks is
+ * written. NOMEM: the work needs memory for a mask of each block. */
 BSK_API bsk_status bsk_layout_element_bits(const bsk_layout *layout, bsk_element_fn visible,
                                            void *user, int32_t *index, uint8_t *bits,
                                            int64_t *masks);

@@ -17,7 +17,7 @@ extern "C" {
  * Thread-safety: one thread at a time. */
 typedef struct bsk_queue bsk_queue;
 
-/* Creates a queue of its own on the device. */
+/* Creates a queue of its own on the device. Errors: NOMEM, DEVICE_NOMEM, DEVICE. */
 BSK_API bsk_status bsk_queue_create(const bsk_device *device, bsk_queue **queue);
 
 /* Wraps a native stream, which stays the caller's and must outlive the queue:
@@ -32,16 +32,22 @@ BSK_API bsk_status bsk_queue_wrap(const bsk_device *device, void *native, bsk_qu
  * for nor destroyed. *queue may be NULL. */
 BSK_API void bsk_queue_destroy(bsk_queue **queue);
 
-/* Waits until all work is done and reports the first error of that work. */
+/* Waits until all work is done and reports the first error of that work. Errors: DEVICE,
+ * DEVICE_LOST. */
 BSK_API bsk_status bsk_queue_sync(bsk_queue *queue);
 
 /* Device memory. Allocation is aligned to at least 256 bytes and may block; it never happens
- * inside a run. bytes = 0 gives a valid view of size 0 that can be freed. */
+ * inside a run. bytes = 0 gives a valid view of size 0 that can be freed.
+ * Errors: NOMEM or DEVICE_NOMEM; *mem is then absent (BSK_MEM_NULL). */
 BSK_API bsk_status bsk_mem_alloc(const bsk_device *device, size_t bytes, bsk_mem *mem);
+
+/* Frees what bsk_mem_alloc gave, whole and not through bsk_mem_at, and sets *mem to an absent view;
+ * absent views and NULL are allowed. Work that uses the memory must have finished. */
 BSK_API void bsk_mem_free(const bsk_device *device, bsk_mem *mem);
 
-/* Copies between host and device, and fills with a byte, in the queue's order. The host memory
- * must stay valid until bsk_queue_sync(). */
+/* Copies of `bytes` bytes between host and device, and fills with a byte, in the queue's order. The
+ * host memory must stay valid until bsk_queue_sync(). bytes = 0 does nothing.
+ * Errors: INVALID for absent or foreign memory, or where bytes exceeds a view's known size; DEVICE. */
 BSK_API bsk_status bsk_mem_upload(bsk_queue *queue, bsk_mem dst, const void *src, size_t bytes);
 BSK_API bsk_status bsk_mem_download(bsk_queue *queue, void *dst, bsk_mem src, size_t bytes);
 BSK_API bsk_status bsk_mem_fill(bsk_queue *queue, bsk_mem dst, uint8_t byte, size_t bytes);
@@ -50,11 +56,18 @@ BSK_API bsk_status bsk_mem_fill(bsk_queue *queue, bsk_mem dst, uint8_t byte, siz
  * Thread-safety: one thread at a time. */
 typedef struct bsk_event bsk_event;
 
+/* Errors: UNSUPPORTED where the backend has no events; NOMEM, DEVICE. */
 BSK_API bsk_status bsk_event_create(const bsk_device *device, bsk_event **event);
+
+/* Destroys an event and sets *event to NULL; *event may be NULL. */
 BSK_API void bsk_event_destroy(bsk_event **event);
+
+/* Marks the point in the queue's order; a later record replaces it. Errors: INVALID for a queue of
+ * another device; DEVICE. */
 BSK_API bsk_status bsk_event_record(bsk_event *event, bsk_queue *queue);
 
-/* Milliseconds between two recorded events; waits for both. */
+/* Milliseconds between two recorded events; waits for both. Errors: INVALID unless both are recorded
+ * on one device; DEVICE. */
 BSK_API bsk_status bsk_event_elapsed(bsk_event *start, bsk_event *stop, double *milliseconds);
 
 /* The frozen answer to "how does this device compute this problem": made by bsk_<op>_plan,
@@ -89,6 +102,7 @@ typedef struct bsk_plan_info {
     size_t packed_alignment;    /* of its address in bytes; a power of two */
 } bsk_plan_info;
 
+/* Fills *info, whose struct_size must be set. */
 BSK_API bsk_status bsk_plan_query(const bsk_plan *plan, bsk_plan_info *info);
 
 /* Destroys a plan and sets *plan to NULL; *plan may be NULL. Runs that were already enqueued

@@ -79,7 +79,7 @@ BSK_API bsk_status bsk_ema_run(const bsk_plan *plan, bsk_queue *queue, const bsk
  * Source    openai/blocksparse ClipGlobalNorm (with atomics there). */
 typedef struct bsk_global_norm_params {
     size_t struct_size;
-    int32_t pairs; /* tensors in the list; 0 means 1 */
+    int32_t pairs; /* tensors in the list, at most 65536; 0 means 1 */
     bsk_tensor x, sum;
     bsk_tensor norm, norm_scale; /* optional */
 } bsk_global_norm_params;
