@@ -28,14 +28,16 @@ bsk_status bski_cuda_fail(const bsk_host *host, cudaError_t error, const char *w
 
 /* --- For tuned entries: kernels are extern "C" in .cu files; C files plan and launch them. --- */
 
-/* The functions of a family of entries, which kernels.inc names. */
-#define CUDA_FUNCTIONS(family)                                                                     \
+/* The functions of a family of entries, which kernels.inc names by the macro of the same kind. */
+#define CUDA_SOLE_FUNCTIONS(family)                                                                \
     bsk_reason cuda_##family##_accept(const bsk_problem *problem, const bsk_device_props *props);  \
-    double cuda_##family##_seconds(const bsk_problem *problem, const bsk_device_props *props);     \
     bsk_status cuda_##family##_prepare(void *device, bsk_prepared *prepared);                      \
     bsk_status cuda_##family##_launch(const bsk_prepared *prepared, void *queue,                   \
                                       const void *args);                                           \
     void cuda_##family##_release(void *device, bsk_prepared *prepared);
+#define CUDA_FUNCTIONS(family)                                                                     \
+    CUDA_SOLE_FUNCTIONS(family)                                                                    \
+    double cuda_##family##_seconds(const bsk_problem *problem, const bsk_device_props *props);
 #define CUDA_PACKED_FUNCTIONS(family)                                                              \
     CUDA_FUNCTIONS(family)                                                                         \
     bsk_status cuda_##family##_pack(const bsk_prepared *prepared, void *queue, bsk_mem s,          \

@@ -3,9 +3,10 @@
  * Every function makes its device current for the calls it makes, and leaves the thread's device as
  * it was. */
 #include <stdio.h>
-#include <string.h>
 
 #include <backends/cuda/cuda.h>
+#include <backends/simt/linked.h>
+#include <backends/simt/plan.h>
 
 /* --- Errors --- */
 
@@ -58,23 +59,6 @@ static bsk_status status_of(const bsk_host *host, cudaError_t error, const char 
     return error ? bski_cuda_fail(host, error, what) : BSK_OK;
 }
 
-/* Zero-filled; NULL and a message if memory is short. */
-static void *host_alloc(const bsk_host *host, size_t bytes, const char *what)
-{
-    void *p = host->allocator.resize(host->allocator.user, NULL, bytes);
-    if (p)
-        memset(p, 0, bytes);
-    else
-        host->fail(host->context, BSK_E_NOMEM, "cuda: no memory for %s", what);
-    return p;
-}
-
-static void host_free(const bsk_host *host, void *pointer)
-{
-    if (pointer)
-        host->allocator.resize(host->allocator.user, pointer, 0);
-}
-
 /* --- The current device --- */
 
 static cudaError_t device_enter(const bski_cuda_device *d, int *before)
@@ -120,49 +104,15 @@ bsk_status bski_cuda_probe(const bsk_host *host, int32_t *count)
     return BSK_OK;
 }
 
-/* Kernels: the address of the symbol that the compiler makes for one stands for it. */
-struct simt_kernel {
-    const char *name; /* with its type */
-    const char *variant;
-    const void *function;
-};
-
-#define SIMT_KERNEL(file, kernel, type, variant) extern const char kernel##_##type[];
-#include <backends/simt/instances.inc>
-#undef SIMT_KERNEL
-
-#define SIMT_KERNEL(file, kernel, type, variant) {#kernel "_" #type, variant, kernel##_##type},
-static const simt_kernel kernels[] = {
-#include <backends/simt/instances.inc>
-};
-#undef SIMT_KERNEL
-
-/* Names of the storage types in the dialect. */
-static const char *const type_names[BSK_DTYPE_COUNT] = {
-    [BSK_F64] = "f64", [BSK_F32] = "f32", [BSK_F16] = "f16", [BSK_BF16] = "bf16"};
-
-/* Whether a kernel is `name` for the type. */
-static bool kernel_is(const simt_kernel *k, const char *name, const char *type)
-{
-    const size_t n = strlen(name);
-    return !strncmp(k->name, name, n) && k->name[n] == '_' && !strcmp(k->name + n + 1, type);
-}
-
 static bsk_status device_kernel(simt_device *device, const char *file, const char *name,
                                 bsk_dtype type, const char *variant, const simt_kernel **kernel)
 {
     const bski_cuda_device *d = (const bski_cuda_device *)device;
     const bsk_host *host = device->host;
-    const char *type_name = (unsigned)type < BSK_DTYPE_COUNT ? type_names[type] : NULL;
-    const simt_kernel *k = NULL;
+    const simt_kernel *k = linked_find(host, "cuda", file, name, type, variant);
     *kernel = NULL;
-    for (size_t i = 0; type_name && i < sizeof kernels / sizeof *kernels; i++)
-        if (kernel_is(&kernels[i], name, type_name) && !strcmp(kernels[i].variant, variant))
-            k = &kernels[i];
     if (!k)
-        return host->fail(host->context, BSK_E_INTERNAL,
-                          "cuda: no kernel %s (%s) for type %d in %s", name, variant, (int)type,
-                          file);
+        return BSK_E_INTERNAL;
     /* Loads the kernel now: a first launch that loads it could not be captured in a graph. */
     struct cudaFuncAttributes attributes;
     cudaError_t error;
@@ -343,9 +293,8 @@ bsk_status bski_cuda_device_open(const bsk_host *host, int32_t index, void **dev
     cudaError_t error = device_props(index, props);
     if (error)
         return bski_cuda_fail(host, error, what);
-    bski_cuda_device *d = host_alloc(host, sizeof *d, "a device");
-    if (!d)
-        return BSK_E_NOMEM;
+    bski_cuda_device *d;
+    TRY(host_array(host, &d, 1, sizeof *d));
     d->simt.api = &device_api;
     d->simt.host = host;
     d->simt.props = *props;
@@ -358,7 +307,7 @@ void bski_cuda_device_close(void *device)
 {
     bski_cuda_device *d = device;
     if (d)
-        host_free(d->simt.host, d);
+        host_drop(d->simt.host, d);
 }
 
 /* --- Queues --- */
@@ -370,9 +319,8 @@ static const bski_cuda_device *queue_device(const bski_cuda_queue *q)
 
 static bsk_status queue_make(bski_cuda_device *d, cudaStream_t stream, bool wrapped, void **queue)
 {
-    bski_cuda_queue *q = host_alloc(d->simt.host, sizeof *q, "a queue");
-    if (!q)
-        return BSK_E_NOMEM;
+    bski_cuda_queue *q;
+    TRY(host_array(d->simt.host, &q, 1, sizeof *q));
     q->simt.device = &d->simt;
     q->stream = stream;
     q->wrapped = wrapped;
@@ -449,7 +397,7 @@ void bski_cuda_queue_destroy(void *queue)
         cudaStreamSynchronize(q->stream);
         cudaStreamDestroy(q->stream);
     }
-    host_free(q->simt.device->host, q);
+    host_drop(q->simt.device->host, q);
 }
 
 bsk_status bski_cuda_queue_sync(void *queue)
@@ -533,15 +481,14 @@ bsk_status bski_cuda_event_create(void *device, void **event)
 {
     const bski_cuda_device *d = device;
     const bsk_host *host = d->simt.host;
-    queue_event *e = host_alloc(host, sizeof *e, "an event");
+    queue_event *e;
     *event = NULL;
-    if (!e)
-        return BSK_E_NOMEM;
+    TRY(host_array(host, &e, 1, sizeof *e));
     e->device = d;
     cudaError_t error;
     ON_DEVICE(error, d, cudaEventCreate(&e->handle));
     if (error) {
-        host_free(host, e);
+        host_drop(host, e);
         return bski_cuda_fail(host, error, "an event");
     }
     *event = e;
@@ -554,7 +501,7 @@ void bski_cuda_event_destroy(void *event)
     if (!e)
         return;
     cudaEventDestroy(e->handle);
-    host_free(e->device->simt.host, e);
+    host_drop(e->device->simt.host, e);
 }
 
 bsk_status bski_cuda_event_record(void *event, void *queue)

@@ -4,6 +4,8 @@
 #include <backends/cuda/cuda.h>
 
 /* Families are declared as often as they have entries. */
+#define CUDA_SOLE_ENTRY(name, op, family, types, blocks, arch_min, arch_max, priority)             \
+    CUDA_SOLE_FUNCTIONS(family)
 #define CUDA_ENTRY(name, op, family, types, blocks, arch_min, arch_max, priority)                  \
     CUDA_FUNCTIONS(family)
 #define CUDA_PACKED_ENTRY(name, op, family, types, blocks, arch_min, arch_max, priority)           \
@@ -14,6 +16,7 @@
     bsk_status simt_##op##_launch(const bsk_prepared *prepared, void *queue, const void *args);    \
     void simt_##op##_release(void *device, bsk_prepared *prepared);
 #include <backends/cuda/kernels.inc>
+#undef CUDA_SOLE_ENTRY
 #undef CUDA_ENTRY
 #undef CUDA_PACKED_ENTRY
 #undef SIMT_ENTRY
@@ -21,13 +24,16 @@
 #define CUDA_FIELDS(entry_name, OP, family, type_bits, block_bits, min, max, rank)                 \
     .name = #entry_name, .op = BSK_OP_##OP, .dtypes = (type_bits), .blocks = (block_bits),         \
     .arch_min = (min), .arch_max = (max), .priority = (rank), .alignment = 16,                     \
-    .accept = cuda_##family##_accept, .seconds = cuda_##family##_seconds,                          \
-    .prepare = cuda_##family##_prepare, .launch = cuda_##family##_launch,                          \
-    .release = cuda_##family##_release
-#define CUDA_ENTRY(name, OP, family, types, blocks, min, max, rank)                                \
+    .accept = cuda_##family##_accept, .prepare = cuda_##family##_prepare,                          \
+    .launch = cuda_##family##_launch, .release = cuda_##family##_release
+#define CUDA_SOLE_ENTRY(name, OP, family, types, blocks, min, max, rank)                           \
     {CUDA_FIELDS(name, OP, family, types, blocks, min, max, rank)},
+#define CUDA_ENTRY(name, OP, family, types, blocks, min, max, rank)                                \
+    {CUDA_FIELDS(name, OP, family, types, blocks, min, max, rank),                                 \
+     .seconds = cuda_##family##_seconds},
 #define CUDA_PACKED_ENTRY(name, OP, family, types, blocks, min, max, rank)                         \
-    {CUDA_FIELDS(name, OP, family, types, blocks, min, max, rank), .pack = cuda_##family##_pack},
+    {CUDA_FIELDS(name, OP, family, types, blocks, min, max, rank),                                 \
+     .seconds = cuda_##family##_seconds, .pack = cuda_##family##_pack},
 #define SIMT_ENTRY(lower, OP, types)                                                               \
     {.name = #lower "_simt",                                                                       \
      .op = BSK_OP_##OP,                                                                            \
@@ -40,6 +46,7 @@ static const bsk_entry entries[] = {
 #include <backends/cuda/kernels.inc>
 };
 #undef CUDA_FIELDS
+#undef CUDA_SOLE_ENTRY
 #undef CUDA_ENTRY
 #undef CUDA_PACKED_ENTRY
 #undef SIMT_ENTRY

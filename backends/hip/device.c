@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include <backends/hip/hip.h>
+#include <backends/simt/linked.h>
+#include <backends/simt/plan.h>
 
 /* --- Errors --- */
 
@@ -49,23 +51,6 @@ bsk_status bski_hip_fail(const bsk_host *host, hipError_t error, const char *wha
 static bsk_status status_of(const bsk_host *host, hipError_t error, const char *what)
 {
     return error ? bski_hip_fail(host, error, what) : BSK_OK;
-}
-
-/* Zero-filled; NULL and a message if memory is short. */
-static void *host_alloc(const bsk_host *host, size_t bytes, const char *what)
-{
-    void *p = host->allocator.resize(host->allocator.user, NULL, bytes);
-    if (p)
-        memset(p, 0, bytes);
-    else
-        host->fail(host->context, BSK_E_NOMEM, "hip: no memory for %s", what);
-    return p;
-}
-
-static void host_free(const bsk_host *host, void *pointer)
-{
-    if (pointer)
-        host->allocator.resize(host->allocator.user, pointer, 0);
 }
 
 /* --- The current device --- */
@@ -113,48 +98,15 @@ bsk_status bski_hip_probe(const bsk_host *host, int32_t *count)
     return BSK_OK;
 }
 
-/* Kernels: the address of the symbol that the compiler makes for one stands for it. */
-struct simt_kernel {
-    const char *name; /* with its type */
-    const char *variant;
-    const void *function;
-};
-
-#define SIMT_KERNEL(file, kernel, type, variant) extern const char kernel##_##type[];
-#include <backends/simt/instances.inc>
-#undef SIMT_KERNEL
-
-#define SIMT_KERNEL(file, kernel, type, variant) {#kernel "_" #type, variant, kernel##_##type},
-static const simt_kernel kernels[] = {
-#include <backends/simt/instances.inc>
-};
-#undef SIMT_KERNEL
-
-/* Names of the storage types in the dialect. */
-static const char *const type_names[BSK_DTYPE_COUNT] = {
-    [BSK_F64] = "f64", [BSK_F32] = "f32", [BSK_F16] = "f16", [BSK_BF16] = "bf16"};
-
-/* Whether a kernel is `name` for the type. */
-static bool kernel_is(const simt_kernel *k, const char *name, const char *type)
-{
-    const size_t n = strlen(name);
-    return !strncmp(k->name, name, n) && k->name[n] == '_' && !strcmp(k->name + n + 1, type);
-}
-
 static bsk_status device_kernel(simt_device *device, const char *file, const char *name,
                                 bsk_dtype type, const char *variant, const simt_kernel **kernel)
 {
     const bski_hip_device *d = (const bski_hip_device *)device;
     const bsk_host *host = device->host;
-    const char *type_name = (unsigned)type < BSK_DTYPE_COUNT ? type_names[type] : NULL;
-    const simt_kernel *k = NULL;
+    const simt_kernel *k = linked_find(host, "hip", file, name, type, variant);
     *kernel = NULL;
-    for (size_t i = 0; type_name && i < sizeof kernels / sizeof *kernels; i++)
-        if (kernel_is(&kernels[i], name, type_name) && !strcmp(kernels[i].variant, variant))
-            k = &kernels[i];
     if (!k)
-        return host->fail(host->context, BSK_E_INTERNAL, "hip: no kernel %s (%s) for type %d in %s",
-                          name, variant, (int)type, file);
+        return BSK_E_INTERNAL;
     /* Loads the kernel now: a first launch that loads it could not be captured in a graph. */
     hipFuncAttributes attributes;
     hipError_t error;
@@ -314,9 +266,8 @@ bsk_status bski_hip_device_open(const bsk_host *host, int32_t index, void **devi
     hipError_t error = device_props(index, props);
     if (error)
         return bski_hip_fail(host, error, what);
-    bski_hip_device *d = host_alloc(host, sizeof *d, "a device");
-    if (!d)
-        return BSK_E_NOMEM;
+    bski_hip_device *d;
+    TRY(host_array(host, &d, 1, sizeof *d));
     d->simt.api = &device_api;
     d->simt.host = host;
     d->simt.props = *props;
@@ -329,7 +280,7 @@ void bski_hip_device_close(void *device)
 {
     bski_hip_device *d = device;
     if (d)
-        host_free(d->simt.host, d);
+        host_drop(d->simt.host, d);
 }
 
 /* --- Queues --- */
@@ -341,9 +292,8 @@ static const bski_hip_device *queue_device(const bski_hip_queue *q)
 
 static bsk_status queue_make(bski_hip_device *d, hipStream_t stream, bool wrapped, void **queue)
 {
-    bski_hip_queue *q = host_alloc(d->simt.host, sizeof *q, "a queue");
-    if (!q)
-        return BSK_E_NOMEM;
+    bski_hip_queue *q;
+    TRY(host_array(d->simt.host, &q, 1, sizeof *q));
     q->simt.device = &d->simt;
     q->stream = stream;
     q->wrapped = wrapped;
@@ -405,7 +355,7 @@ void bski_hip_queue_destroy(void *queue)
         hipStreamSynchronize(q->stream);
         hipStreamDestroy(q->stream);
     }
-    host_free(q->simt.device->host, q);
+    host_drop(q->simt.device->host, q);
 }
 
 bsk_status bski_hip_queue_sync(void *queue)
@@ -488,15 +438,14 @@ bsk_status bski_hip_event_create(void *device, void **event)
 {
     const bski_hip_device *d = device;
     const bsk_host *host = d->simt.host;
-    queue_event *e = host_alloc(host, sizeof *e, "an event");
+    queue_event *e;
     *event = NULL;
-    if (!e)
-        return BSK_E_NOMEM;
+    TRY(host_array(host, &e, 1, sizeof *e));
     e->device = d;
     hipError_t error;
     ON_DEVICE(error, d, hipEventCreate(&e->handle));
     if (error) {
-        host_free(host, e);
+        host_drop(host, e);
         return bski_hip_fail(host, error, "an event");
     }
     *event = e;
@@ -509,7 +458,7 @@ void bski_hip_event_destroy(void *event)
     if (!e)
         return;
     hipEventDestroy(e->handle);
-    host_free(e->device->simt.host, e);
+    host_drop(e->device->simt.host, e);
 }
 
 bsk_status bski_hip_event_record(void *event, void *queue)

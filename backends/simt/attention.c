@@ -1,5 +1,5 @@
 /* Host side of fused attention. */
-#include <backends/simt/entry.h>
+#include <backends/simt/attention_host.h>
 
 #include <backends/simt/attention.h>
 
@@ -10,11 +10,6 @@ enum { LOCAL_BYTES = 32 << 10 }; /* that the kernels need at most */
 enum { WIDE = 0 };               /* in place of a tile's lines */
 
 /* --- what both directions share --- */
-
-static double scale_of(double scale, i64 d)
-{
-    return scale != 0 ? scale : d > 0 ? 1 / sqrt((double)d) : 1;
-}
 
 /* The smallest tile that holds the lines of a block; long heads leave registers for 32. */
 static i32 tile_of(const simt_device *d, i32 side, i64 width)
@@ -156,14 +151,14 @@ SIMT_LAUNCH(attention)
     const bsk_dtype type = p->q.dtype;
     attention_arg arg = {
         .rules = RULES_ARG(type, t, p, p->q.dims[1], p->q.dims[2], p->k.dims[2],
-                           scale_of(a->scale, p->q.dims[3])),
+                           attention_scale(a->scale, p->q.dims[3])),
         .q = heads_of(&p->q, a->q),
         .k = heads_of(&p->k, a->k),
         .v = heads_of(&p->v, a->v),
         .o = heads_of(&p->o, a->o),
         .d = (i32)p->q.dims[3],
         .dv = (i32)p->v.dims[3],
-        .group = p->k.dims[1] > 0 ? (i32)(p->q.dims[1] / p->k.dims[1]) : 1,
+        .group = attention_group(&p->q, &p->k),
     };
     i64 groups;
     tiles_fill(&arg.tiles, prepared->problem, &p->o, false,
@@ -188,12 +183,6 @@ static i32 grad_tile(const simt_device *device, const bsk_problem *problem, bool
 
 SIMT_RELEASE(attention_grad)
 
-static bool delta_rows(const bsk_attention_grad_params *p, i64 *rows)
-{
-    return bski_mul_i64(p->q.dims[0], p->q.dims[1], rows) &&
-           bski_mul_i64(*rows, p->q.dims[2], rows);
-}
-
 SIMT_ACCEPT(attention_grad)
 {
     const bsk_attention_grad_params *p = problem->params;
@@ -208,7 +197,7 @@ SIMT_ACCEPT(attention_grad)
         if (!tiles_fill(&tiles, problem, results[i], i > 0, WIDE, &groups))
             return BSK_REFUSE_LIMIT;
     }
-    if (!delta_rows(p, &rows) || rows / (ATTENTION_LANES / DELTA_LANES) > SIMT_MAX_GROUPS)
+    if (!attention_rows(&p->q, &rows) || rows / (ATTENTION_LANES / DELTA_LANES) > SIMT_MAX_GROUPS)
         return BSK_REFUSE_LIMIT;
     return accept_size(problem, props, p->q.dims[1], p->q.dims[3], p->v.dims[3]);
 }
@@ -218,9 +207,10 @@ SIMT_PREPARE(attention_grad)
     static const simt_need need = {
         .file = "attention", .kernels = {"attention_delta"}, .rows = true, .cols = true};
     const bsk_problem *problem = prepared->problem;
+    const bsk_attention_grad_params *p = problem->params;
     size_t at;
     i64 rows = 0;
-    if (!delta_rows(problem->params, &rows) ||
+    if (!attention_rows(&p->q, &rows) ||
         !bski_simt_space(&prepared->workspace_bytes, rows, simt_num_size(problem->dtype), &at))
         return BSK_E_NOMEM;
     TRY(bski_simt_prepare(device, prepared, &need));
@@ -250,7 +240,7 @@ static bsk_status run_grad(const bsk_prepared *prepared, void *queue,
     const bsk_dtype type = p->q.dtype;
     attention_grad_arg arg = {
         .rules = RULES_ARG(type, t, p, p->q.dims[1], p->q.dims[2], p->k.dims[2],
-                           scale_of(a->scale, p->q.dims[3])),
+                           attention_scale(a->scale, p->q.dims[3])),
         .alpha = bski_simt_num(type, a->alpha),
         .beta = bski_simt_num(type, a->beta),
         .x = heads_of(r->x.tensor, r->x.mem),
@@ -262,7 +252,7 @@ static bsk_status run_grad(const bsk_prepared *prepared, void *queue,
         .d = (i32)p->q.dims[3],
         .dv = (i32)p->v.dims[3],
         .width = (i32)r->z.tensor->dims[3],
-        .group = p->k.dims[1] > 0 ? (i32)(p->q.dims[1] / p->k.dims[1]) : 1,
+        .group = attention_group(&p->q, &p->k),
         .values = r->values,
     };
     i64 groups;

@@ -91,29 +91,39 @@ KERNEL_DENSE(FORMED(attention_grad), LANES)
             FN(line_products)(products, GRAD_RN, stage, &xs, own_time, &ys, time);
             if (!a.values)
                 FN(line_products)(slopes, GRAD_RN, stage, &x2s, own_time, &y2s, time);
-            SPREAD
-            for (i32 i = 0; i < RM; i++)
+            /* Line by line: what a pair may ask for is long. Sums are in registers, whose numbers
+             * are constants, so that those of the next line take the place of the first. */
+            NO_UNROLL
+            for (i32 i = 0; i < RM; i++) {
+                const i32 line = ty + i * TY, first = LANES == 1 ? i * GRAD_RN : 0;
                 SPREAD
-            for (i32 j = 0; j < GRAD_RN; j++) {
-                const i32 line = ty + i * TY, n = tx + j * TX;
-                const i32 at = i * GRAD_RN + j, query = turned ? n : line;
-                const i32 q_time = turned ? time[n] : own_time[line];
-                const i32 key = turned ? own_time[line] : time[n];
-                const i32 row = turned ? place[n] : own.in_block + line;
-                const i32 col = turned ? own.in_block + line : place[n];
-                const R row_lse = query_lse[query];
-                R value = 0;
-                if (row_lse != -INFINITY &&
-                    FN(pair_seen)(&w, &a.rules, &data, &m, q_time, key, slot[n], row, col)) {
-                    const R score =
-                        NAME(rules_score)(&a.rules, &data, &m, h, q_time, key, products[at]);
-                    const R p = NAME(fast_exp_above)(score, row_lse);
-                    const R kept = NAME(rules_drop)(&a.rules, &m, h, slot[n], row, col);
-                    value = a.values ? kept * p
-                                     : p * (kept * slopes[at] - query_delta[query]) *
-                                           NAME(rules_slope)(&a.rules, products[at]);
+                for (i32 j = 0; j < GRAD_RN; j++) {
+                    const i32 n = tx + j * TX, at = first + j, query = turned ? n : line;
+                    const i32 q_time = turned ? time[n] : own_time[line];
+                    const i32 key = turned ? own_time[line] : time[n];
+                    const i32 row = turned ? place[n] : own.in_block + line;
+                    const i32 col = turned ? own.in_block + line : place[n];
+                    const R row_lse = query_lse[query];
+                    R value = 0;
+                    if (row_lse != -INFINITY &&
+                        FN(pair_seen)(&w, &a.rules, &data, &m, q_time, key, slot[n], row, col)) {
+                        const R score =
+                            NAME(rules_score)(&a.rules, &data, &m, h, q_time, key, products[at]);
+                        const R p = NAME(fast_exp_above)(score, row_lse);
+                        const R kept = NAME(rules_drop)(&a.rules, &m, h, slot[n], row, col);
+                        value = a.values ? kept * p
+                                         : p * (kept * slopes[at] - query_delta[query]) *
+                                               NAME(rules_slope)(&a.rules, products[at]);
+                    }
+                    share[line * SHARE_PITCH(GRAD_RN) + n] = value;
                 }
-                share[line * SHARE_PITCH(GRAD_RN) + n] = value;
+#if LANES > 1
+                UNROLL
+                for (i32 n = 0; n < (RM - 1) * GRAD_RN; n++) {
+                    products[n] = products[n + GRAD_RN];
+                    slopes[n] = a.values ? (R)0 : slopes[n + GRAD_RN];
+                }
+#endif
             }
             FN(share_product)
             (sum, share, SHARE_PITCH(GRAD_RN), stage, &zs, time, w.count, feature);

@@ -1,9 +1,7 @@
 /* Host side of attention over a paged cache. */
-#include <backends/simt/entry.h>
+#include <backends/simt/attention_host.h>
 
 #include <backends/simt/decode.h>
-
-#include <math.h>
 
 /* Groups that keep a large device busy, and keys that are worth one. */
 enum { DECODE_GROUPS = 512, PART_KEYS = 512 };
@@ -82,11 +80,10 @@ SIMT_LAUNCH(attention_decode)
     const bsk_attention_decode_args *a = args;
     const bsk_dtype type = p->q.dtype;
     const i64 d = p->q.dims[3];
-    const double scale = a->scale != 0 ? a->scale : d > 0 ? 1 / sqrt((double)d) : 1;
     decode_arg arg;
     i64 rows, numbers;
     decode_sizes(p, &arg, &rows, &numbers); /* as accepted */
-    arg.rules = (rules_arg){.scale = bski_simt_num(type, scale),
+    arg.rules = (rules_arg){.scale = bski_simt_num(type, attention_scale(a->scale, d)),
                             .softcap = bski_simt_num(type, p->softcap),
                             .q_time = (i32)p->q.dims[2],
                             .k_time = (i32)(arg.columns * arg.page),

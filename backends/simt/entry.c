@@ -1,7 +1,7 @@
 /* What the host sides of the portable kernels share. */
 #include <backends/simt/entry.h>
 
-#include <string.h>
+#include <backends/simt/plan.h>
 
 bsk_status bski_simt_table(void *device, bsk_prepared *prepared, int table, const void *data,
                            i64 count, size_t size)
@@ -47,12 +47,8 @@ static const char *variant_of(const simt_device *d)
 bsk_status bski_simt_prepare(void *device, bsk_prepared *prepared, const simt_need *need)
 {
     simt_device *d = device;
-    const bsk_host *host = d->host;
-    simt_state *s = host->allocator.resize(host->allocator.user, NULL, sizeof *s);
-    if (!s)
-        return host->fail(host->context, BSK_E_NOMEM, "no memory for a plan");
-    memset(s, 0, sizeof *s);
-    prepared->state = s;
+    TRY(state_new(d, sizeof(simt_state), prepared));
+    simt_state *s = prepared->state;
     const bsk_dtype dtype = prepared->problem->dtype, type = need->type         ? need->type
                                                              : dtype == BSK_U16 ? need->u16_as
                                                                                 : dtype;
@@ -75,10 +71,8 @@ void bski_simt_release(void *device, bsk_prepared *prepared)
     if (!s)
         return;
     for (int i = 0; i < SIMT_TABLES; i++)
-        if (s->table[i].kind != BSK_MEM_NULL)
-            d->api->table_free(d, &s->table[i]);
-    d->host->allocator.resize(d->host->allocator.user, s, 0);
-    prepared->state = NULL;
+        table_drop(d, &s->table[i]);
+    state_free(d, prepared);
 }
 
 bsk_status bski_simt_run(const simt_run *run)

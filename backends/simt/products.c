@@ -453,19 +453,16 @@ bsk_reason simt_sdd_accept(const bsk_problem *problem, const bsk_device_props *p
 static bsk_status strip_tables(simt_device *d, const bsk_problem *problem, sdd_state *state)
 {
     const bsk_layout_tables *t = problem->layout;
-    const bsk_allocator *allocator = &d->host->allocator;
     const sdd_arg *a = &state->arg;
+    sdd_strip *strips;
     TRY(table_put(d, t->row_col, t->nnz, sizeof(i32), &state->strip_col));
     TRY(table_put(d, t->row_slot, t->nnz, sizeof(i32), &state->strip_slot));
     if (a->strips == 0)
         return BSK_OK;
-    sdd_strip *strips =
-        allocator->resize(allocator->user, NULL, (size_t)a->strips * sizeof *strips);
-    if (!strips)
-        return d->host->fail(d->host->context, BSK_E_NOMEM, "sdd: no memory for a table");
+    TRY(host_array(d->host, &strips, a->strips, sizeof *strips));
     strips_make(t, a, strip_units(sdd_tile(state), problem->dtype), strips);
     bsk_status status = table_put(d, strips, a->strips, sizeof *strips, &state->strips);
-    allocator->resize(allocator->user, strips, 0);
+    host_drop(d->host, strips);
     return status;
 }
 
@@ -473,7 +470,7 @@ static bsk_status strip_tables(simt_device *d, const bsk_problem *problem, sdd_s
 static bsk_status sdd_tables(simt_device *d, const bsk_problem *problem, sdd_state *state)
 {
     const bsk_layout_tables *t = problem->layout;
-    const bsk_allocator *allocator = &d->host->allocator;
+    i32 *head;
     if (!d->wide)
         TRY(strip_tables(d, problem, state));
     if (d->wide || state->finish_groups) {
@@ -482,14 +479,12 @@ static bsk_status sdd_tables(simt_device *d, const bsk_problem *problem, sdd_sta
     }
     if (!d->wide || t->heads == 1 || t->nnz == 0)
         return BSK_OK;
-    i32 *head = allocator->resize(allocator->user, NULL, (size_t)t->nnz * sizeof *head);
-    if (!head)
-        return d->host->fail(d->host->context, BSK_E_NOMEM, "sdd: no memory for a table");
+    TRY(host_array(d->host, &head, t->nnz, sizeof *head));
     for (i32 h = 0; h < t->heads; h++)
         for (i64 slot = t->head_start[h]; slot < t->head_start[h + 1]; slot++)
             head[slot] = h;
     bsk_status status = table_put(d, head, t->nnz, sizeof *head, &state->head);
-    allocator->resize(allocator->user, head, 0);
+    host_drop(d->host, head);
     return status;
 }
 

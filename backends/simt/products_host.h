@@ -4,9 +4,8 @@
 
 #include <stdbool.h>
 #include <stdio.h>
-#include <string.h>
 
-#include <backends/simt/launch.h>
+#include <backends/simt/plan.h>
 #include <common/checked.h>
 #include <common/dtype.h>
 
@@ -95,38 +94,6 @@ static inline bsk_status limit_fail(const simt_device *d, const char *op)
 {
     return d->host->fail(d->host->context, BSK_E_UNSUPPORTED,
                          "%s: the problem needs more groups or workspace than can be counted", op);
-}
-
-/* Zero-filled state of a plan. */
-static inline bsk_status state_new(const simt_device *d, size_t bytes, bsk_prepared *prepared)
-{
-    const bsk_allocator *allocator = &d->host->allocator;
-    void *state = allocator->resize(allocator->user, NULL, bytes);
-    if (!state)
-        return d->host->fail(d->host->context, BSK_E_NOMEM, "no memory for a plan's state");
-    memset(state, 0, bytes);
-    prepared->state = state;
-    return BSK_OK;
-}
-
-static inline void state_free(const simt_device *d, bsk_prepared *prepared)
-{
-    const bsk_allocator *allocator = &d->host->allocator;
-    allocator->resize(allocator->user, prepared->state, 0);
-    prepared->state = NULL;
-}
-
-/* A table of the layout in device memory; empty ones are never read. */
-static inline bsk_status table_put(simt_device *d, const void *data, i64 count, size_t size,
-                                   bsk_mem *mem)
-{
-    return count > 0 ? d->api->table(d, data, (size_t)count * size, mem) : BSK_OK;
-}
-
-static inline void table_drop(simt_device *d, bsk_mem *mem)
-{
-    if (mem->kind != BSK_MEM_NULL)
-        d->api->table_free(d, mem);
 }
 
 static inline i64 tile_lanes(const simt_device *d)

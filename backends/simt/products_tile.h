@@ -617,20 +617,28 @@ TILE_KERNEL(FORMED(sdd), LANES)
             acc[i][j] += pool[(other * TM + PLACE(i, ty, SDD_TY, SDD_RM)) * SDD_W +
                               PLACE(j, tx, SDD_TX, SDD_RN)];
     }
+    FN(unit) units[SDD_RN / 4];
     UNROLL
-    for (i32 j = 0; j < SDD_RN; j += 4) {
-        const i32 n = PLACE(j, tx, SDD_TX, SDD_RN);
-        const FN(unit) unit = FN(unit_at)(&a, &strip, n / TM, col, slot, gate);
-        const i32 count = unit.cols - n % TM;
-        if (count <= 0 || (a.gate_mode == 1 && !a.direct && unit.gate == 0))
-            continue;
+    for (i32 j = 0; j < SDD_RN; j += 4)
+        units[j / 4] = FN(unit_at)(&a, &strip, PLACE(j, tx, SDD_TX, SDD_RN) / TM, col, slot, gate);
+    /* Row by row, as a store is long: the sums of the next row take the place of the first. */
+    NO_UNROLL
+    for (i32 i = 0; i < SDD_RM; i++) {
+        const i32 r = PLACE(i, ty, SDD_TY, SDD_RM);
         UNROLL
-        for (i32 i = 0; i < SDD_RM; i++) {
-            const i32 r = PLACE(i, ty, SDD_TY, SDD_RM);
-            if (r < rows)
+        for (i32 j = 0; j < SDD_RN; j += 4) {
+            const FN(unit) *const unit = &units[j / 4];
+            const i32 n = PLACE(j, tx, SDD_TX, SDD_RN), count = unit->cols - n % TM;
+            if (r < rows && count > 0 && !(a.gate_mode == 1 && !a.direct && unit->gate == 0))
                 FN(sdd_store4)
-            (&a, s, parts, split, group, unit.slot,
-             (i64)(in_row + r) * a.block_cols + unit.in_col + n % TM, unit.gate, count, &acc[i][j]);
+            (&a, s, parts, split, group, unit->slot,
+             (i64)(in_row + r) * a.block_cols + unit->in_col + n % TM, unit->gate, count,
+             &acc[0][j]);
         }
+        UNROLL
+        for (i32 next = 1; next < SDD_RM; next++)
+            UNROLL
+        for (i32 j = 0; j < SDD_RN; j++)
+            acc[next - 1][j] = acc[next][j];
     }
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <backends/simt/plan.h>
 #include <backends/simt/scores.h>
 #include <backends/simt/scores_softmax.h>
 
@@ -117,7 +118,6 @@ SIMT_PREPARE(attn_scores)
 {
     simt_device *d = device;
     const bsk_layout_tables *t = prepared->problem->layout;
-    const bsk_allocator *allocator = &d->host->allocator;
     const scores_cut cut = cut_of(t);
     const i64 count = strips_make(t, &cut, NULL);
     simt_need need = {.rows = true};
@@ -125,15 +125,15 @@ SIMT_PREPARE(attn_scores)
     ((simt_state *)prepared->state)->number[0] = count;
     if (count == 0)
         return bski_simt_table(device, prepared, OWN_TABLE, NULL, 0, sizeof(attn_strip));
-    attn_strip *strips = allocator->resize(allocator->user, NULL, (size_t)count * sizeof *strips);
-    if (!strips) {
+    attn_strip *strips;
+    bsk_status status = host_array(d->host, &strips, count, sizeof *strips);
+    if (status) {
         simt_attn_scores_release(device, prepared);
-        return d->host->fail(d->host->context, BSK_E_NOMEM, "attn_scores: no memory for a table");
+        return status;
     }
     strips_make(t, &cut, strips);
-    const bsk_status status =
-        bski_simt_table(device, prepared, OWN_TABLE, strips, count, sizeof *strips);
-    allocator->resize(allocator->user, strips, 0);
+    status = bski_simt_table(device, prepared, OWN_TABLE, strips, count, sizeof *strips);
+    host_drop(d->host, strips);
     return status;
 }
 

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include <backends/simt/plan.h>
 #include <backends/simt/weights.h>
 
 /* What kernels on blocks share. */
@@ -110,12 +111,11 @@ SIMT_PREPARE(weight_orthogonal)
     const bsk_host *host = ((const simt_device *)device)->host;
     const i64 columns = (i64)t->heads * t->grid_cols;
     const size_t size = simt_num_size(prepared->problem->dtype);
-    size_t bytes, at;
+    size_t at;
     i64 total = 0, space;
-    i64 *place = NULL;
-    if (bski_mul_size((size_t)columns, sizeof *place, &bytes))
-        place = host->allocator.resize(host->allocator.user, NULL, bytes);
-    bool fits = place != NULL;
+    i64 *place;
+    TRY(host_array(host, &place, columns, sizeof *place));
+    bool fits = true;
     for (i64 c = 0; fits && c < columns; c++) {
         place[c] = total;
         fits = column_space(t, c / t->grid_cols, c % t->grid_cols, &space) &&
@@ -128,8 +128,7 @@ SIMT_PREPARE(weight_orthogonal)
         host->fail(host->context, status, "weight_orthogonal: no memory for a plan");
     if (!status)
         status = bski_simt_table(device, prepared, OWN_TABLE, place, columns, sizeof *place);
-    if (place)
-        host->allocator.resize(host->allocator.user, place, 0);
+    host_drop(host, place);
     return status;
 }
 

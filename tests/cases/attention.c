@@ -506,12 +506,12 @@ static void build_attention(test_case *c)
     set_masks(c, z.q_time, z.k_time);
 }
 
-/* NaN in the keys and values beyond a member's length: they must not be read. Where members share
- * memory, what is one's padding another one sees. */
-static void poison_padding(test_case *c, const char *name)
+/* NaN beyond a member's length: it must not be read, or not count. Where members share memory, what
+ * is one's padding another one sees. */
+static void poison_padding(test_case *c, const char *name, const char *length)
 {
     test_tensor *t = test_arg_at(c, name);
-    const test_tensor *len = test_arg_at(c, "k_len");
+    const test_tensor *len = test_arg_at(c, length);
     const int64_t *d = t->desc.dims;
     const bool apart = d[0] <= 1 || t->desc.strides[0] != 0;
     for (int64_t e = 0; apart && len->desc.dtype && e < t->elems; e++)
@@ -533,7 +533,7 @@ static void row_scores(problem *p, int64_t b, int64_t h, int64_t i, softmax_row 
             continue;
         const number x = dot(c, q, vector_at(test_arg_at(c, "k"), b, kv_head, j), p->z.d);
         const number s = score_of(p, b, h, i, j, &r->at[j], x);
-        r->score[j] = s.v;
+        r->score[j] = isnan(s.v) ? INFINITY : s.v; /* NaN says that it is not visible */
         worst = fmax(worst, s.error);
     }
     row_close(c, r, p->z.k_time, worst);
@@ -549,8 +549,9 @@ static double drop_factor(const problem *p, int64_t b, int64_t h, const pair *at
 
 static void oracle_attention(test_case *c)
 {
-    poison_padding(c, "k");
-    poison_padding(c, "v");
+    poison_padding(c, "q", "q_len");
+    poison_padding(c, "k", "k_len");
+    poison_padding(c, "v", "k_len");
     problem p = problem_of(c);
     test_tensor *v = test_arg_at(c, "v"), *o = test_arg_at(c, "o"), *lse = test_arg_at(c, "lse");
     const double u = test_arith_eps(c);
@@ -667,8 +668,11 @@ static void grad_pair(const problem *p, int64_t b, int64_t h, int64_t i, int64_t
 
 static void oracle_attention_grad(test_case *c)
 {
-    poison_padding(c, "k");
-    poison_padding(c, "v");
+    static const char *const queries[] = {"q", "o", "dout"};
+    for (int i = 0; i < TEST_COUNT(queries); i++)
+        poison_padding(c, queries[i], "q_len");
+    poison_padding(c, "k", "k_len");
+    poison_padding(c, "v", "k_len");
     problem p = problem_of(c);
     const int64_t group = p.z.heads / p.z.kv_heads;
     sums dq = sums_make(c, "dq"), dk = sums_make(c, "dk"), dv = sums_make(c, "dv");

@@ -243,8 +243,8 @@ static void list_named(test_list *list)
         }
 }
 
-/* Large blocks, as tiles of 64 and 128 rows have them: lists of more than 32 runs of 64 keys, more
- * tiles than any device has compute units, and scores that rise by hundreds along a row. */
+/* Blocks as tiles of 64 and 128 rows have them, or two of them: lists of more than 32 runs of 64
+ * keys, more tiles than any device has compute units, and scores that rise by hundreds along a row. */
 static void list_tiles(test_list *list)
 {
     static const struct {
@@ -257,6 +257,8 @@ static void list_tiles(test_list *list)
         {64, 128, 150, 390, 96, 1, 2, 2},   {128, 64, 390, 200, 80, 1, 2, 2},
         {64, 64, 20, 2500, 64, 1, 2, 1},    {64, 64, 3, 130, 64, 2, 12, 20},
         {64, 64, 3, 130, 128, 1, 20, 20},   {128, 128, 3, 200, 128, 2, 10, 20},
+        {32, 32, 200, 330, 64, 1, 2, 2},    {32, 32, 130, 1300, 128, 2, 1, 1},
+        {32, 32, 100, 230, 96, 3, 2, 1},
     };
     static const uint32_t rules[] = {
         0,
@@ -293,6 +295,15 @@ static void list_tiles(test_list *list)
                 s.options = i % 4 ? OPT_SAVED : OPT_LD8;
                 s.out = i % 7 == 3 ? BSK_F32 : BSK_NONE;
                 test_emit(list, s);
+                if (s.count * s.groups > 16)
+                    continue;
+                s.op = "attention_grad"; /* its shares are not normalized: no large scales */
+                s.value = i % 5 == 1 ? -0.5 : 0;
+                s.options &= ~(uint32_t)OPT_SAVED;
+                s.options |= i % 8 == 5 ? OPT_NO_GRAD : i % 8 == 6 ? OPT_SKIP : 0;
+                s.alpha = i % 5 == 3 ? -0.5 : 0;
+                s.beta = i % 5 == 4 ? 2 : 0;
+                test_emit(list, s);
             }
 }
 
@@ -314,9 +325,64 @@ static void list_additive(test_list *list)
         }
 }
 
+/* NaN in inputs: they reach the rows and columns whose blocks meet them, and no others. */
+static void list_special(test_list *list)
+{
+    static const char *const ops[] = {"attention", "attention_grad"};
+    static const int32_t blocks[] = {16, 32, 64, 128};
+    for (int g = 0; g < TEST_COUNT(blocks); g++)
+        for (int o = 0; o < TEST_COUNT(ops); o++) {
+            test_spec s = {.op = ops[o], .dtype = (g + o) % 2 ? BSK_F16 : BSK_BF16};
+            s.br = s.bc = blocks[g];
+            s.k = s.m = 6 * blocks[g];
+            s.n = 64;
+            s.heads = 1;
+            s.count = 2;
+            s.pattern = PATTERN_RANDOM;
+            s.pattern_value = 0.3;
+            s.fill = FILL_SPECIAL;
+            s.act = 1; /* no infinities, which might make either of NaN and infinity */
+            s.rules = g % 2 ? RULE_PACKED : 0;
+            s.seed = 2; /* a NaN in a block that only one of two neighbouring rows has */
+            test_emit(list, s);
+        }
+}
+
+/* Gradients of probabilities beyond f16, which the scale brings back, and scales above 1. */
+static void list_scales(test_list *list)
+{
+    static const struct {
+        int32_t block;
+        int64_t d;
+        double scale;
+        uint32_t rules;
+        test_fill fill;
+    } forms[] = {
+        {16, 64, 5e-8, 0, FILL_HUGE},
+        {64, 128, 2e-8, RULE_CAUSAL, FILL_HUGE},
+        {32, 64, 5e-8, RULE_SOFTCAP, FILL_HUGE},
+        {64, 8, 1.5, 0, FILL_REAL},
+        {16, 8, -1.5, RULE_ALIBI, FILL_REAL},
+    };
+    for (int i = 0; i < TEST_COUNT(forms); i++) {
+        test_spec s = {.op = "attention_grad", .dtype = BSK_F16, .pattern = PATTERN_FULL};
+        s.br = s.bc = forms[i].block;
+        s.k = 48;
+        s.m = 80;
+        s.n = forms[i].d;
+        s.heads = s.count = 1;
+        s.value = forms[i].scale;
+        s.rules = forms[i].rules;
+        s.fill = forms[i].fill;
+        test_emit(list, s);
+    }
+}
+
 void cases_attention(test_list *list)
 {
     list_additive(list);
+    list_scales(list);
+    list_special(list);
     list_named(list);
     list_products(list);
     list_softmax(list);

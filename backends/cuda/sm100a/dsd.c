@@ -1,11 +1,9 @@
 /* Plans and launches dsd for sm100a. Lists, epilogue and order are those of sm80. */
-#include <string.h>
-
 #include <backends/cuda/sm100a/dsd_arg.h>
 #include <backends/cuda/sm80/dsd_host.h>
 #include <backends/cuda/tensor_map.h>
 
-CUDA_FUNCTIONS(sm100a_dsd_tcgen05)
+CUDA_SOLE_FUNCTIONS(sm100a_dsd_tcgen05)
 
 enum { THREADS = 128, STEP = 16, SWIZZLE = 128 };
 
@@ -79,11 +77,6 @@ bsk_reason cuda_sm100a_dsd_tcgen05_accept(const bsk_problem *problem, const bsk_
     return bski_dsd80_accept(problem);
 }
 
-double cuda_sm100a_dsd_tcgen05_seconds(const bsk_problem *problem, const bsk_device_props *props)
-{
-    return bski_dsd80_seconds(problem, props, tcgen05_rows);
-}
-
 static bsk_status plan_fill(void *device, bsk_prepared *prepared, tcgen05_plan *plan)
 {
     const simt_device *d = device;
@@ -97,11 +90,8 @@ static bsk_status plan_fill(void *device, bsk_prepared *prepared, tcgen05_plan *
 bsk_status cuda_sm100a_dsd_tcgen05_prepare(void *device, bsk_prepared *prepared)
 {
     const simt_device *d = device;
-    tcgen05_plan *plan = prepared->state = host_array(d->host, 1, sizeof *plan);
-    if (!plan)
-        return d->host->fail(d->host->context, BSK_E_NOMEM, "dsd: no memory for a plan's state");
-    memset(plan, 0, sizeof *plan);
-    bsk_status status = plan_fill(device, prepared, plan);
+    TRY(state_new(d, sizeof(tcgen05_plan), prepared));
+    const bsk_status status = plan_fill(device, prepared, prepared->state);
     if (status)
         cuda_sm100a_dsd_tcgen05_release(device, prepared);
     return status;
@@ -126,6 +116,5 @@ void cuda_sm100a_dsd_tcgen05_release(void *device, bsk_prepared *prepared)
     if (!plan)
         return;
     bski_dsd80_release(d, &plan->lists);
-    host_drop(d->host, plan);
-    prepared->state = NULL;
+    state_free(d, prepared);
 }

@@ -1,10 +1,9 @@
 /* Plans and launches attention and its gradient for sm80. */
 #include <math.h>
-#include <string.h>
 
 #include <backends/cuda/sm80/attention_plan.h>
 #include <backends/cuda/sm80/host.h>
-#include <backends/simt/entry.h>
+#include <backends/simt/attention_host.h>
 
 #include <backends/simt/attention_rules.h>
 
@@ -106,7 +105,7 @@ static bsk_reason accept_layout(const bsk_problem *problem, int64_t heads, int64
 {
     const bsk_layout_tables *t = problem->layout;
     int64_t all, tiles;
-    if (!rules_fit(t, heads))
+    if (!rules_fit(t, heads) || !bski_attention80_fits(t))
         return BSK_REFUSE_LIMIT;
     /* no tile has fewer lines than a square */
     const int64_t lines = t->rows > t->cols ? t->rows : t->cols;
@@ -126,29 +125,22 @@ static double tile_waste(const bsk_layout_tables *t, const attention80_lists *l)
                       : 1;
 }
 
-static int32_t piece_log(const attention80_lists *l)
-{
-    return log2_of(l->piece);
-}
-
 /* The largest tiles whose blocks have much in common; where none have, the smallest. */
-static bsk_status pass_choose(const bsk_host *host, const bsk_problem *problem, int pass, int32_t d,
-                              attention80_lists *lists, const attention_kernel **kernel)
+static const attention_kernel *pass_choose(const bsk_problem *problem, int pass, int32_t d,
+                                           attention80_lists *lists)
 {
     static const double most_waste = 1.5;
-    *kernel = NULL;
+    const attention_kernel *kernel = NULL;
     for (int i = 0; i < KERNELS; i++) {
         const attention_kernel *k = &kernels[i];
         if (k->pass != pass || k->dtype != problem->dtype || k->d != d)
             continue;
-        if (!bski_attention80_measure(problem->layout, pass == DKV, k->own, k->step, lists))
-            return host->fail(host->context, BSK_E_UNSUPPORTED,
-                              "attention: the layout has more blocks than can be counted");
-        *kernel = k;
+        *lists = bski_attention80_measure(problem->layout, pass == DKV, k->own, k->step);
+        kernel = k;
         if (tile_waste(problem->layout, lists) <= most_waste)
             break;
     }
-    return BSK_OK;
+    return kernel;
 }
 
 static size_t shared_bytes(const attention_kernel *k)
@@ -164,7 +156,7 @@ static bsk_status pass_prepare(bski_cuda_device *device, const bsk_problem *prob
     simt_device *dev = &device->simt;
     const bsk_layout_tables *t = problem->layout;
     attention80_lists l;
-    TRY(pass_choose(dev->host, problem, number, d, &l, &pass->kernel));
+    pass->kernel = pass_choose(problem, number, d, &l);
     TRY(bski_attention80_fill(dev->host, t, &l));
     const size_t words = (size_t)(l.order - l.start) + (size_t)t->heads * (size_t)l.tiles;
     const bsk_status status =
@@ -179,7 +171,7 @@ static bsk_status pass_prepare(bski_cuda_device *device, const bsk_problem *prob
         .lists = l.lists,
         .each = l.each,
         .subs = l.subs,
-        .piece = piece_log(&l),
+        .piece = bski_bits((uint64_t)l.piece),
         .side = l.turned ? t->block_cols : t->block_rows,
         .other = l.turned ? t->block_rows : t->block_cols,
         .lines = (i32)(l.turned ? t->cols : t->rows),
@@ -214,28 +206,14 @@ static void plan_release(void *device, bsk_prepared *prepared)
     attention_plan *plan = prepared->state;
     for (int i = 0; plan && i < PASSES; i++)
         table_drop(d, &plan->pass[i].tables);
-    host_drop(d->host, plan);
-    prepared->state = NULL;
+    state_free(d, prepared);
 }
 
 static bsk_status plan_make(void *device, bsk_prepared *prepared, attention_plan **plan)
 {
-    const bsk_host *host = ((simt_device *)device)->host;
-    *plan = prepared->state = host_array(host, 1, sizeof **plan);
-    if (!*plan)
-        return host->fail(host->context, BSK_E_NOMEM, "attention: no memory for a plan's state");
-    memset(*plan, 0, sizeof **plan);
+    TRY(state_new(device, sizeof **plan, prepared));
+    *plan = prepared->state;
     return BSK_OK;
-}
-
-/* Multiply-adds of `products` products of all kept elements, against the tensor cores' rate. */
-static double all_seconds(const bsk_problem *problem, const bsk_device_props *props, int64_t heads,
-                          double products, double features)
-{
-    const bsk_layout_tables *t = problem->layout;
-    const double kept = (double)t->nnz / t->heads * t->block_rows * t->block_cols;
-    return launch_seconds +
-           kept * (double)heads * products * features / (props->compute_units * unit_products);
 }
 
 /* --- Arguments --- */
@@ -253,20 +231,10 @@ static const void *address_of(const bsk_tensor *t, bsk_mem mem)
     return t->dtype == BSK_NONE ? NULL : bsk_mem_address(mem);
 }
 
-static double scale_of(double scale, int64_t d)
-{
-    return scale != 0 ? scale : d > 0 ? 1 / sqrt((double)d) : 1;
-}
-
-static i32 group_of(const bsk_tensor *q, const bsk_tensor *k)
-{
-    return k->dims[1] > 0 ? (i32)(q->dims[1] / k->dims[1]) : 1;
-}
-
 /* The members that both ops' arguments have, for params p and args a. */
 #define ARG_RULES(problem, p, a)                                                                   \
     .rules = RULES_ARG((p)->q.dtype, (problem)->layout, p, (p)->q.dims[1], (p)->q.dims[2],         \
-                       (p)->k.dims[2], scale_of((a)->scale, (p)->q.dims[3])),                      \
+                       (p)->k.dims[2], attention_scale((a)->scale, (p)->q.dims[3])),               \
     .q_len = address_of(&(p)->q_len, (a)->q_len), .k_len = address_of(&(p)->k_len, (a)->k_len),    \
     .prefix = address_of(&(p)->prefix, (a)->prefix),                                               \
     .q_segment = address_of(&(p)->q_segment, (a)->q_segment),                                      \
@@ -274,14 +242,15 @@ static i32 group_of(const bsk_tensor *q, const bsk_tensor *k)
     .bits = address_of(&(p)->bits, (a)->bits),                                                     \
     .bits_index = address_of(&(p)->bits_index, (a)->bits_index),                                   \
     .slopes = address_of(&(p)->slopes, (a)->slopes),                                               \
-    .scale = (float)(scale_of((a)->scale, (p)->q.dims[3]) * log2_e), .d = (i32)(p)->q.dims[3],     \
-    .dv = (i32)(p)->v.dims[3], .group = group_of(&(p)->q, &(p)->k)
+    .scale = (float)(attention_scale((a)->scale, (p)->q.dims[3]) * log2_e),                        \
+    .d = (i32)(p)->q.dims[3], .dv = (i32)(p)->v.dims[3],                                           \
+    .group = attention_group(&(p)->q, &(p)->k)
 
 static const double log2_e = 1.44269504088896340736;
 
 /* --- attention --- */
 
-CUDA_FUNCTIONS(sm80_attention)
+CUDA_SOLE_FUNCTIONS(sm80_attention)
 
 bsk_reason cuda_sm80_attention_accept(const bsk_problem *problem, const bsk_device_props *props)
 {
@@ -292,13 +261,6 @@ bsk_reason cuda_sm80_attention_accept(const bsk_problem *problem, const bsk_devi
         return BSK_REFUSE_OPTION;
     const bsk_reason reason = accept_all(in, 3, out, 1);
     return reason != BSK_ACCEPT ? reason : accept_layout(problem, p->q.dims[1], p->q.dims[0]);
-}
-
-double cuda_sm80_attention_seconds(const bsk_problem *problem, const bsk_device_props *props)
-{
-    const bsk_attention_params *p = problem->params;
-    return all_seconds(problem, props, p->q.dims[0] * p->q.dims[1], 2,
-                       size_of(p->q.dims[3], p->v.dims[3]));
 }
 
 bsk_status cuda_sm80_attention_prepare(void *device, bsk_prepared *prepared)
@@ -342,12 +304,17 @@ void cuda_sm80_attention_release(void *device, bsk_prepared *prepared)
 
 /* --- attention_grad --- */
 
-CUDA_FUNCTIONS(sm80_attention_grad)
+CUDA_SOLE_FUNCTIONS(sm80_attention_grad)
 
-static bool delta_rows(const bsk_attention_grad_params *p, int64_t *rows)
+bool bski_attention80_delta_rows(const bsk_tensor *q, int64_t pad, int64_t *rows)
 {
-    return bski_mul_i64(p->q.dims[0], p->q.dims[1], rows) &&
-           bski_mul_i64(*rows, p->q.dims[2], rows) && *rows < (int64_t)INT32_MAX * DELTA_ROW;
+    return bski_mul_i64(q->dims[0], q->dims[1], rows) && bski_mul_i64(*rows, pad, rows) &&
+           pad <= INT32_MAX && *rows < (int64_t)INT32_MAX * DELTA_ROW;
+}
+
+static bool delta_rows(const bsk_tensor *q, int64_t *rows)
+{
+    return bski_attention80_delta_rows(q, q->dims[2], rows);
 }
 
 bsk_reason cuda_sm80_attention_grad_accept(const bsk_problem *problem,
@@ -365,17 +332,9 @@ bsk_reason cuda_sm80_attention_grad_accept(const bsk_problem *problem,
     const bsk_reason reason = accept_all(in, 5, out, 3);
     if (reason != BSK_ACCEPT)
         return reason;
-    if (!delta_rows(p, &rows))
+    if (!delta_rows(&p->q, &rows))
         return BSK_REFUSE_LIMIT;
     return accept_layout(problem, p->q.dims[1], p->q.dims[0]);
-}
-
-double cuda_sm80_attention_grad_seconds(const bsk_problem *problem, const bsk_device_props *props)
-{
-    const bsk_attention_grad_params *p = problem->params;
-    const double products = (p->dq.dtype != BSK_NONE ? 3 : 0) + (p->dk.dtype != BSK_NONE ? 4 : 0);
-    return launch_seconds + all_seconds(problem, props, p->q.dims[0] * p->q.dims[1], products,
-                                        size_of(p->q.dims[3], p->v.dims[3]));
 }
 
 bsk_status cuda_sm80_attention_grad_prepare(void *device, bsk_prepared *prepared)
@@ -385,11 +344,11 @@ bsk_status cuda_sm80_attention_grad_prepare(void *device, bsk_prepared *prepared
     const int32_t d = size_of(p->q.dims[3], p->v.dims[3]);
     attention_plan *plan;
     int64_t rows = 0;
-    if (!delta_rows(p, &rows) ||
+    if (!delta_rows(&p->q, &rows) ||
         !bski_mul_size((size_t)rows, sizeof(float), &prepared->workspace_bytes))
         return host->fail(host->context, BSK_E_NOMEM, "attention_grad: the workspace is too large");
     TRY(plan_make(device, prepared, &plan));
-    bsk_status status = bski_cuda_kernel(device, sm80_attention_delta, 0, "sm80_attention_delta");
+    bsk_status status = bski_attention80_delta_prepare(device);
     if (!status && p->dq.dtype != BSK_NONE)
         status = pass_prepare(device, prepared->problem, DQ, d, &p->dq, &plan->pass[DQ]);
     if (!status && p->dk.dtype != BSK_NONE)
@@ -399,22 +358,33 @@ bsk_status cuda_sm80_attention_grad_prepare(void *device, bsk_prepared *prepared
     return status;
 }
 
-static bsk_status delta_launch(const bsk_attention_grad_params *p, const bsk_attention_grad_args *a,
-                               void *queue)
+bsk_status bski_attention80_delta_prepare(void *device)
+{
+    return bski_cuda_kernel(device, sm80_attention_delta, 0, "sm80_attention_delta");
+}
+
+bsk_status bski_attention80_delta_launch(const bsk_attention_grad_params *p,
+                                         const bsk_attention_grad_args *a, void *queue,
+                                         const attention80_delta *to)
 {
     attention80_delta_arg arg = {
         .o = heads_of(&p->o),
         .dout = heads_of(&p->dout),
         .o_data = bsk_mem_address(a->o),
         .dout_data = bsk_mem_address(a->dout),
-        .delta = bsk_mem_address(a->workspace),
+        .delta = to->delta,
+        .bound = to->bound,
+        .lse = bsk_mem_address(a->lse),
+        .q_len = to->q_len,
         .heads = (i32)p->q.dims[1],
         .time = (i32)p->q.dims[2],
+        .pad = (i32)to->pad,
         .dv = (i32)p->v.dims[3],
         .bf16 = p->q.dtype == BSK_BF16,
+        .slope = to->slope,
     };
     void *arguments[] = {&arg};
-    delta_rows(p, &arg.rows); /* as accepted */
+    bski_attention80_delta_rows(&p->q, to->pad, &arg.rows); /* as accepted */
     const bski_cuda_run run = {
         .function = sm80_attention_delta,
         .name = "sm80_attention_delta",
@@ -430,18 +400,24 @@ bsk_status cuda_sm80_attention_grad_launch(const bsk_prepared *prepared, void *q
     const bsk_attention_grad_params *p = prepared->problem->params;
     const bsk_attention_grad_args *a = args;
     const attention_plan *plan = prepared->state;
+    double rest;
+    const double slope = attention_slope(a->scale, p->q.dims[3], &rest);
     const attention80_grad_arg both = {
         ARG_RULES(prepared->problem, p, a),
         .lse = bsk_mem_address(a->lse),
         .delta = bsk_mem_address(a->workspace),
         .alpha = (float)a->alpha,
         .beta = (float)a->beta,
+        .slope = (float)slope,
+        .rest = (float)rest,
     };
+    const attention80_delta delta = {
+        .pad = p->q.dims[2], .delta = bsk_mem_address(a->workspace), .slope = 1};
     const attention80_heads q = heads_of(&p->q), k = heads_of(&p->k), v = heads_of(&p->v);
     const attention80_heads dout = heads_of(&p->dout);
     const u16 *q_data = bsk_mem_address(a->q), *k_data = bsk_mem_address(a->k);
     const u16 *v_data = bsk_mem_address(a->v), *dout_data = bsk_mem_address(a->dout);
-    TRY(delta_launch(p, a, queue));
+    TRY(bski_attention80_delta_launch(p, a, queue, &delta));
     if (plan->pass[DQ].kernel) {
         attention80_grad_arg arg = both;
         arg.tiles = plan->pass[DQ].tiles;

@@ -59,18 +59,24 @@ typedef struct attention80_grad_arg {
     const u8 *bits;
     const f32 *slopes;
     f32 scale, alpha, beta;
+    f32 slope, rest; /* as attention_slope says */
     i32 d, dv;
-    i32 group, pad;
+    i32 group;
 } attention80_grad_arg;
 
-/* delta [batch][heads][time] = sum of O dO along a row. */
+/* delta [batch][heads][pad] = slope * sum of O dO along a row. With `bound`, of the same shape, that
+ * is the row's log-sum-exp in powers of two, or +infinity where the row sees nothing; rows from
+ * q_len on, and the padding, have infinity, and 0 as delta. */
 typedef struct attention80_delta_arg {
     attention80_heads o, dout;
     const u16 *o_data, *dout_data;
-    f32 *delta;
-    i64 rows;
-    i32 heads, time;
+    f32 *delta, *bound; /* bound: or NULL */
+    const f32 *lse;
+    const i32 *q_len; /* or NULL */
+    i64 rows;         /* with the padding */
+    i32 heads, time, pad;
     i32 dv, bf16;
+    f32 slope;
 } attention80_delta_arg;
 
 #endif

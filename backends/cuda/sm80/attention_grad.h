@@ -30,10 +30,10 @@ template <class C> MMA_DEVICE query_sums query_of(const grad_query<C> &q, int m,
     return s;
 }
 
-/* Products x y and x2 y2 become probabilities and their gradients. */
+/* Products x y and x2 y2 become probabilities and the gradients of scores, times slope. */
 template <class C>
 MMA_DEVICE void grad_plain(float (*sums)[C::NT][4], float (*slopes)[C::NT][4], float scale,
-                           const grad_query<C> &q)
+                           float slope, const grad_query<C> &q)
 {
 #pragma unroll
     for (int n = 0; n < C::NT; n++)
@@ -44,7 +44,7 @@ MMA_DEVICE void grad_plain(float (*sums)[C::NT][4], float (*slopes)[C::NT][4], f
                 const query_sums s = query_of<C>(q, m, n, e);
                 const float p = FAST_EXP2(sums[m][n][e] * scale - s.lse);
                 sums[m][n][e] = p;
-                slopes[m][n][e] = p * (slopes[m][n][e] - s.delta);
+                slopes[m][n][e] = p * fmaf(slope, slopes[m][n][e], -slope * s.delta);
             }
 }
 
@@ -53,7 +53,7 @@ MMA_DEVICE void grad_plain(float (*sums)[C::NT][4], float (*slopes)[C::NT][4], f
 template <class C>
 MMA_DEVICE void grad_make(float (*sums)[C::NT][4], float (*slopes)[C::NT][4], const uint32_t *seen,
                           const rules_arg *a, const rules_data *data, const rules_member *m,
-                          i32 head, const lane_own<C> &own, const step_lines<C> *step,
+                          i32 head, const lane_own<C> &own, const step_lines<C> *step, float rest,
                           const grad_query<C> &q)
 {
     enum { LAST = 4 * (C::M * C::NT - 1) };
@@ -75,8 +75,7 @@ MMA_DEVICE void grad_make(float (*sums)[C::NT][4], float (*slopes)[C::NT][4], co
                 const float score = rules_score_f32(a, data, m, head, C::TURNED ? other : line,
                                                     C::TURNED ? line : other, p[e]);
                 share[e] = FAST_EXP2(score * LOG2_E - s.lse);
-                slope[e] =
-                    share[e] * (ds[e] - s.delta) * (rules_slope_f32(a, p[e]) / NUM(a->scale));
+                slope[e] = share[e] * (ds[e] - s.delta) * (rules_slope_f32(a, p[e]) / rest);
             }
         }
 #pragma unroll
@@ -94,7 +93,7 @@ MMA_DEVICE void grad_make(float (*sums)[C::NT][4], float (*slopes)[C::NT][4], co
 
 template <class C>
 MMA_DEVICE void grad_store(const attention80_grad_arg &a, const attention80_heads &h, u8 *to,
-                           i32 width, float scale, const own_tile &own, const lane_own<C> &lane,
+                           i32 width, float factor, const own_tile &own, const lane_own<C> &lane,
                            const float (*sums)[C::DT][4])
 {
     const i32 times = C::TURNED ? a.rules.k_time : a.rules.q_time;
@@ -109,7 +108,8 @@ MMA_DEVICE void grad_store(const attention80_grad_arg &a, const attention80_head
             const int feature = f * 8 + threadIdx.x % 4 * 2;
             if (feature >= width)
                 continue;
-            float x = scale * sums[i / 2][f][i % 2 * 2], y = scale * sums[i / 2][f][i % 2 * 2 + 1];
+            float x = factor * sums[i / 2][f][i % 2 * 2];
+            float y = factor * sums[i / 2][f][i % 2 * 2 + 1];
             if (a.beta != 0) {
                 const float2 old = load_pair(h.type, to, at + feature);
                 x += a.beta * old.x;
@@ -218,7 +218,7 @@ template <class C> MMA_DEVICE void attention_grad(const attention80_grad_arg &a)
         query.step_delta = step_sums[now][1];
         const bool plain = !(NUM(a.rules.softcap) > 0) && !a.slopes;
         if (plain)
-            grad_plain<C>(sums, slopes, a.scale, query);
+            grad_plain<C>(sums, slopes, a.scale, a.slope, query);
         if (!plain || !view.full) {
             uint32_t seen[C::M];
 #pragma unroll
@@ -227,7 +227,7 @@ template <class C> MMA_DEVICE void attention_grad(const attention80_grad_arg &a)
                                        lane.time[m][0], lane.time[m][1], lane.line + m * SQUARE);
             if (!plain)
                 grad_make<C>(sums, slopes, seen, &a.rules, &data, &member, step->head, lane, step,
-                             query);
+                             a.rest, query);
 #pragma unroll
             for (int m = 0; m < C::M; m++)
 #pragma unroll
@@ -242,7 +242,7 @@ template <class C> MMA_DEVICE void attention_grad(const attention80_grad_arg &a)
             result_add<C>((float(*)[C::DT][4])out2, sums, lines_down<C>(y2), view);
         result_add<C>(out, slopes, lines_down<C>(y), view);
     }
-    grad_store<C>(a, a.out, a.out_data, a.d, a.alpha * NUM(a.rules.scale), own, lane, out);
+    grad_store<C>(a, a.out, a.out_data, a.d, a.alpha * a.rest, own, lane, out);
     if (C::TURNED)
         grad_store<C>(a, a.out2, a.out2_data, a.dv, a.alpha, own, lane,
                       (const float(*)[C::DT][4])out2);

@@ -39,11 +39,15 @@ extern "C" __global__ void __launch_bounds__(DELTA_THREADS)
     sm80_attention_delta(const __grid_constant__ attention80_delta_arg a)
 {
     const i64 row = ((i64)blockIdx.x * DELTA_THREADS + threadIdx.x) / DELTA_ROW;
-    const i64 number = row / a.time, time = row % a.time;
+    const i64 number = row / a.pad, time = row % a.pad;
+    i32 there = a.time;
+    if (a.q_len)
+        there = min(max(a.q_len[number < a.rows / a.pad ? number / a.heads : 0], 0), there);
+    const bool live = row < a.rows && time < there;
     const i64 o = heads_at(a.o, number / a.heads, number % a.heads) + time * a.o.time;
     const i64 dout = heads_at(a.dout, number / a.heads, number % a.heads) + time * a.dout.time;
     float sum = 0;
-    if (row < a.rows)
+    if (live)
         for (int at = threadIdx.x % DELTA_ROW * 8; at < a.dv; at += DELTA_ROW * 8) {
             float x[8], y[8];
             const u32x4 left = *(const u32x4 *)(a.o_data + o + at);
@@ -63,6 +67,10 @@ extern "C" __global__ void __launch_bounds__(DELTA_THREADS)
         }
     for (int step = 1; step < DELTA_ROW; step *= 2)
         sum += __shfl_xor_sync(~0u, sum, step);
-    if (row < a.rows && threadIdx.x % DELTA_ROW == 0)
-        a.delta[row] = sum;
+    if (row >= a.rows || threadIdx.x % DELTA_ROW)
+        return;
+    const float lse = a.bound && live ? a.lse[number * a.time + time] : -INFINITY;
+    if (a.bound)
+        a.bound[row] = row_bound(lse);
+    a.delta[row] = a.bound && lse == -INFINITY ? 0 : a.slope * sum;
 }

@@ -3,9 +3,10 @@
 #include <stdlib.h>
 
 #include <backends/cuda/sm80/attention_plan.h>
+#include <backends/simt/plan.h>
 #include <common/checked.h>
 
-enum { MAX_SUBS = 8 };
+enum { SIDE_MIN = 16, MAX_SUBS = ATTENTION80_OWN_MAX / SIDE_MIN };
 
 /* The sorted lists of one axis of a layout. */
 typedef struct axis {
@@ -64,31 +65,38 @@ static int32_t piece_count(const axis *x, const attention80_lists *l, int32_t bl
     return (int32_t)bski_ceil_div(left < x->other_side ? left : x->other_side, l->piece);
 }
 
-bool bski_attention80_measure(const bsk_layout_tables *t, bool turned, int32_t own, int32_t step,
-                              attention80_lists *lists)
+bool bski_attention80_fits(const bsk_layout_tables *t)
+{
+    for (int turned = 0; turned < 2; turned++) {
+        const axis x = axis_of(t, turned);
+        const int64_t tiles =
+            ((int64_t)x.grid * x.side + ATTENTION80_OWN_MAX) / ATTENTION80_OWN_MIN;
+        const int64_t subs = x.side < ATTENTION80_OWN_MAX ? ATTENTION80_OWN_MAX / x.side : 1;
+        const int64_t pieces = bski_ceil_div(x.other_side, ATTENTION80_STEP_MIN);
+        if (tiles > INT32_MAX / t->heads || t->nnz > INT32_MAX / (pieces * subs))
+            return false;
+    }
+    return true;
+}
+
+attention80_lists bski_attention80_measure(const bsk_layout_tables *t, bool turned, int32_t own,
+                                           int32_t step)
 {
     const axis x = axis_of(t, turned);
     int32_t block = 0, slot[MAX_SUBS];
-    int64_t pieces = 0, slots = 0;
     attention80_lists l = {.turned = turned, .own = own};
     l.piece = x.other_side < step ? x.other_side : step;
     l.each = x.side > own ? x.side / own : 1;
     l.subs = x.side < own ? own / x.side : 1;
     l.lists = (int32_t)bski_ceil_div(x.grid, l.subs);
-    if ((int64_t)l.lists * l.each > INT32_MAX / t->heads)
-        return false;
     l.tiles = l.lists * l.each;
     for (int32_t h = 0; h < t->heads; h++)
         for (int32_t list = 0; list < l.lists; list++) {
             merge m = merge_open(&x, &l, h, list);
             while (merge_next(&m, &x, l.subs, &block, slot))
-                pieces += piece_count(&x, &l, block);
+                l.pieces += piece_count(&x, &l, block);
         }
-    if (!bski_mul_i64(pieces, l.subs, &slots) || slots > INT32_MAX)
-        return false;
-    l.pieces = (int32_t)pieces;
-    *lists = l;
-    return true;
+    return l;
 }
 
 /* A tile and the length of its list. */
@@ -124,15 +132,12 @@ bsk_status bski_attention80_fill(const bsk_host *host, const bsk_layout_tables *
     const size_t order = (size_t)t->heads * (size_t)l->tiles;
     const size_t all = starts + pieces + pieces * (size_t)l->subs + order;
     int32_t block = 0, slot[MAX_SUBS], at = 0;
-    void *user = host->allocator.user;
-    l->start = host->allocator.resize(user, NULL, all * sizeof *l->start);
-    ranked *rank = host->allocator.resize(user, NULL, ((size_t)l->tiles + 1) * sizeof *rank);
-    if (!l->start || !rank) {
-        if (l->start)
-            host->allocator.resize(user, l->start, 0);
-        if (rank)
-            host->allocator.resize(user, rank, 0);
-        return host->fail(host->context, BSK_E_NOMEM, "attention: no memory for a table");
+    ranked *rank;
+    TRY(host_array(host, &rank, l->tiles, sizeof *rank));
+    const bsk_status status = host_array(host, &l->start, (int64_t)all, sizeof *l->start);
+    if (status) {
+        host_drop(host, rank);
+        return status;
     }
     l->line = l->start + starts;
     l->slot = l->line + pieces;
@@ -150,6 +155,6 @@ bsk_status bski_attention80_fill(const bsk_host *host, const bsk_layout_tables *
         }
     l->start[starts - 1] = at;
     order_fill(l, t->heads, rank);
-    host->allocator.resize(user, rank, 0);
+    host_drop(host, rank);
     return BSK_OK;
 }

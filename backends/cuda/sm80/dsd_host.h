@@ -11,8 +11,6 @@ bsk_reason bski_dsd80_accept(const bsk_problem *problem);
 void bski_dsd80_release(simt_device *d, bsk_prepared *prepared);
 
 /* Entries for any minibatch, by their kernels for each number of features. */
-double bski_dsd80_seconds(const bsk_problem *problem, const bsk_device_props *props,
-                          const kernel_row *rows);
 bsk_status bski_dsd80_prepare(void *device, bsk_prepared *prepared, const kernel_row *rows);
 bsk_status bski_dsd80_launch(const bsk_prepared *prepared, void *queue, const void *args);
 /* The same with `threads` a thread block, and a second argument for the kernel. */

@@ -65,9 +65,7 @@ MMA_DEVICE void copy_run(uint32_t to, const char *from, int bytes)
             const uint32_t hi = 4 * e + 2 < bytes ? p[2 * e + 1] : 0;
             v[e] = lo | hi << 16;
         }
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v[0]), "r"(v[1]),
-                 "r"(v[2]), "r"(v[3])
-                 : "memory");
+    store_shared_16(to, v);
 }
 
 /* One operand's copies into a stage, as far as they are one thread's. It stays with one of the RUNS

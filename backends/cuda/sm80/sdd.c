@@ -1,6 +1,4 @@
 /* Plans and launches sdd for sm80. */
-#include <string.h>
-
 #include <backends/cuda/sm80/sdd_host.h>
 
 enum { SUM_COLUMNS = 64, SUM_THREADS = 256, LEAST_SAMPLES = 256 };
@@ -84,7 +82,7 @@ static void arg_fill(const bsk_problem *problem, sdd_arg *a)
     a->members = a->groups > 1 || p->a.rank == 2 ? 1 : (int32_t)(p->a.dims[0] / t->heads);
     a->block_rows = t->block_rows;
     a->block_cols = t->block_cols;
-    a->column_shift = log2_of(t->block_cols / DSD_RUN);
+    a->column_shift = bski_bits((uint64_t)(t->block_cols / DSD_RUN));
     a->gate_mode = (int32_t)p->gate_mode;
     a->a_along_k = a->a_row != 1;
     a->b_along_k = a->b_col != 1;
@@ -188,42 +186,25 @@ static bsk_status tables_put(simt_device *d, const bsk_layout_tables *t, int64_t
                              int32_t most, sdd_plan *plan)
 {
     const bsk_host *host = d->host;
-    sdd_tile *tiles = host_array(host, count, sizeof *tiles);
-    sdd_block *blocks = host_array(host, t->nnz, sizeof *blocks);
-    bsk_status status = BSK_OK;
-    if (!tiles || !blocks) {
-        status = host->fail(host->context, BSK_E_NOMEM, "sdd: no memory for a table");
-    } else {
-        tiles_fill(t, most, tiles);
-        for (int64_t e = 0; e < t->nnz; e++)
-            blocks[e] = (sdd_block){t->row_col[e], t->row_slot[e]};
-        status = table_put(d, tiles, count, sizeof *tiles, &plan->tiles);
-        if (!status)
-            status = table_put(d, blocks, t->nnz, sizeof *blocks, &plan->blocks);
-    }
+    sdd_arg *a = &plan->arg;
+    sdd_tile *tiles;
+    sdd_block *blocks;
+    TRY(host_array(host, &tiles, count, sizeof *tiles));
+    tiles_fill(t, most, tiles);
+    bsk_status status = table_place(d, tiles, count, sizeof *tiles, &plan->tiles, &a->tiles);
     host_drop(host, tiles);
+    TRY(status);
+    TRY(host_array(host, &blocks, t->nnz, sizeof *blocks));
+    for (int64_t e = 0; e < t->nnz; e++)
+        blocks[e] = (sdd_block){t->row_col[e], t->row_slot[e]};
+    status = table_place(d, blocks, t->nnz, sizeof *blocks, &plan->blocks, &a->blocks);
     host_drop(host, blocks);
     TRY(status);
-    TRY(table_put(d, t->slot_row, t->nnz, sizeof *t->slot_row, &plan->slot_row));
-    return table_put(d, t->slot_col, t->nnz, sizeof *t->slot_col, &plan->slot_col);
+    TRY(table_place(d, t->slot_row, t->nnz, sizeof *t->slot_row, &plan->slot_row, &a->slot_row));
+    return table_place(d, t->slot_col, t->nnz, sizeof *t->slot_col, &plan->slot_col, &a->slot_col);
 }
 
 /* --- Plans --- */
-
-double bski_sdd80_seconds(const bsk_problem *problem, const bsk_device_props *props,
-                          const kernel_row *k)
-{
-    const bsk_layout_tables *t = problem->layout;
-    sdd_arg a = {0};
-    int64_t stages = 0;
-    arg_fill(problem, &a);
-    stage_count(&a, &stages);
-    const double tiles = (double)tile_count(t, k->columns / t->block_cols) * a.groups;
-    const double units = props->compute_units, all = tiles * (double)stages;
-    const double products =
-        all * stage_depth(&a) * k->features * k->columns / (units * unit_rate(problem->dtype));
-    return launch_seconds + maximum(products, all * k->stage_bytes / (units * unit_cache_bytes));
-}
 
 /* Room for `count` floats at the end of the workspace. */
 static bool space(bsk_prepared *prepared, int64_t count, size_t *at)
@@ -285,23 +266,16 @@ static bsk_status plan_fill(bski_cuda_device *device, bsk_prepared *prepared, sd
     plan->grid[1] = (unsigned)a->splits;
     plan->grid[2] = (unsigned)a->groups;
     TRY(bski_cuda_kernel(device, plan->kernel->function, plan->shared_bytes, plan->kernel->name));
-    TRY(tables_put(d, t, tiles, most, plan));
-    a->tiles = bsk_mem_address(plan->tiles);
-    a->blocks = bsk_mem_address(plan->blocks);
-    a->slot_row = bsk_mem_address(plan->slot_row);
-    a->slot_col = bsk_mem_address(plan->slot_col);
-    return BSK_OK;
+    return tables_put(d, t, tiles, most, plan);
 }
 
 bsk_status bski_sdd80_prepare(void *device, bsk_prepared *prepared, const kernel_row *k)
 {
     simt_device *d = device;
-    sdd_plan *plan = prepared->state = host_array(d->host, 1, sizeof *plan);
-    if (!plan)
-        return d->host->fail(d->host->context, BSK_E_NOMEM, "sdd: no memory for a plan's state");
-    memset(plan, 0, sizeof *plan);
+    TRY(state_new(d, sizeof(sdd_plan), prepared));
+    sdd_plan *plan = prepared->state;
     plan->kernel = k;
-    bsk_status status = plan_fill(device, prepared, plan);
+    const bsk_status status = plan_fill(device, prepared, plan);
     if (status)
         bski_sdd80_release(device, prepared);
     return status;
@@ -372,8 +346,7 @@ void bski_sdd80_release(void *device, bsk_prepared *prepared)
     table_drop(d, &plan->blocks);
     table_drop(d, &plan->slot_row);
     table_drop(d, &plan->slot_col);
-    host_drop(d->host, plan);
-    prepared->state = NULL;
+    state_free(d, prepared);
 }
 
 /* --- Entries --- */

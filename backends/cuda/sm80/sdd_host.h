@@ -6,8 +6,6 @@
 #include <backends/cuda/sm80/sdd_arg.h>
 
 bsk_reason bski_sdd80_accept(const bsk_problem *problem);
-double bski_sdd80_seconds(const bsk_problem *problem, const bsk_device_props *props,
-                          const kernel_row *k);
 bsk_status bski_sdd80_prepare(void *device, bsk_prepared *prepared, const kernel_row *k);
 bsk_status bski_sdd80_launch(const bsk_prepared *prepared, void *queue, const void *args);
 void bski_sdd80_release(void *device, bsk_prepared *prepared);

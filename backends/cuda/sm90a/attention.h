@@ -1,29 +1,40 @@
-/* What the host plans and the kernels of attention.cu follow. */
+/* What the host plans and the kernels of attention.cu and attention_dq.cu follow. */
 #ifndef BSKI_CUDA_ATTENTION_H
 #define BSKI_CUDA_ATTENTION_H
 
 #include <stdint.h>
 
-/* Keys are listed in units of 64, and a warpgroup has 64 rows of queries. A step multiplies the
- * rows of a tile with two units. */
+/* A warpgroup has 64 rows of queries. Keys are listed in units of 64, or of 32 where blocks have 32
+ * rows and columns: a tile's rows are those of two block rows then. A step multiplies the rows of a
+ * tile with so many keys, for the gradient with fewer, as it has more to hold in registers. */
 enum {
     ATTENTION_UNIT = 64,
-    ATTENTION_STEP = 2 * ATTENTION_UNIT,
+    ATTENTION_STEP = 128,
+    ATTENTION_DQ_STEP = 64,
+    ATTENTION_ROWS = 128,          /* the most of a tile */
     ATTENTION_CONTROL_BYTES = 2048 /* of shared memory: barriers, and what consumers are told */
 };
 
-/* Forms of the kernel: the width of a head, which smaller ones are padded to; warpgroups that
+/* Forms of a kernel: the width of a head, which smaller ones are padded to; warpgroups that
  * multiply; rings of keys and values, each read by one warpgroup or by all; slots of a ring;
- * buffers of queries.
- * X(suffix of the name, width, groups, rings, slots, buffers) */
+ * buffers of queries; keys of a unit.
+ * X(suffix of the name, width, groups, rings, slots, buffers, side) */
 #define ATTENTION_FORMS(X)                                                                         \
-    X(64, 64, 3, 3, 4, 1)                                                                          \
-    X(128, 128, 2, 2, 3, 1)                                                                        \
-    X(128_shared, 128, 2, 1, 5, 2)
+    X(64, 64, 3, 3, 4, 1, 64)                                                                      \
+    X(128, 128, 2, 2, 3, 1, 64)                                                                    \
+    X(128_shared, 128, 2, 1, 5, 2, 64)                                                             \
+    X(64_union, 64, 3, 3, 4, 1, 32)                                                                \
+    X(128_union, 128, 2, 2, 3, 1, 32)
+#define ATTENTION_DQ_FORMS(X)                                                                      \
+    X(64, 64, 2, 2, 8, 1, 64)                                                                      \
+    X(128, 128, 2, 2, 6, 1, 64)                                                                    \
+    X(128_shared, 128, 2, 1, 12, 1, 64)                                                            \
+    X(64_union, 64, 2, 2, 8, 1, 32)                                                                \
+    X(128_union, 128, 2, 2, 6, 1, 32)
 
 #define ATTENTION_THREADS(groups) (((groups) + 1) * 128)
-#define ATTENTION_SHARED_BYTES(width, groups, rings, slots, buffers)                               \
-    ((width)*2 * ((groups) * (buffers)*ATTENTION_UNIT + (rings) * (slots)*ATTENTION_STEP) +        \
+#define ATTENTION_SHARED_BYTES(step, width, groups, rings, slots, buffers)                         \
+    ((width)*2 * ((groups) * (buffers)*ATTENTION_UNIT + (rings) * (slots) * (step)) +              \
      ATTENTION_CONTROL_BYTES)
 
 /* A kept block's share of 64 keys. Those of a block row follow each other, ascending. */
@@ -32,14 +43,27 @@ typedef struct attention_unit {
     int32_t slot;
 } attention_unit;
 
+/* The keys of a block that one or both of two block rows keep. */
+typedef struct attention_union {
+    int32_t key;     /* the first */
+    int32_t slot[2]; /* of each row's block; -1: it has none */
+    int32_t unused;
+} attention_union;
+
 /* Rows of one head: 64, or where warpgroups share a ring 64 for each. */
 typedef struct attention_tile {
     int32_t head;         /* of all members' */
     int32_t row;          /* the first */
-    int32_t first, count; /* units */
+    int32_t first, count; /* units or unions */
 } attention_tile;
 
 /* Strides in elements. */
+typedef struct attention_in {
+    const void *data; /* bf16 or f16 */
+    int64_t batch, head, time;
+    int32_t width;
+} attention_in;
+
 typedef struct attention_out {
     void *data;
     int64_t batch, head, time;
@@ -61,7 +85,19 @@ typedef struct attention_arg {
     int32_t q_time, k_time;
     int32_t block_rows, block_cols; /* powers of two */
     int32_t causal, align_end, window;
-    float scale; /* of products, so that 2^score is the share; never 0 */
+    float scale;                   /* of products, so that 2^score is the share; never 0 */
+    const attention_union *unions; /* or units, by the kernel's form */
+    attention_in q, k, v;          /* beside unions */
 } attention_arg;
+
+/* The gradient of queries: with shares P = 2^(scale Q K^T - bound) the sums of dS K, where dS = P
+ * (slope dO V^T - delta), go to all.o as alpha * sum + beta * old. */
+typedef struct attention_dq_arg {
+    attention_arg all;
+    attention_in dout;
+    const float *bound, *delta; /* by row; [heads of all members][pad] */
+    int32_t pad;                /* rows of a head, a multiple of ATTENTION_ROWS */
+    float slope, alpha, beta;
+} attention_dq_arg;
 
 #endif

@@ -7,7 +7,7 @@
  * the shapes alone. */
 #include <string.h>
 
-#include <backends/cuda/cuda.h>
+#include <backends/cuda/host.h>
 #include <backends/cuda/sm90a/dsd_mma.h>
 #include <backends/cuda/tensor_map.h>
 #include <common/checked.h>
@@ -188,7 +188,7 @@ typedef struct stage_plan {
 
 /* What prepare computes on the host. */
 typedef struct lists {
-    const bsk_allocator *allocator;
+    const bsk_host *host;
     shape s;
     bski_lines lines;
     int32_t *place;  /* [units] of a unit in the panels */
@@ -204,6 +204,9 @@ typedef struct lists {
     dsd_mma_step *steps;
     dsd_mma_tile *tiles;
     int32_t *tile_start;
+    double *cost;           /* [panels] of a tile */
+    int32_t *order, *owner; /* [panels]; [tiles] */
+    load *loads;            /* [blocks] */
     int64_t stage_count, step_count, piece_count, image_bytes, tile_count;
     int32_t blocks, slots;
     uint32_t slot_bytes;
@@ -211,11 +214,11 @@ typedef struct lists {
 
 static void lists_free(lists *l)
 {
-    void *const all[] = {l->place,       l->column, l->mask,      l->stage, l->cuts,
-                         l->stage_start, l->stages, l->plan,      l->parts, l->codes,
-                         l->steps,       l->tiles,  l->tile_start};
+    void *const all[] = {l->place,      l->column, l->mask,  l->stage, l->cuts,  l->stage_start,
+                         l->stages,     l->plan,   l->parts, l->codes, l->steps, l->tiles,
+                         l->tile_start, l->cost,   l->order, l->owner, l->loads};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        bski_table_free(l->allocator, all[i]);
+        host_drop(l->host, all[i]);
 }
 
 static const uint16_t *masks_of(const lists *l, int64_t panel, int64_t window)
@@ -497,30 +500,6 @@ static void codes_pack(lists *l)
 
 /* --- Tiles --- */
 
-typedef struct heap_item {
-    double load;
-    int32_t block;
-} heap_item;
-
-static bool heap_less(heap_item a, heap_item b)
-{
-    return a.load < b.load || (a.load == b.load && a.block < b.block);
-}
-
-/* Restores the order after the smallest item, the first, has grown. */
-static void heap_sink(heap_item *heap, int32_t count)
-{
-    const heap_item item = heap[0];
-    int32_t at = 0;
-    for (int32_t child; (child = 2 * at + 1) < count; at = child) {
-        child += child + 1 < count && heap_less(heap[child + 1], heap[child]);
-        if (!heap_less(heap[child], item))
-            break;
-        heap[at] = heap[child];
-    }
-    heap[at] = item;
-}
-
 /* What a tile of a panel costs, in bytes into shared memory; storing it costs about so many. */
 static double panel_cost(const lists *l, int64_t panel)
 {
@@ -532,8 +511,10 @@ static double panel_cost(const lists *l, int64_t panel)
 }
 
 /* The panels by descending cost; ties as they are. */
-static void panels_sort(const lists *l, double *cost, int32_t *order)
+static void panels_sort(const lists *l)
 {
+    double *cost = l->cost;
+    int32_t *order = l->order;
     for (int32_t i = 0; i < l->s.panels; i++) {
         cost[i] = panel_cost(l, i);
         int32_t at = i;
@@ -551,52 +532,35 @@ static dsd_mma_tile tile_of(const lists *l, int32_t panel, int64_t sample)
 
 /* Rows of tiles one after the other, so that blocks that run together share activations; in each
  * the heaviest tile first, each to the block with the least to do. */
-static void tiles_assign(lists *l, const double *cost, const int32_t *order, heap_item *heap,
-                         int32_t *owner)
+static void tiles_assign(const lists *l)
 {
-    for (int32_t b = 0; b < l->blocks; b++)
-        heap[b] = (heap_item){0, b};
-    memset(l->tile_start, 0, ((size_t)l->blocks + 1) * sizeof *l->tile_start);
+    loads_open(l->loads, l->blocks);
     for (int64_t i = 0; i < l->tile_count; i++) {
-        owner[i] = heap[0].block;
-        l->tile_start[heap[0].block + 1]++;
-        heap[0].load += cost[order[i % l->s.panels]];
-        heap_sink(heap, l->blocks);
+        l->owner[i] = loads_give(l->loads, l->blocks, l->cost[l->order[i % l->s.panels]]);
+        l->tile_start[l->owner[i] + 1]++;
     }
     for (int32_t b = 0; b < l->blocks; b++)
         l->tile_start[b + 1] += l->tile_start[b];
-    int32_t *next = (int32_t *)heap;
+    int32_t *next = (int32_t *)l->loads;
     memcpy(next, l->tile_start, (size_t)l->blocks * sizeof *next);
     for (int64_t i = 0; i < l->tile_count; i++)
-        l->tiles[next[owner[i]]++] =
-            tile_of(l, order[i % l->s.panels], i / l->s.panels * l->s.samples);
-}
-
-static bsk_status no_memory(const bsk_host *host)
-{
-    return host->fail(host->context, BSK_E_NOMEM, "no memory to plan a product");
+        l->tiles[next[l->owner[i]]++] =
+            tile_of(l, l->order[i % l->s.panels], i / l->s.panels * l->s.samples);
 }
 
 static bsk_status tiles_make(lists *l, const bsk_host *host, int32_t compute_units)
 {
     l->tile_count = l->s.panels * l->s.row_tiles;
     l->blocks = (int32_t)(l->tile_count < compute_units ? l->tile_count : compute_units);
-    double *cost = bski_table_alloc(l->allocator, l->s.panels, sizeof *cost);
-    int32_t *order = bski_table_alloc(l->allocator, l->s.panels, sizeof *order);
-    int32_t *owner = bski_table_alloc(l->allocator, l->tile_count, sizeof *owner);
-    heap_item *heap = bski_table_alloc(l->allocator, l->blocks, sizeof *heap);
-    l->tiles = bski_table_alloc(l->allocator, l->tile_count, sizeof *l->tiles);
-    l->tile_start = bski_table_alloc(l->allocator, (int64_t)l->blocks + 1, sizeof *l->tile_start);
-    const bool complete = cost && order && owner && heap && l->tiles && l->tile_start;
-    if (complete) {
-        panels_sort(l, cost, order);
-        tiles_assign(l, cost, order, heap, owner);
-    }
-    bski_table_free(l->allocator, cost);
-    bski_table_free(l->allocator, order);
-    bski_table_free(l->allocator, owner);
-    bski_table_free(l->allocator, heap);
-    return complete ? BSK_OK : no_memory(host);
+    TRY(host_array(host, &l->cost, l->s.panels, sizeof *l->cost));
+    TRY(host_array(host, &l->order, l->s.panels, sizeof *l->order));
+    TRY(host_array(host, &l->owner, l->tile_count, sizeof *l->owner));
+    TRY(host_array(host, &l->loads, l->blocks, sizeof *l->loads));
+    TRY(host_array(host, &l->tiles, l->tile_count, sizeof *l->tiles));
+    TRY(host_array(host, &l->tile_start, (int64_t)l->blocks + 1, sizeof *l->tile_start));
+    panels_sort(l);
+    tiles_assign(l);
+    return BSK_OK;
 }
 
 /* Fills the masks for the places of the units; the number of windows that are needed. */
@@ -652,9 +616,8 @@ static bsk_status places_choose(lists *l, const bsk_host *host)
     const int64_t natural = masks_fill(l);
     if (imbalance(l) <= MOST)
         return BSK_OK;
-    bski_pair *pairs = bski_table_alloc(l->allocator, 2 * s->units, sizeof *pairs);
-    if (!pairs)
-        return no_memory(host);
+    bski_pair *pairs;
+    TRY(host_array(host, &pairs, 2 * s->units, sizeof *pairs));
     for (int64_t i = 0; i < s->units; i++) {
         const int64_t *start = l->lines.start + i / per_line;
         pairs[i] = (bski_pair){(uint64_t)(INT32_MAX - (start[1] - start[0])), (uint32_t)i};
@@ -662,7 +625,7 @@ static bsk_status places_choose(lists *l, const bsk_host *host)
     bski_sort_pairs(pairs, pairs + s->units, s->units, 32);
     for (int64_t i = 0; i < s->units; i++)
         l->place[pairs[i].value] = (int32_t)i;
-    bski_table_free(l->allocator, pairs);
+    host_drop(host, pairs);
     if (masks_fill(l) <= natural + natural / 8)
         return BSK_OK;
     for (int64_t i = 0; i < s->units; i++)
@@ -676,22 +639,18 @@ static bsk_status stages_make(lists *l, const bsk_host *host)
     const int64_t windows = l->s.panels * l->s.windows, places = l->s.panels * l->s.panel_units;
     int64_t masks;
     if (!bski_mul_i64(windows, l->s.panel_units, &masks))
-        return no_memory(host);
-    l->place = bski_table_alloc(l->allocator, l->s.units, sizeof *l->place);
-    l->column = bski_table_alloc(l->allocator, places, sizeof *l->column);
-    l->mask = bski_table_alloc(l->allocator, masks, sizeof *l->mask);
-    l->stage = bski_table_alloc(l->allocator, windows, sizeof *l->stage);
-    l->cuts = bski_table_alloc(l->allocator, windows, sizeof *l->cuts);
-    l->stage_start = bski_table_alloc(l->allocator, l->s.panels + 1, sizeof *l->stage_start);
-    if (!l->place || !l->column || !l->mask || !l->stage || !l->cuts || !l->stage_start)
-        return no_memory(host);
+        return host->fail(host->context, BSK_E_UNSUPPORTED, "dsd: too many windows");
+    TRY(host_array(host, &l->place, l->s.units, sizeof *l->place));
+    TRY(host_array(host, &l->column, places, sizeof *l->column));
+    TRY(host_array(host, &l->mask, masks, sizeof *l->mask));
+    TRY(host_array(host, &l->stage, windows, sizeof *l->stage));
+    TRY(host_array(host, &l->cuts, windows, sizeof *l->cuts));
+    TRY(host_array(host, &l->stage_start, l->s.panels + 1, sizeof *l->stage_start));
     TRY(places_choose(l, host));
     ring_choose(l);
-    l->stages = bski_table_alloc(l->allocator, l->stage_count, sizeof *l->stages);
-    l->plan = bski_table_alloc(l->allocator, l->stage_count, sizeof *l->plan);
-    l->parts = bski_table_alloc(l->allocator, l->stage_count * l->s.warp_cols, sizeof *l->parts);
-    if (!l->stages || !l->plan || !l->parts)
-        return no_memory(host);
+    TRY(host_array(host, &l->stages, l->stage_count, sizeof *l->stages));
+    TRY(host_array(host, &l->plan, l->stage_count, sizeof *l->plan));
+    TRY(host_array(host, &l->parts, l->stage_count * l->s.warp_cols, sizeof *l->parts));
     stages_fill(l);
     return BSK_OK;
 }
@@ -699,11 +658,8 @@ static bsk_status stages_make(lists *l, const bsk_host *host)
 static bsk_status steps_make(lists *l, const bsk_host *host)
 {
     const int64_t words = l->piece_count * (DSD_MMA_PIECE / CODE_BYTES);
-    l->steps = bski_table_alloc(l->allocator, l->step_count + l->piece_count, sizeof *l->steps);
-    l->codes = bski_table_alloc(l->allocator, words, sizeof *l->codes);
-    if (!l->steps || !l->codes)
-        return no_memory(host);
-    memset(l->codes, 0, (size_t)words * sizeof *l->codes);
+    TRY(host_array(host, &l->steps, l->step_count + l->piece_count, sizeof *l->steps));
+    TRY(host_array(host, &l->codes, words, sizeof *l->codes));
     l->step_count = 0;
     kept_each(l, kept_pack);
     codes_pack(l);
@@ -809,9 +765,7 @@ static bsk_status tables_upload(simt_device *d, const lists *l, state *st)
         [CODES] = {l->codes, l->piece_count, DSD_MMA_PIECE},
     };
     for (int i = 0; i < TABLE_COUNT; i++)
-        if (tables[i].count > 0)
-            TRY(d->api->table(d, tables[i].data, (size_t)tables[i].count * tables[i].size,
-                              &st->table[i]));
+        TRY(table_put(d, tables[i].data, tables[i].count, tables[i].size, &st->table[i]));
     return BSK_OK;
 }
 
@@ -862,16 +816,12 @@ bsk_status cuda_sm90a_dsd_mma_prepare(void *device, bsk_prepared *prepared)
     const bsk_problem *problem = prepared->problem;
     const bsk_dsd_params *p = problem->params;
     const bsk_host *host = d->simt.host;
-    lists l = {.allocator = &host->allocator};
+    lists l = {.host = host};
     if (shape_set(problem, &l.s))
         return host->fail(host->context, BSK_E_INTERNAL, "cuda: an unaccepted product");
     if (!l.s.n)
         return BSK_OK;
-    state *st = bski_table_alloc(&host->allocator, 1, sizeof *st);
-    if (!st)
-        return no_memory(host);
-    memset(st, 0, sizeof *st);
-    prepared->state = st;
+    TRY(state_new(&d->simt, sizeof(state), prepared));
     l.lines = bski_layout_lines(problem->layout, p->transpose_s != 0);
     const bsk_status status = plan_make(d, prepared, &l);
     lists_free(&l);
@@ -887,10 +837,8 @@ void cuda_sm90a_dsd_mma_release(void *device, bsk_prepared *prepared)
     if (!st)
         return;
     for (int i = 0; i < TABLE_COUNT; i++)
-        if (st->table[i].kind != BSK_MEM_NULL)
-            d->simt.api->table_free(&d->simt, &st->table[i]);
-    bski_table_free(&d->simt.host->allocator, st);
-    prepared->state = NULL;
+        table_drop(&d->simt, &st->table[i]);
+    state_free(&d->simt, prepared);
 }
 
 bsk_status cuda_sm90a_dsd_mma_pack(const bsk_prepared *prepared, void *queue, bsk_mem s,

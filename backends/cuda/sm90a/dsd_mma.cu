@@ -10,6 +10,7 @@
  * step are loaded into the registers of this one's as its products release them. */
 #include <string.h>
 
+#include <backends/cuda/mma.h>
 #include <backends/cuda/ptx.h>
 #include <backends/cuda/sm90a/dsd_mma.h>
 
@@ -40,53 +41,20 @@ template <bool BF16_, int UNIT_, bool CN_, bool WIDE_> struct config {
 /* d += a b for 16 samples x 8 outputs x 16 features. */
 template <bool BF16> FN void multiply(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
+    const uint32_t b[] = {b0, b1};
     if constexpr (BF16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        mma_m16n8k16<__nv_bfloat16>(d, a, b);
     else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-                     "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        mma_m16n8k16<__half>(d, a, b);
 }
 
-/* Loads if `on` is not 0: predicated, as a branch would part them from the products that they
- * overlap with. Destinations are inputs too: they keep what they have. */
-
-/* The weights of a lane for one product, or for two side by side. */
+/* The weights of a lane for one product, or for two side by side, if `on` is not 0. */
 template <int TILES> FN void load_weights(uint32_t on, uint32_t (&v)[2 * TILES], uint32_t from)
 {
     if constexpr (TILES == 1)
-        asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n"
-                     "@p ld.shared.v2.u32 {%0, %1}, [%2];}"
-                     : "+r"(v[0]), "+r"(v[1])
-                     : "r"(from), "r"(on)
-                     : "memory");
+        shared_load_8_if(on, v, from);
     else
-        asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n"
-                     "@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];}"
-                     : "+r"(v[0]), "+r"(v[1]), "+r"(v[2]), "+r"(v[3])
-                     : "r"(from), "r"(on)
-                     : "memory");
-}
-
-/* The operand of 16 samples x 16 features; trans where samples are contiguous. */
-template <bool TRANS> FN void load_matrix(uint32_t on, uint32_t *a, uint32_t from)
-{
-    if constexpr (TRANS)
-        asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n"
-                     "@p ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];}"
-                     : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])
-                     : "r"(from), "r"(on)
-                     : "memory");
-    else
-        asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n"
-                     "@p ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];}"
-                     : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])
-                     : "r"(from), "r"(on)
-                     : "memory");
+        shared_load_16_if(on, v, from);
 }
 
 /* --- The ring --- */
@@ -94,17 +62,8 @@ template <bool TRANS> FN void load_matrix(uint32_t on, uint32_t *a, uint32_t fro
 /* Waits long enough in each try not to take the multiplying warps' issue slots. */
 FN void wait_patiently(uint32_t bar, uint32_t parity)
 {
-    uint32_t done;
-    do {
-        asm volatile("{.reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared.b64 p, [%1], %2, 100000;\n"
-                     "selp.u32 %0, 1, 0, p;}"
-                     : "=r"(done)
-                     : "r"(bar), "r"(parity)
-                     : "memory");
-        if (!done)
-            __nanosleep(64);
-    } while (!done);
+    while (!mbar_try_wait_long(bar, parity))
+        __nanosleep(64);
 }
 
 /* The ring, as a warp sees it. */
@@ -189,7 +148,7 @@ FN void stage_multiply(float (&sum)[SUMS], uint32_t counts, uint32_t x, uint32_t
         left += counts >> 4 * unit & 15;
 #pragma unroll
     for (int m = 0; m < 4; m++)
-        load_matrix<C::CN>(1, f.a[m], sample_at<C>(first, m, p));
+        load_matrix_x4_if<C::CN>(1, f.a[m], sample_at<C>(first, m, p));
 #pragma unroll
     for (int i = 0; i < C::LOADS; i++)
         load_weights<C::LOAD_TILES>(1, f.b[i], w + i * 512);
@@ -213,7 +172,7 @@ FN void stage_multiply(float (&sum)[SUMS], uint32_t counts, uint32_t x, uint32_t
 #pragma unroll
             for (int m = 0; m < 4; m++) {
                 step_multiply<C>(sum, f, unit, LAST, m);
-                load_matrix<C::CN>(more, f.a[m], sample_at<C>(next, m, p));
+                load_matrix_x4_if<C::CN>(more, f.a[m], sample_at<C>(next, m, p));
             }
 #pragma unroll
             for (int i = 0; i < 2 * C::LOAD_TILES; i++)

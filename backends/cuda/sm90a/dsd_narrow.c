@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <backends/cuda/cuda.h>
+#include <backends/cuda/host.h>
 #include <backends/cuda/sm90a/dsd_narrow.h>
 #include <common/checked.h>
 #include <common/layout.h>
@@ -159,11 +159,6 @@ typedef struct row_plan {
     int32_t first, steps;
 } row_plan;
 
-static bsk_status no_memory(const bsk_host *host)
-{
-    return host->fail(host->context, BSK_E_NOMEM, "dsd: no memory for a plan");
-}
-
 /* Rows of many parts first, then long ones: so clusters have rows of like lengths. */
 static int longer(const void *x, const void *y)
 {
@@ -247,14 +242,11 @@ typedef struct tables {
 static bsk_status tables_make(simt_device *d, const bsk_problem *problem, const shape *s,
                               const bski_lines *lines, tables *t, state *st)
 {
-    const bsk_allocator *allocator = &d->host->allocator;
     const int32_t rows = lines->grid;
     const int64_t most =
         problem->layout->nnz * (s->block_k / DSD_RUN) + (int64_t)rows * DSD_NARROW_STEP;
-    t->runs = bski_table_alloc(allocator, most, sizeof *t->runs);
-    t->plan = bski_table_alloc(allocator, rows, sizeof *t->plan);
-    if (!t->runs || !t->plan)
-        return no_memory(d->host);
+    TRY(host_array(d->host, &t->runs, most, sizeof *t->runs));
+    TRY(host_array(d->host, &t->plan, rows, sizeof *t->plan));
     const int32_t steps = runs_fill(problem, s, lines, t->runs, t->plan);
     st->arg.cluster =
         rows_cut(s, steps, rows, d->props.compute_units * st->kernel->blocks, t->plan);
@@ -263,18 +255,13 @@ static bsk_status tables_make(simt_device *d, const bsk_problem *problem, const 
         count += t->plan[i].parts;
     qsort(t->plan, (size_t)rows, sizeof *t->plan, longer);
     st->count = (int32_t)(bski_ceil_div(count, st->arg.cluster) * st->arg.cluster);
-    t->pieces = bski_table_alloc(allocator, st->count, sizeof *t->pieces);
-    if (!t->pieces)
-        return no_memory(d->host);
+    TRY(host_array(d->host, &t->pieces, st->count, sizeof *t->pieces));
     pieces_fill(t->plan, rows, t->pieces);
     for (; count < st->count; count++)
         t->pieces[count] = (dsd_narrow_piece){.row = -1, .parts = 1};
-    if (steps)
-        TRY(d->api->table(d, t->runs, (size_t)steps * DSD_NARROW_STEP * sizeof *t->runs,
-                          &st->runs));
-    return st->count
-               ? d->api->table(d, t->pieces, (size_t)st->count * sizeof *t->pieces, &st->pieces)
-               : BSK_OK;
+    TRY(table_place(d, t->runs, (int64_t)steps * DSD_NARROW_STEP, sizeof *t->runs, &st->runs,
+                    &st->arg.runs));
+    return table_place(d, t->pieces, st->count, sizeof *t->pieces, &st->pieces, &st->arg.pieces);
 }
 
 static bsk_status tables_put(simt_device *d, const bsk_problem *problem, const shape *s, state *st)
@@ -282,9 +269,9 @@ static bsk_status tables_put(simt_device *d, const bsk_problem *problem, const s
     const bski_lines lines = bski_layout_lines(problem->layout, s->flip);
     tables t = {0};
     const bsk_status status = tables_make(d, problem, s, &lines, &t, st);
-    bski_table_free(&d->host->allocator, t.runs);
-    bski_table_free(&d->host->allocator, t.pieces);
-    bski_table_free(&d->host->allocator, t.plan);
+    host_drop(d->host, t.runs);
+    host_drop(d->host, t.pieces);
+    host_drop(d->host, t.plan);
     return status;
 }
 
@@ -314,21 +301,14 @@ static bsk_status plan_make(bski_cuda_device *d, const bsk_problem *problem, sta
     if (!p->c.dims[1])
         return BSK_OK;
     TRY(bski_cuda_kernel(d, st->kernel->function, st->shared_bytes, st->kernel->name));
-    TRY(tables_put(&d->simt, problem, &s, st));
-    st->arg.runs = bsk_mem_address(st->runs);
-    st->arg.pieces = bsk_mem_address(st->pieces);
-    return BSK_OK;
+    return tables_put(&d->simt, problem, &s, st);
 }
 
 bsk_status cuda_sm90a_dsd_narrow_prepare(void *device, bsk_prepared *prepared)
 {
     bski_cuda_device *d = device;
-    state *st = bski_table_alloc(&d->simt.host->allocator, 1, sizeof *st);
-    if (!st)
-        return no_memory(d->simt.host);
-    memset(st, 0, sizeof *st);
-    prepared->state = st;
-    const bsk_status status = plan_make(d, prepared->problem, st);
+    TRY(state_new(&d->simt, sizeof(state), prepared));
+    const bsk_status status = plan_make(d, prepared->problem, prepared->state);
     if (status)
         cuda_sm90a_dsd_narrow_release(device, prepared);
     return status;
@@ -340,12 +320,9 @@ void cuda_sm90a_dsd_narrow_release(void *device, bsk_prepared *prepared)
     state *st = prepared->state;
     if (!st)
         return;
-    bsk_mem *all[] = {&st->runs, &st->pieces};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]->kind != BSK_MEM_NULL)
-            d->simt.api->table_free(&d->simt, all[i]);
-    bski_table_free(&d->simt.host->allocator, st);
-    prepared->state = NULL;
+    table_drop(&d->simt, &st->runs);
+    table_drop(&d->simt, &st->pieces);
+    state_free(&d->simt, prepared);
 }
 
 bsk_status cuda_sm90a_dsd_narrow_launch(const bsk_prepared *prepared, void *queue, const void *args)

@@ -30,41 +30,6 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TI_, int TN_> struct confi
 
 /* --- Loads --- */
 
-/* WIDTH 16-bit elements from an address that is a multiple of so much. KEEP: others of the
- * multiprocessor may read them too. */
-template <int WIDTH, bool KEEP> FN void load_global(uint32_t *v, const void *from)
-{
-    if constexpr (WIDTH == 1) {
-        uint16_t one;
-        if (KEEP)
-            asm volatile("ld.global.u16 %0, [%1];" : "=h"(one) : "l"(from));
-        else
-            asm volatile("ld.global.L1::no_allocate.u16 %0, [%1];" : "=h"(one) : "l"(from));
-        v[0] = one;
-    } else if constexpr (WIDTH == 2) {
-        if (KEEP)
-            asm volatile("ld.global.u32 %0, [%1];" : "=r"(v[0]) : "l"(from));
-        else
-            asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(v[0]) : "l"(from));
-    } else if constexpr (WIDTH == 4) {
-        if (KEEP)
-            asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(from));
-        else
-            asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-                         : "=r"(v[0]), "=r"(v[1])
-                         : "l"(from));
-    } else {
-        if (KEEP)
-            asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
-                         : "l"(from));
-        else
-            asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
-                         : "l"(from));
-    }
-}
-
 /* Eight rows of WIDTH neighbours, as they were loaded. */
 template <int WIDTH> struct rows {
     uint32_t v[DSD_RUN][(WIDTH + 1) / 2];
@@ -176,7 +141,7 @@ template <class C> FN void step_prefetch(const place &p, dsd_narrow_run run)
     if (run.s != DSD_NARROW_NONE)
 #pragma unroll
         for (int i = 0; i < (C::FLIP ? DSD_RUN : C::NT); i++)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(from + (int64_t)i * p.s_pitch));
+            prefetch_global(from + (int64_t)i * p.s_pitch);
 }
 
 FN dsd_narrow_run find_run(const dsd_narrow_run *runs, int step, int steps)
@@ -244,18 +209,6 @@ template <class C> FN void sums_put(float *to, int lane, const float (&sum)[C::R
                 to[row_at<C>(C::ALONG_K ? 8 * h : h) + (C::FLIP ? C::NT * c + j : 8 * j + c)] =
                     sum[i][j][e];
             }
-}
-
-FN float cluster_load(uint32_t from, uint32_t rank)
-{
-    float v;
-    asm volatile("{.reg .b32 remote;\n"
-                 "mapa.shared::cluster.u32 remote, %1, %2;\n"
-                 "ld.shared::cluster.f32 %0, [remote];}"
-                 : "=f"(v)
-                 : "r"(from), "r"(rank)
-                 : "memory");
-    return v;
 }
 
 /* The place of run number x of a tile in the scratch, and in the tile. */
@@ -350,7 +303,7 @@ FN void parts_add(const dsd_narrow_arg &a, const dsd_narrow_piece &piece, int64_
 
 template <class C> FN void narrow(const dsd_narrow_arg &a)
 {
-    extern __shared__ float scratch[];
+    extern __shared__ float shared[];
     const dsd_narrow_piece piece = a.pieces[blockIdx.x];
     const int lane = threadIdx.x % 32, g = lane / 4;
     grid_allow_next();
@@ -366,17 +319,17 @@ template <class C> FN void narrow(const dsd_narrow_arg &a)
     float sum[C::ROWS / 2][C::NT][4] = {};
     piece_multiply<C>(a.runs + (int64_t)piece.first * DSD_NARROW_STEP + lane % DSD_NARROW_STEP,
                       piece.steps, p, sum);
-    sums_put<C>(scratch + threadIdx.x / 32 * C::SCRATCH, lane, sum);
+    sums_put<C>(shared + threadIdx.x / 32 * C::SCRATCH, lane, sum);
     __syncthreads();
     const int64_t feature = (int64_t)piece.row * a.features + first;
     if (piece.row >= 0)
-        warps_add<C>(a, piece, feature, scratch);
+        warps_add<C>(a, piece, feature, shared);
     if (a.cluster == 1)
         return;
     __syncwarp();
     cluster_sync();
     if (piece.parts > 1)
-        parts_add<C>(a, piece, feature, scratch);
+        parts_add<C>(a, piece, feature, shared);
     __syncwarp();
     cluster_sync(); /* others may still read the scratch */
 }

@@ -2,7 +2,7 @@
  * and which thread block computes which tiles. */
 #include <string.h>
 
-#include <backends/cuda/cuda.h>
+#include <backends/cuda/host.h>
 #include <backends/cuda/sm90a/dsd_wgmma.h>
 #include <backends/cuda/tensor_map.h>
 #include <common/checked.h>
@@ -116,9 +116,9 @@ static const double tile_seconds = 2e-6, launch_seconds = 6e-6;
 /* The time of a stage with one cell or two. */
 static double stage_seconds(int cells)
 {
-    const double load = (2 * DSD_SLICE_BYTES + cells * DSD_CELL_BYTES) / load_rate;
+    const double loads = (2 * DSD_SLICE_BYTES + cells * DSD_CELL_BYTES) / load_rate;
     const double product = 2.0 * DSD_TILE_N * DSD_CELL * DSD_CELL * cells / product_rate;
-    return load > product ? load : product;
+    return loads > product ? loads : product;
 }
 
 /* Counts the slices of k that blocks of a panel and the next one meet, both or one of them. */
@@ -208,7 +208,7 @@ typedef struct scratch {
     dsd_stage *stages; /* [stages] */
     dsd_cell *cells;   /* [cells] */
     int32_t *slots;    /* [cells][parts] */
-    double *load;      /* [units] */
+    load *loads;       /* [units] */
     dsd_tile *tiles, *assigned;
     int32_t *rank, *unit, *tile_start;
 } scratch;
@@ -223,27 +223,13 @@ typedef struct builder {
     state *out;
 } builder;
 
-static bsk_status host_array(const builder *b, void *array, int64_t count, size_t size)
-{
-    size_t bytes;
-    void *memory = NULL;
-    if (count >= 0 && bski_mul_size((size_t)count, size, &bytes))
-        memory = b->host->allocator.resize(b->host->allocator.user, NULL, bytes ? bytes : 1);
-    memcpy(array, &memory, sizeof memory);
-    if (!memory)
-        return b->host->fail(b->host->context, BSK_E_NOMEM, "dsd: no memory for a schedule");
-    memset(memory, 0, bytes);
-    return BSK_OK;
-}
-
 static void scratch_free(builder *b)
 {
     void *all[] = {b->s.kept,  b->s.order, b->s.cell,      b->s.pairs,    b->s.stages,
-                   b->s.cells, b->s.slots, b->s.load,      b->s.assigned, b->s.tiles,
+                   b->s.cells, b->s.slots, b->s.loads,     b->s.assigned, b->s.tiles,
                    b->s.rank,  b->s.unit,  b->s.tile_start};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i])
-            b->host->allocator.resize(b->host->allocator.user, all[i], 0);
+        host_drop(b->host, all[i]);
 }
 
 /* --- Which cells are kept --- */
@@ -388,17 +374,17 @@ static bsk_status build_cells(builder *b)
     if (!bski_mul_i64((int64_t)PAIR * b->pairs, b->words, &words) ||
         !bski_mul_i64(w->panels, w->slices, &grid) || grid > INT32_MAX)
         return b->host->fail(b->host->context, BSK_E_UNSUPPORTED, "dsd: too many cells");
-    TRY(host_array(b, &b->s.kept, words, sizeof *b->s.kept));
-    TRY(host_array(b, &b->s.order, PAIR * b->pairs, sizeof *b->s.order));
-    TRY(host_array(b, &b->s.pairs, b->pairs, sizeof *b->s.pairs));
-    TRY(host_array(b, &b->s.cell, grid, sizeof *b->s.cell));
+    TRY(host_array(b->host, &b->s.kept, words, sizeof *b->s.kept));
+    TRY(host_array(b->host, &b->s.order, PAIR * b->pairs, sizeof *b->s.order));
+    TRY(host_array(b->host, &b->s.pairs, b->pairs, sizeof *b->s.pairs));
+    TRY(host_array(b->host, &b->s.cell, grid, sizeof *b->s.cell));
     for_each_part(b, keep_part);
     pair_panels(b);
     make_pairs(b, false);
     slots = b->out->cells * parts; /* at most a cell for each pair of 32-bit counts */
-    TRY(host_array(b, &b->s.stages, b->stage_count, sizeof *b->s.stages));
-    TRY(host_array(b, &b->s.cells, b->out->cells, sizeof *b->s.cells));
-    TRY(host_array(b, &b->s.slots, slots, sizeof *b->s.slots));
+    TRY(host_array(b->host, &b->s.stages, b->stage_count, sizeof *b->s.stages));
+    TRY(host_array(b->host, &b->s.cells, b->out->cells, sizeof *b->s.cells));
+    TRY(host_array(b->host, &b->s.slots, slots, sizeof *b->s.slots));
     memset(b->s.slots, 0xff, (size_t)slots * sizeof *b->s.slots);
     make_pairs(b, true);
     for_each_part(b, place_part);
@@ -433,16 +419,12 @@ static void rank_pairs(builder *b)
 
 static void assign(builder *b, int32_t pair, int32_t n)
 {
-    int32_t best = 0;
-    for (int32_t u = 1; u < b->out->units; u++)
-        if (b->s.load[u] < b->s.load[best])
-            best = u;
-    b->s.load[best] += pair_seconds(&b->s.pairs[pair]);
     const dsd_pair *p = &b->s.pairs[pair];
+    const int32_t unit = loads_give(b->s.loads, b->out->units, pair_seconds(p));
     b->s.assigned[b->tile_count] =
         (dsd_tile){p->first, p->two, p->both, p->one, {p->feature[0], p->feature[1]}, n, 0};
-    b->s.unit[b->tile_count++] = best;
-    b->s.tile_start[best + 1]++;
+    b->s.unit[b->tile_count++] = unit;
+    b->s.tile_start[unit + 1]++;
 }
 
 /* How many of the ranked pairs are so long that their tiles must be handed out first. */
@@ -483,12 +465,13 @@ static bsk_status build_schedule(builder *b, int32_t rows, int32_t units)
     if (!bski_mul_i64(rows, b->pairs, &tiles) || tiles > INT32_MAX)
         return b->host->fail(b->host->context, BSK_E_UNSUPPORTED, "dsd: too many tiles");
     units = tiles < units ? (int32_t)tiles : units;
-    TRY(host_array(b, &b->s.load, units, sizeof *b->s.load));
-    TRY(host_array(b, &b->s.rank, b->pairs, sizeof *b->s.rank));
-    TRY(host_array(b, &b->s.assigned, tiles, sizeof *b->s.assigned));
-    TRY(host_array(b, &b->s.tiles, tiles, sizeof *b->s.tiles));
-    TRY(host_array(b, &b->s.unit, tiles, sizeof *b->s.unit));
-    TRY(host_array(b, &b->s.tile_start, (int64_t)units + 1, sizeof *b->s.tile_start));
+    TRY(host_array(b->host, &b->s.loads, units, sizeof *b->s.loads));
+    loads_open(b->s.loads, units);
+    TRY(host_array(b->host, &b->s.rank, b->pairs, sizeof *b->s.rank));
+    TRY(host_array(b->host, &b->s.assigned, tiles, sizeof *b->s.assigned));
+    TRY(host_array(b->host, &b->s.tiles, tiles, sizeof *b->s.tiles));
+    TRY(host_array(b->host, &b->s.unit, tiles, sizeof *b->s.unit));
+    TRY(host_array(b->host, &b->s.tile_start, (int64_t)units + 1, sizeof *b->s.tile_start));
     rank_pairs(b);
     b->out->units = units;
     const int32_t many = count_long(b, rows, units);
@@ -549,16 +532,6 @@ static bsk_status find_kernel(builder *b, bsk_dtype dtype, bool along_n)
     return bski_cuda_kernel(d, cuda_dsd_wgmma_pack_kernel, 0, "cuda_dsd_wgmma_pack_kernel");
 }
 
-static bsk_status put(const builder *b, const void *data, int64_t count, size_t size, bsk_mem *mem,
-                      void *address)
-{
-    if (count > 0)
-        TRY(b->device->api->table(b->device, data, (size_t)count * size, mem));
-    void *at = bsk_mem_address(*mem);
-    memcpy(address, &at, sizeof at);
-    return BSK_OK;
-}
-
 static bsk_status put_tables(builder *b)
 {
     state *s = b->out;
@@ -566,11 +539,14 @@ static bsk_status put_tables(builder *b)
     const int64_t tiles = b->s.tile_start[units];
     dsd_wgmma_arg *a = &s->arg;
     dsd_pack_arg *p = &s->pack;
-    TRY(put(b, b->s.stages, b->stage_count, sizeof *b->s.stages, &s->stages, &a->stages));
-    TRY(put(b, b->s.tiles, tiles, sizeof *b->s.tiles, &s->tiles, &a->tiles));
-    TRY(put(b, b->s.tile_start, units + 1, sizeof(int32_t), &s->tile_start, &a->tile_start));
-    TRY(put(b, b->s.cells, s->cells, sizeof *b->s.cells, &s->cell, &p->cells));
-    return put(b, b->s.slots, s->cells * parts, sizeof *b->s.slots, &s->slot, &p->parts.slots);
+    TRY(table_place(b->device, b->s.stages, b->stage_count, sizeof *b->s.stages, &s->stages,
+                    &a->stages));
+    TRY(table_place(b->device, b->s.tiles, tiles, sizeof *b->s.tiles, &s->tiles, &a->tiles));
+    TRY(table_place(b->device, b->s.tile_start, units + 1, sizeof(int32_t), &s->tile_start,
+                    &a->tile_start));
+    TRY(table_place(b->device, b->s.cells, s->cells, sizeof *b->s.cells, &s->cell, &p->cells));
+    return table_place(b->device, b->s.slots, s->cells * parts, sizeof *b->s.slots, &s->slot,
+                       &p->parts.slots);
 }
 
 /* What the kernel needs to sum around gaps. */
@@ -648,8 +624,8 @@ bsk_status cuda_dsd_wgmma_prepare(void *device, bsk_prepared *prepared)
 {
     simt_device *d = device;
     builder b = {.device = d, .host = d->host};
-    TRY(host_array(&b, &b.out, 1, sizeof *b.out));
-    prepared->state = b.out;
+    TRY(state_new(d, sizeof *b.out, prepared));
+    b.out = prepared->state;
     const bsk_status status = build(&b, prepared->problem);
     scratch_free(&b);
     if (status) {
@@ -669,10 +645,8 @@ void cuda_dsd_wgmma_release(void *device, bsk_prepared *prepared)
         return;
     bsk_mem *all[] = {&s->stages, &s->tiles, &s->tile_start, &s->cell, &s->slot};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]->kind != BSK_MEM_NULL)
-            d->api->table_free(d, all[i]);
-    d->host->allocator.resize(d->host->allocator.user, s, 0);
-    prepared->state = NULL;
+        table_drop(d, all[i]);
+    state_free(d, prepared);
 }
 
 /* --- Running --- */

@@ -440,8 +440,8 @@ __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, 
         /* Cells of the second panel alone come first, on registers that are then moved, by an
          * addition that the compiler cannot remove: products on the upper half of a wider one's
          * registers make it serialize all. */
-        float acc[2][64], upper[2][32], zero;
-        asm volatile("mov.f32 %0, 0f00000000;" : "=f"(zero));
+        float acc[2][64], upper[2][32];
+        const float zero = hidden_zero();
 #pragma unroll
         for (int j = 0; j < 32; j++)
             upper[0][j] = upper[1][j] = 0;

@@ -124,17 +124,12 @@ PTX_FN void pace_step(sdd_pace &p, const sdd_work &w)
     if (w.lead == 0 || p.slices++ % PACE_SLICES)
         return;
     p.rounds++;
-    asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(w.progress) : "memory");
+    counter_add_one(w.progress);
     if (p.off || p.rounds <= w.lead)
         return;
     const uint32_t wanted = (uint32_t)(p.rounds - w.lead) * gridDim.x;
     for (int i = 0; i < PACE_PATIENCE; i++) {
-        uint32_t now;
-        asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
-                     : "=r"(now)
-                     : "l"(w.progress)
-                     : "memory");
-        if (now >= wanted)
+        if (counter_load(w.progress) >= wanted)
             return;
     }
     p.off = true;
@@ -144,9 +139,7 @@ PTX_FN void pace_step(sdd_pace &p, const sdd_work &w)
 PTX_FN void pace_finish(const sdd_pace &p, const sdd_work &w)
 {
     if (w.lead)
-        asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(w.progress),
-                     "r"(w.rounds - p.rounds)
-                     : "memory");
+        counter_add(w.progress, (uint32_t)(w.rounds - p.rounds));
 }
 
 /* --- Partial sums --- */

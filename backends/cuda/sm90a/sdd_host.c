@@ -332,20 +332,13 @@ void bski_sdd_schedule_free(const bsk_host *host, bski_sdd_schedule *schedule)
 
 /* --- A plan's share --- */
 
-static bsk_status table_put(bski_cuda_device *d, const void *data, int64_t count, size_t size,
-                            bsk_mem *mem)
-{
-    return count > 0 ? d->simt.api->table(&d->simt, data, (size_t)count * size, mem) : BSK_OK;
-}
-
 /* Where each tile of 8 x 8 elements of the matrix lies in s. */
-static bsk_status where_put(bski_cuda_device *d, const bsk_layout_tables *t, bsk_mem *mem)
+static bsk_status where_put(simt_device *d, const bsk_layout_tables *t, bski_sdd_plan *plan)
 {
-    const bsk_host *host = d->simt.host;
+    const bsk_host *host = d->host;
     const int64_t rows = where_rows(t), cols = where_cols(t);
-    int32_t *where = bski_table_alloc(&host->allocator, rows * cols, sizeof *where);
-    if (!where)
-        return host->fail(host->context, BSK_E_NOMEM, "cuda: no memory for a table of sdd");
+    int32_t *where;
+    TRY(host_array(host, &where, rows * cols, sizeof *where));
     memset(where, 0xff, (size_t)(rows * cols) * sizeof *where);
     const int64_t high = t->block_rows / TILE, wide = t->block_cols / TILE;
     for (int64_t slot = 0; slot < t->nnz; slot++) {
@@ -355,8 +348,9 @@ static bsk_status where_put(bski_cuda_device *d, const bsk_layout_tables *t, bsk
             for (int64_t j = 0; j < wide && col0 + j < cols; j++)
                 where[(row0 + i) * cols + col0 + j] = (int32_t)(first + i * t->block_cols + j);
     }
-    const bsk_status status = table_put(d, where, rows * cols, sizeof *where, mem);
-    bski_table_free(&host->allocator, where);
+    const bsk_status status =
+        table_place(d, where, rows * cols, sizeof *where, &plan->where, &plan->out.where);
+    host_drop(host, where);
     return status;
 }
 
@@ -396,15 +390,11 @@ bsk_status bski_sdd_plan_make(bski_cuda_device *device, bsk_prepared *prepared,
     plan->work.rounds = schedule->rounds;
     TRY(bski_cuda_encoder_find(device->simt.host, &plan->encoder));
     TRY(plan_workspace(device->simt.host, prepared, schedule, kernel, plan));
-    TRY(table_put(device, schedule->segments, schedule->count, sizeof *schedule->segments,
-                  &plan->segments));
-    TRY(table_put(device, schedule->start, (int64_t)schedule->blocks + 1, sizeof *schedule->start,
-                  &plan->start));
-    TRY(where_put(device, t, &plan->where));
-    plan->work.segments = bsk_mem_address(plan->segments);
-    plan->work.start = bsk_mem_address(plan->start);
-    plan->out = (sdd_output){.where = bsk_mem_address(plan->where),
-                             .rows = t->rows,
+    TRY(table_place(&device->simt, schedule->segments, schedule->count, sizeof *schedule->segments,
+                    &plan->segments, &plan->work.segments));
+    TRY(table_place(&device->simt, schedule->start, (int64_t)schedule->blocks + 1,
+                    sizeof *schedule->start, &plan->start, &plan->work.start));
+    plan->out = (sdd_output){.rows = t->rows,
                              .cols = t->cols,
                              .where_cols = (int32_t)where_cols(t),
                              .block_cols = t->block_cols,
@@ -412,14 +402,14 @@ bsk_status bski_sdd_plan_make(bski_cuda_device *device, bsk_prepared *prepared,
                              .type = (int32_t)p->s.dtype,
                              .gate_mode = p->gate.dtype == BSK_NONE ? BSK_GATE_IGNORE
                                                                     : (int32_t)p->gate_mode};
-    return BSK_OK;
+    return where_put(&device->simt, t, plan);
 }
 
 void bski_sdd_plan_free(bski_cuda_device *device, bski_sdd_plan *plan)
 {
-    device->simt.api->table_free(&device->simt, &plan->segments);
-    device->simt.api->table_free(&device->simt, &plan->start);
-    device->simt.api->table_free(&device->simt, &plan->where);
+    table_drop(&device->simt, &plan->segments);
+    table_drop(&device->simt, &plan->start);
+    table_drop(&device->simt, &plan->where);
 }
 
 bsk_status bski_sdd_arguments(const bski_sdd_plan *plan, const bsk_problem *problem, void *queue,

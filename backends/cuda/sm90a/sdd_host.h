@@ -3,7 +3,7 @@
 #ifndef BSKI_CUDA_SM90A_SDD_HOST_H
 #define BSKI_CUDA_SM90A_SDD_HOST_H
 
-#include <backends/cuda/cuda.h>
+#include <backends/cuda/host.h>
 #include <backends/cuda/sm90a/sdd.h>
 #include <backends/cuda/tensor_map.h>
 

@@ -336,17 +336,12 @@ typedef struct sdd_state {
     int32_t threads;
 } sdd_state;
 
-static bsk_status lists_put(bski_cuda_device *d, const shape *s, const unit_list *l,
-                            sdd_state *state)
+static bsk_status lists_put(simt_device *d, const shape *s, const unit_list *l, sdd_state *state)
 {
-    const size_t units = (size_t)l->count, owners = (size_t)s->owners, slots = (size_t)s->slots;
-    simt_device *device = &d->simt;
-    if (!l->count)
-        return BSK_OK;
-    TRY(device->api->table(device, l->corners, units * 2 * sizeof *l->corners, &state->corners));
-    TRY(device->api->table(device, l->heads, units * owners * sizeof *l->heads, &state->heads));
-    return device->api->table(device, l->entries, units * owners * slots * sizeof *l->entries,
-                              &state->entries);
+    const int64_t units = l->count, owners = units * s->owners;
+    TRY(table_put(d, l->corners, units * 2, sizeof *l->corners, &state->corners));
+    TRY(table_put(d, l->heads, owners, sizeof *l->heads, &state->heads));
+    return table_put(d, l->entries, owners * s->slots, sizeof *l->entries, &state->entries);
 }
 
 static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, maker *m,
@@ -374,7 +369,7 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, m
                                &schedule));
     bsk_status status = bski_sdd_plan_make(device, prepared, &schedule, &form, &state->plan);
     bski_sdd_schedule_free(host, &schedule);
-    return status ? status : lists_put(device, s, &m->list, state);
+    return status ? status : lists_put(&device->simt, s, &m->list, state);
 }
 
 static void release(void *device, bsk_prepared *prepared)
@@ -386,9 +381,8 @@ static void release(void *device, bsk_prepared *prepared)
     bsk_mem *const tables[] = {&state->corners, &state->heads, &state->entries};
     bski_sdd_plan_free(d, &state->plan);
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        d->simt.api->table_free(&d->simt, tables[i]);
-    bski_table_free(&d->simt.host->allocator, state);
-    prepared->state = NULL;
+        table_drop(&d->simt, tables[i]);
+    state_free(&d->simt, prepared);
 }
 
 static bsk_status prepare(void *device, bsk_prepared *prepared, family by)
@@ -398,11 +392,8 @@ static bsk_status prepare(void *device, bsk_prepared *prepared, family by)
     const bsk_allocator *allocator = &host->allocator;
     const bsk_sdd_params *p = prepared->problem->params;
     const choice c = choose(prepared->problem, by, d->simt.props.compute_units);
-    sdd_state *state = bski_table_alloc(allocator, 1, sizeof *state);
-    if (!state)
-        return host->fail(host->context, BSK_E_NOMEM, "no memory for a plan's state");
-    memset(state, 0, sizeof *state);
-    prepared->state = state;
+    TRY(state_new(&d->simt, sizeof(sdd_state), prepared));
+    sdd_state *state = prepared->state;
     maker m = {.shape = c.shape,
                .layout = prepared->problem->layout,
                .host = host,

@@ -386,10 +386,8 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, c
                                &schedule));
     bsk_status status = bski_sdd_plan_make(device, prepared, &schedule, &form, &state->plan);
     bski_sdd_schedule_free(host, &schedule);
-    if (!status && list->count)
-        status = device->simt.api->table(&device->simt, list->units,
-                                         (size_t)list->count * sizeof *list->units, &state->units);
-    return status;
+    TRY(status);
+    return table_put(&device->simt, list->units, list->count, sizeof *list->units, &state->units);
 }
 
 bsk_status cuda_sdd_wgmma_prepare(void *device, bsk_prepared *prepared)
@@ -397,11 +395,8 @@ bsk_status cuda_sdd_wgmma_prepare(void *device, bsk_prepared *prepared)
     bski_cuda_device *d = device;
     const bsk_host *host = d->simt.host;
     const bsk_sdd_params *p = prepared->problem->params;
-    sdd_state *state = bski_table_alloc(&host->allocator, 1, sizeof *state);
-    if (!state)
-        return host->fail(host->context, BSK_E_NOMEM, "no memory for a plan's state");
-    memset(state, 0, sizeof *state);
-    prepared->state = state;
+    TRY(state_new(&d->simt, sizeof(sdd_state), prepared));
+    sdd_state *state = prepared->state;
     state->kernel = &kernels[prepared->problem->dtype == BSK_F16][bski_sdd_along_n(p)];
     const choice c = choose(prepared->problem, d->simt.props.compute_units);
     unit_list list = {NULL, NULL, 0};
@@ -444,7 +439,6 @@ void cuda_sdd_wgmma_release(void *device, bsk_prepared *prepared)
     if (!state)
         return;
     bski_sdd_plan_free(d, &state->plan);
-    d->simt.api->table_free(&d->simt, &state->units);
-    bski_table_free(&d->simt.host->allocator, state);
-    prepared->state = NULL;
+    table_drop(&d->simt, &state->units);
+    state_free(&d->simt, prepared);
 }

@@ -1,7 +1,7 @@
 /* The HIP calls that backends/hip uses, as CUDA calls: with this header in place of HIP's the
  * backend's host code builds by nvcc and runs on an NVIDIA device. For tests only. */
-#ifndef HIP_ON_CUDA_H
-#define HIP_ON_CUDA_H
+#ifndef HIP_ON_CUDA_HIP_RUNTIME_API_H
+#define HIP_ON_CUDA_HIP_RUNTIME_API_H
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>

@@ -1,0 +1,46 @@
+/* What the host sides of tuned CUDA families share: memory of plans (simt/plan.h), and who gets the
+ * next piece of work. */
+#ifndef BSKI_CUDA_HOST_H
+#define BSKI_CUDA_HOST_H
+
+#include <backends/cuda/cuda.h>
+#include <backends/simt/plan.h>
+
+/* What a worker has to do so far. */
+typedef struct load {
+    double work;
+    int32_t worker;
+} load;
+
+/* An array of loads is a heap: the first is of the worker with the least to do, of several with as
+ * little the one with the lowest number. */
+static inline void loads_open(load *loads, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        loads[i] = (load){0, i};
+}
+
+static inline bool load_less(const load *x, const load *y)
+{
+    return x->work < y->work || (x->work <= y->work && x->worker < y->worker);
+}
+
+/* Gives the first worker more, and answers its number. */
+static inline int32_t loads_give(load *loads, int32_t count, double work)
+{
+    load mine = loads[0];
+    int32_t at = 0;
+    mine.work += work;
+    for (int32_t next = 1; next < count; next = 2 * at + 1) {
+        if (next + 1 < count && load_less(&loads[next + 1], &loads[next]))
+            next++;
+        if (load_less(&mine, &loads[next]))
+            break;
+        loads[at] = loads[next];
+        at = next;
+    }
+    loads[at] = mine;
+    return mine.worker;
+}
+
+#endif

@@ -1,0 +1,326 @@
+/* The host side of dK and dV by wgmma: lists of pieces of queries by tiles of keys. */
+#include <backends/cuda/sm90a/attention_dkv.h>
+#include <backends/cuda/sm90a/attention_dkv_arg.h>
+#include <backends/cuda/sm90a/attention_plan.h>
+#include <common/checked.h>
+
+/* --- Forms --- */
+
+typedef struct form {
+    int32_t width, groups, rings, side;
+    bsk_dtype dtype;
+    size_t shared_bytes;
+    const char *name;
+    const void *function;
+} form;
+
+#define FORM_EXTERN(suffix, ...)                                                                   \
+    ATTENTION90_EXTERN(cuda_attention_dkv_bf16_##suffix)                                           \
+    ATTENTION90_EXTERN(cuda_attention_dkv_f16_##suffix)
+DKV_FORMS(FORM_EXTERN)
+#undef FORM_EXTERN
+#define FORM_ROW(type, symbol, width, groups, rings, slots, steps, buffers, side)                  \
+    {width,   groups, rings,                                                                       \
+     side,    type,   DKV_SHARED_BYTES(width, groups, rings, slots, steps, buffers),               \
+     #symbol, symbol},
+#define FORM_ROWS(suffix, ...)                                                                     \
+    FORM_ROW(BSK_BF16, cuda_attention_dkv_bf16_##suffix, __VA_ARGS__)                              \
+    FORM_ROW(BSK_F16, cuda_attention_dkv_f16_##suffix, __VA_ARGS__)
+static const form forms[] = {DKV_FORMS(FORM_ROWS)};
+#undef FORM_ROWS
+#undef FORM_ROW
+
+/* Keys of a tile. */
+static int32_t keys_of(const form *f)
+{
+    return f->groups / f->rings * DKV_KEYS;
+}
+
+/* The narrowest that holds a head, of those for blocks with the most keys. */
+static const form *form_of(const bsk_problem *problem)
+{
+    const bsk_attention_grad_params *p = problem->params;
+    const int64_t width = p->q.dims[3] > p->v.dims[3] ? p->q.dims[3] : p->v.dims[3];
+    const form *best = NULL;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        const form *f = &forms[i];
+        if (f->dtype == problem->dtype && f->width >= width &&
+            problem->layout->block_cols % f->side == 0 &&
+            (!best || f->width < best->width || (f->width == best->width && f->side > best->side)))
+            best = f;
+    }
+    return best;
+}
+
+/* --- Accepting --- */
+
+static bool is_side(int32_t block)
+{
+    return block % DKV_PIECE == 0 && (block < DKV_KEYS || block % DKV_KEYS == 0);
+}
+
+/* Tiles and lists of all heads, pieces, and the steps of a tile have 32 bits. */
+static bool lists_fit(const bsk_problem *problem)
+{
+    const bsk_attention_grad_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    int64_t lists, pieces, steps;
+    return bski_mul_i64(p->q.dims[0], p->q.dims[1], &lists) &&
+           bski_mul_i64(lists, bski_ceil_div(t->cols, DKV_KEYS), &lists) && lists <= INT32_MAX &&
+           bski_mul_i64(t->nnz, t->block_rows / DKV_PIECE, &pieces) && pieces <= INT32_MAX &&
+           bski_mul_i64(p->q.dims[1], bski_ceil_div(t->rows, DKV_PIECE), &steps) &&
+           steps < INT32_MAX;
+}
+
+bsk_reason bski_attention90_dkv_accept(const bsk_problem *problem)
+{
+    const bsk_attention_grad_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    if (!is_side(t->block_rows) || !is_side(t->block_cols))
+        return BSK_REFUSE_BLOCK;
+    if (!form_of(problem))
+        return BSK_REFUSE_SHAPE;
+    if (!bski_attention90_out_fits(&p->dk) || !bski_attention90_out_fits(&p->dv))
+        return BSK_REFUSE_STRIDE;
+    return lists_fit(problem) ? BSK_ACCEPT : BSK_REFUSE_LIMIT;
+}
+
+/* --- Plans --- */
+
+typedef struct state {
+    bski_cuda_encoder encoder;
+    bski_cuda_tensor q, k, v, dout;
+    const form *form;
+    int32_t blocks;                            /* of threads; 0: nothing to do */
+    bsk_mem pieces, list_start, order, starts; /* device */
+    attention_dkv_arg arg;
+} state;
+
+typedef struct builder {
+    simt_device *device;
+    const bsk_attention_grad_params *p;
+    const bsk_layout_tables *t;
+    state *out;
+    /* host memory while a plan is made */
+    attention_piece *pieces;
+    int32_t *list_start;
+    int32_t *list_steps; /* [layout heads][tiles] of a tile without lengths */
+    int32_t *steps;      /* [patterns][tiles]: of all query heads of one of keys */
+    int32_t count;       /* pieces so far */
+    attention90_schedule schedule;
+} builder;
+
+static void scratch_free(builder *b)
+{
+    void *all[] = {b->pieces, b->list_start,     b->list_steps,
+                   b->steps,  b->schedule.order, b->schedule.start};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        host_drop(b->device->host, all[i]);
+}
+
+/* The queries of a block row; slots are of its blocks with the halves of the keys. */
+static void list_rows(builder *b, int32_t block, int32_t first_slot, int32_t last_slot)
+{
+    for (int32_t i = 0; i < b->t->block_rows; i += DKV_PIECE) {
+        const int64_t row = (int64_t)block * b->t->block_rows + i;
+        if (row < b->t->rows)
+            b->pieces[b->count++] = (attention_piece){(int32_t)row, {first_slot, last_slot}, 0};
+    }
+}
+
+/* Block columns first .. first + columns - 1 of a head of the layout, by rows. */
+static void list_columns(builder *b, int32_t head, int32_t first, int32_t columns)
+{
+    const bsk_layout_tables *t = b->t;
+    const int64_t *start = t->col_start + (int64_t)head * (t->grid_cols + 1) + first;
+    const bool two = columns > 1 && first + 1 < t->grid_cols;
+    const int64_t end[2] = {start[1], two ? start[2] : 0};
+    int64_t at[2] = {start[0], two ? start[1] : 0};
+    while (at[0] < end[0] || at[1] < end[1]) {
+        const int32_t x = at[0] < end[0] ? t->col_row[at[0]] : INT32_MAX;
+        const int32_t y = at[1] < end[1] ? t->col_row[at[1]] : INT32_MAX;
+        const int32_t slot = x <= y ? t->col_slot[at[0]++] : -1;
+        const int32_t other = y <= x ? t->col_slot[at[1]++] : -1;
+        list_rows(b, x < y ? x : y, slot, columns > 1 ? other : slot);
+    }
+}
+
+static bsk_status build_lists(builder *b)
+{
+    const bsk_layout_tables *t = b->t;
+    attention_dkv_arg *a = &b->out->arg;
+    const int32_t keys = keys_of(b->out->form);
+    const int32_t span = t->block_cols > keys ? t->block_cols : keys; /* keys of a list */
+    const int32_t columns = span / t->block_cols;
+    a->each = span / keys;
+    a->lists = (int32_t)bski_ceil_div(t->cols, span);
+    a->tiles = (int32_t)bski_ceil_div(t->cols, keys);
+    const int64_t lists = (int64_t)t->heads * a->lists + 1, most = t->nnz * t->block_rows;
+    TRY(host_array(b->device->host, &b->list_start, lists, sizeof *b->list_start));
+    TRY(host_array(b->device->host, &b->pieces, most / DKV_PIECE, sizeof *b->pieces));
+    for (int32_t head = 0; head < t->heads; head++)
+        for (int32_t l = 0; l < a->lists; l++) {
+            list_columns(b, head, l * columns, columns);
+            b->list_start[(int64_t)head * a->lists + l + 1] = b->count;
+        }
+    TRY(table_place(b->device, b->pieces, b->count, sizeof *b->pieces, &b->out->pieces,
+                    &a->pieces));
+    return table_place(b->device, b->list_start, lists, sizeof *b->list_start, &b->out->list_start,
+                       &a->list_start);
+}
+
+/* Steps of a list for the tile of keys whose member has all times. */
+static int32_t count_steps(const builder *b, int32_t head, int32_t tile)
+{
+    const attention_dkv_arg *a = &b->out->arg;
+    const int32_t keys = keys_of(b->out->form), *start = b->list_start + head * a->lists;
+    const int64_t key = (int64_t)tile * keys, last = key + keys - 1;
+    const int64_t shift = a->all.align_end ? a->all.k_time - a->all.q_time : 0;
+    int32_t pieces = 0;
+    for (int32_t i = start[tile / a->each]; i < start[tile / a->each + 1]; i++) {
+        const int64_t row = b->pieces[i].row + shift, row_end = row + DKV_PIECE - 1;
+        pieces += (!a->all.causal || row_end >= key) &&
+                  (!a->all.window || (row - last < a->all.window && key - row_end < a->all.window));
+    }
+    return (pieces + 1) / 2;
+}
+
+static bsk_status count_all_steps(builder *b)
+{
+    const bsk_layout_tables *t = b->t;
+    const int32_t tiles = b->out->arg.tiles, group = b->out->arg.all.group;
+    const int32_t patterns = t->heads > 1 ? (int32_t)b->p->k.dims[1] : 1;
+    const bsk_host *host = b->device->host;
+    TRY(host_array(host, &b->list_steps, (int64_t)t->heads * tiles, sizeof *b->list_steps));
+    TRY(host_array(host, &b->steps, (int64_t)patterns * tiles, sizeof *b->steps));
+    for (int32_t head = 0; head < t->heads; head++)
+        for (int32_t i = 0; i < tiles; i++)
+            b->list_steps[(int64_t)head * tiles + i] = count_steps(b, head, i);
+    for (int32_t k = 0; k < patterns; k++)
+        for (int32_t i = 0; i < tiles; i++) {
+            int32_t *sum = &b->steps[(int64_t)k * tiles + i];
+            for (int32_t g = 0; g < group; g++) {
+                const int32_t head = (k * group + g) / b->out->arg.per_head;
+                *sum += b->list_steps[(int64_t)head * tiles + i];
+            }
+            *sum = *sum > 0 ? *sum : 1;
+        }
+    b->schedule.steps = b->steps;
+    b->schedule.period = patterns;
+    b->schedule.each = 1;
+    return BSK_OK;
+}
+
+/* Heads of keys by groups, so that the queries and gradients that are in use at a time fit into the
+ * L2 cache. */
+static int32_t heads_at_once(const builder *b)
+{
+    enum { AT_ONCE = 4 };
+    const int32_t group = b->out->arg.all.group;
+    return group < AT_ONCE ? AT_ONCE / group : 1;
+}
+
+static bsk_status build_schedule(builder *b)
+{
+    attention90_schedule *s = &b->schedule;
+    state *out = b->out;
+    TRY(count_all_steps(b));
+    s->heads = (int32_t)(b->p->k.dims[0] * b->p->k.dims[1]);
+    s->tiles = out->arg.tiles;
+    s->together = heads_at_once(b);
+    s->rings = out->form->rings;
+    s->blocks = b->device->props.compute_units;
+    TRY(bski_attention90_schedule(b->device->host, s));
+    TRY(table_place(b->device, s->order, (int64_t)s->heads * s->tiles, sizeof *s->order,
+                    &out->order, &out->arg.order));
+    TRY(table_place(b->device, s->start, (int64_t)s->blocks * s->rings + 1, sizeof *s->start,
+                    &out->starts, &out->arg.all.tile_start));
+    out->blocks = s->blocks;
+    return BSK_OK;
+}
+
+static bsk_status build(builder *b, const bsk_problem *problem)
+{
+    const bsk_attention_grad_params *p = b->p;
+    state *s = b->out;
+    s->form = form_of(problem);
+    s->q = attention90_tensor(&p->q, DKV_PIECE);
+    s->k = attention90_tensor(&p->k, DKV_KEYS);
+    s->v = attention90_tensor(&p->v, DKV_KEYS);
+    s->dout = attention90_tensor(&p->dout, DKV_PIECE);
+    s->arg = (attention_dkv_arg){
+        .all = {ATTENTION90_ARG(p, b->t)},
+        .dout = bski_attention90_in(&p->dout),
+        .dk = bski_attention90_out(&p->dk),
+        .dv = bski_attention90_out(&p->dv),
+        .pad = (int32_t)(bski_ceil_div(p->q.dims[2], ATTENTION_ROWS) * ATTENTION_ROWS),
+        .per_head = (int32_t)(p->q.dims[1] / b->t->heads),
+        .key_heads = (int32_t)p->k.dims[1],
+    };
+    TRY(bski_cuda_encoder_find(b->device->host, &s->encoder));
+    TRY(bski_cuda_kernel((const bski_cuda_device *)b->device, s->form->function,
+                         s->form->shared_bytes, s->form->name));
+    TRY(build_lists(b));
+    return build_schedule(b);
+}
+
+bsk_status bski_attention90_dkv_plan(bski_cuda_device *device, const bsk_problem *problem,
+                                     void **out)
+{
+    simt_device *d = &device->simt;
+    builder b = {.device = d, .p = problem->params, .t = problem->layout};
+    *out = NULL;
+    TRY(host_array(d->host, &b.out, 1, sizeof *b.out));
+    *out = b.out;
+    const bsk_status status = build(&b, problem);
+    scratch_free(&b);
+    return status;
+}
+
+void bski_attention90_dkv_free(bski_cuda_device *device, void *given)
+{
+    state *s = given;
+    if (!s)
+        return;
+    bsk_mem *all[] = {&s->pieces, &s->list_start, &s->order, &s->starts};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        table_drop(&device->simt, all[i]);
+    host_drop(device->simt.host, s);
+}
+
+/* --- Running --- */
+
+bsk_status bski_attention90_dkv_launch(const void *given, const bsk_problem *problem,
+                                       const bski_cuda_queue *queue,
+                                       const bsk_attention_grad_args *args, const float *bound,
+                                       const float *delta)
+{
+    const bsk_attention_grad_params *p = problem->params;
+    const bsk_host *host = queue->simt.device->host;
+    const state *s = given;
+    CUtensorMap q, k, v, dout;
+    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->q, bsk_mem_address(args->q), &q));
+    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->k, bsk_mem_address(args->k), &k));
+    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->v, bsk_mem_address(args->v), &v));
+    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->dout, bsk_mem_address(args->dout), &dout));
+    attention_dkv_arg arg = s->arg;
+    double rest;
+    ATTENTION90_SET_RUN(&arg.all, p, args);
+    arg.dout.data = bsk_mem_address(args->dout);
+    arg.dk.data = bsk_mem_address(args->dk);
+    arg.dv.data = bsk_mem_address(args->dv);
+    arg.bound = bound;
+    arg.delta = delta;
+    arg.slope = (float)bski_attention90_slope(args->scale, p->q.dims[3], &rest);
+    arg.dk_factor = (float)(args->alpha * rest);
+    arg.dv_factor = (float)args->alpha;
+    arg.beta = (float)args->beta;
+    void *arguments[] = {&q, &k, &v, &dout, &arg};
+    const bski_cuda_run run = {.function = s->form->function,
+                               .name = s->form->name,
+                               .grid = {(unsigned)s->blocks, 1, 1},
+                               .threads = DKV_THREADS((unsigned)s->form->groups),
+                               .shared_bytes = s->form->shared_bytes,
+                               .arguments = arguments};
+    return bski_cuda_launch(queue, &run);
+}

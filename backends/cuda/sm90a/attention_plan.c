@@ -1,0 +1,370 @@
+/* Lists of units of keys, and who has which tiles. */
+#include <float.h>
+#include <math.h>
+
+#include <backends/cuda/sm90a/attention_plan.h>
+#include <backends/simt/attention_host.h>
+#include <common/checked.h>
+
+/* --- Forms --- */
+
+/* The keys of a unit: all blocks are of 32 x 32, or none has less than 64 rows or columns; 0:
+ * neither. */
+static int32_t side_of(const bsk_layout_tables *t)
+{
+    const int32_t small = ATTENTION_UNIT / 2;
+    if (t->block_rows == small && t->block_cols == small)
+        return small;
+    return t->block_rows >= ATTENTION_UNIT && t->block_cols >= ATTENTION_UNIT ? ATTENTION_UNIT : 0;
+}
+
+static bool is_shared(const attention90_form *f)
+{
+    return f->rings < f->groups;
+}
+
+static int32_t rows_of(const attention90_form *f)
+{
+    return f->groups / f->rings * ATTENTION_UNIT;
+}
+
+const attention90_form *bski_attention90_form(const attention90_form *forms, size_t count,
+                                              bsk_dtype dtype, const bsk_layout_tables *layout,
+                                              int64_t width)
+{
+    const attention90_form *best = NULL;
+    for (size_t i = 0; i < count; i++) {
+        const attention90_form *f = &forms[i];
+        if (f->dtype != dtype || f->side != side_of(layout) || f->width < width ||
+            (is_shared(f) && layout->block_rows % rows_of(f)) || (best && f->width > best->width))
+            continue;
+        best = f;
+    }
+    return best;
+}
+
+/* --- Schedules --- */
+
+/* While a schedule is made. */
+typedef struct hand_out {
+    attention90_schedule *s;
+    int32_t *given;  /* [tiles of all heads] in the order in which they are handed out */
+    int32_t *ring;   /* [the same]: whose they are */
+    int32_t *order;  /* [tiles of a group of heads] */
+    int32_t *places; /* [most steps + 2] */
+    load *loads;     /* [rings] */
+    int32_t count, rings, most;
+} hand_out;
+
+/* The ring whose turn it is: first one of each thread block, then the next of each. */
+static int32_t ring_of(const attention90_schedule *s, int32_t turn)
+{
+    return turn % s->blocks * s->rings + turn / s->blocks;
+}
+
+static int32_t steps_of(const attention90_schedule *s, int32_t tile)
+{
+    return s->steps[tile / s->tiles % s->period / s->each * s->tiles + tile % s->tiles];
+}
+
+/* Tiles first .. first + count - 1, the longest first. */
+static void sort_tiles(const hand_out *b, int32_t first, int32_t count)
+{
+    memset(b->places, 0, (size_t)(b->most + 2) * sizeof *b->places);
+    for (int32_t i = 0; i < count; i++)
+        b->places[b->most - steps_of(b->s, first + i) + 1]++;
+    for (int32_t i = 0; i <= b->most; i++)
+        b->places[i + 1] += b->places[i];
+    for (int32_t i = 0; i < count; i++)
+        b->order[b->places[b->most - steps_of(b->s, first + i)]++] = first + i;
+}
+
+static void assign(hand_out *b, int32_t first, int32_t count)
+{
+    static const double tile_steps = 0.5; /* what a tile costs beside its steps */
+    sort_tiles(b, first, count);
+    for (int32_t i = 0; i < count; i++) {
+        const int32_t tile = b->order[i];
+        const double work = steps_of(b->s, tile) + tile_steps;
+        const int32_t ring = ring_of(b->s, loads_give(b->loads, b->rings, work));
+        b->given[b->count] = tile;
+        b->ring[b->count++] = ring;
+        b->s->start[ring + 1]++;
+    }
+}
+
+static bsk_status hand_out_all(const bsk_host *host, hand_out *b)
+{
+    attention90_schedule *s = b->s;
+    const int32_t tiles = s->heads * s->tiles; /* fits, as promised */
+    const int32_t group = (s->together < s->heads ? s->together : s->heads) * s->tiles;
+    s->blocks = tiles < s->blocks ? tiles : s->blocks;
+    b->rings = s->blocks * s->rings;
+    for (int32_t i = 0; i < tiles; i++)
+        b->most = steps_of(s, i) > b->most ? steps_of(s, i) : b->most;
+    TRY(host_array(host, &s->order, tiles, sizeof *s->order));
+    TRY(host_array(host, &s->start, (int64_t)b->rings + 1, sizeof *s->start));
+    TRY(host_array(host, &b->given, tiles, sizeof *b->given));
+    TRY(host_array(host, &b->ring, tiles, sizeof *b->ring));
+    TRY(host_array(host, &b->order, group, sizeof *b->order));
+    TRY(host_array(host, &b->places, (int64_t)b->most + 2, sizeof *b->places));
+    TRY(host_array(host, &b->loads, b->rings, sizeof *b->loads));
+    loads_open(b->loads, b->rings);
+    for (int32_t first = 0; first < tiles; first += group)
+        assign(b, first, first + group < tiles ? group : tiles - first);
+    for (int32_t r = 0; r < b->rings; r++)
+        s->start[r + 1] += s->start[r];
+    /* start serves as the next free place of each ring, and is then one ring ahead. */
+    for (int32_t i = 0; i < tiles; i++)
+        s->order[s->start[b->ring[i]]++] = b->given[i];
+    memmove(s->start + 1, s->start, (size_t)b->rings * sizeof *s->start);
+    s->start[0] = 0;
+    return BSK_OK;
+}
+
+bsk_status bski_attention90_schedule(const bsk_host *host, attention90_schedule *s)
+{
+    hand_out b = {.s = s};
+    s->order = s->start = NULL;
+    const bsk_status status = hand_out_all(host, &b);
+    void *all[] = {b.given, b.ring, b.order, b.places, b.loads};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        host_drop(host, all[i]);
+    return status;
+}
+
+/* --- Lists of passes that own query rows --- */
+
+/* While the tables of a pass are made. Line l of a head of the layout has the units start[l] to
+ * start[l + 1] - 1, for `line_rows` rows. */
+typedef struct builder {
+    simt_device *device;
+    const bsk_layout_tables *t;
+    const attention90_form *form;
+    const attention_arg *arg;
+    int32_t step; /* units */
+    int32_t rows; /* of a tile */
+    int32_t lines, line_rows;
+    int32_t *start;        /* [layout heads * lines + 1] */
+    attention_unit *units; /* one of these two */
+    attention_union *unions;
+    int32_t *steps;        /* [layout heads][tiles] */
+    attention_tile *tiles; /* by ring */
+    attention90_schedule schedule;
+} builder;
+
+static bool is_union(const builder *b)
+{
+    return b->form->side < ATTENTION_UNIT;
+}
+
+/* Kept blocks in units of 64 keys. */
+static bsk_status list_units(builder *b)
+{
+    const bsk_layout_tables *t = b->t;
+    const int32_t n = t->block_cols / ATTENTION_UNIT;
+    TRY(host_array(b->device->host, &b->units, t->nnz * n, sizeof *b->units));
+    for (int64_t e = 0; e < t->nnz; e++)
+        for (int32_t i = 0; i < n; i++)
+            b->units[e * n + i] = (attention_unit){
+                t->row_col[e] * t->block_cols + i * ATTENTION_UNIT, t->row_slot[e]};
+    for (int32_t h = 0; h < t->heads; h++)
+        for (int32_t l = 0; l < b->lines; l++)
+            b->start[(int64_t)h * b->lines + l] =
+                (int32_t)(t->row_start[(int64_t)h * (t->grid_rows + 1) + l] * n); /* fits */
+    b->start[(int64_t)t->heads * b->lines] = (int32_t)(t->nnz * n);
+    return BSK_OK;
+}
+
+/* The lists of two block rows in one, by columns. */
+static int32_t unite(const bsk_layout_tables *t, int32_t head, int32_t row, attention_union *to)
+{
+    const int64_t *start = t->row_start + (int64_t)head * (t->grid_rows + 1) + row;
+    const int64_t end[2] = {start[1], row + 1 < t->grid_rows ? start[2] : start[1]};
+    int64_t at[2] = {start[0], start[1]};
+    int32_t count = 0;
+    while (at[0] < end[0] || at[1] < end[1]) {
+        const int32_t x = at[0] < end[0] ? t->row_col[at[0]] : INT32_MAX;
+        const int32_t y = at[1] < end[1] ? t->row_col[at[1]] : INT32_MAX;
+        attention_union u = {(x < y ? x : y) * t->block_cols, {-1, -1}, 0};
+        if (x <= y)
+            u.slot[0] = t->row_slot[at[0]++];
+        if (y <= x)
+            u.slot[1] = t->row_slot[at[1]++];
+        to[count++] = u;
+    }
+    return count;
+}
+
+static bsk_status list_unions(builder *b)
+{
+    const bsk_layout_tables *t = b->t;
+    int32_t count = 0;
+    TRY(host_array(b->device->host, &b->unions, t->nnz, sizeof *b->unions));
+    for (int32_t h = 0; h < t->heads; h++)
+        for (int32_t l = 0; l < b->lines; l++) {
+            b->start[(int64_t)h * b->lines + l] = count;
+            count += unite(t, h, 2 * l, b->unions + count);
+        }
+    b->start[(int64_t)t->heads * b->lines] = count;
+    return BSK_OK;
+}
+
+static const int32_t *list_of(const builder *b, int32_t head, int32_t tile)
+{
+    return b->start + (int64_t)head * b->lines + (int64_t)tile * b->rows / b->line_rows;
+}
+
+/* Steps of a tile whose member has all times. */
+static int32_t count_steps(const builder *b, int32_t head, int32_t tile)
+{
+    const attention_arg *a = b->arg;
+    const int64_t row = (int64_t)tile * b->rows;
+    const int64_t row_end = row + b->rows < a->q_time ? row + b->rows : a->q_time;
+    const int64_t shift = a->align_end ? a->k_time - a->q_time : 0;
+    const int32_t *list = list_of(b, head, tile);
+    int32_t units = 0;
+    for (int32_t u = list[0]; u < list[1]; u++) {
+        const int64_t key = is_union(b) ? b->unions[u].key : b->units[u].key;
+        const int64_t near = row + shift - (key + b->form->side - 1);
+        const int64_t far = row_end - 1 + shift - key;
+        units += key < a->k_time && (!a->causal || far >= 0) &&
+                 (!a->window || (near < a->window && -far < a->window));
+    }
+    return units > 0 ? (units + b->step - 1) / b->step : 1;
+}
+
+static bsk_status make_schedule(builder *b, int64_t batch)
+{
+    enum { AT_ONCE = 4 };
+    const attention_arg *a = b->arg;
+    const int32_t tiles = (int32_t)bski_ceil_div(a->q_time, b->rows);
+    b->schedule = (attention90_schedule){
+        .heads = (int32_t)batch * a->heads, /* fits: accepted */
+        .tiles = tiles,
+        .together = a->group > AT_ONCE ? a->group : AT_ONCE,
+        .rings = b->form->rings,
+        .period = a->heads,
+        .each = a->heads / b->t->heads,
+        .blocks = b->device->props.compute_units,
+    };
+    TRY(host_array(b->device->host, &b->steps, (int64_t)b->t->heads * tiles, sizeof *b->steps));
+    for (int32_t head = 0; head < b->t->heads; head++)
+        for (int32_t i = 0; i < tiles; i++)
+            b->steps[(int64_t)head * tiles + i] = count_steps(b, head, i);
+    b->schedule.steps = b->steps;
+    return bski_attention90_schedule(b->device->host, &b->schedule);
+}
+
+static bsk_status make_tiles(builder *b)
+{
+    const attention90_schedule *s = &b->schedule;
+    const int32_t count = s->heads * s->tiles;
+    TRY(host_array(b->device->host, &b->tiles, count, sizeof *b->tiles));
+    for (int32_t n = 0; n < count; n++) {
+        const int32_t head = s->order[n] / s->tiles, i = s->order[n] % s->tiles;
+        const int32_t *list = list_of(b, head % s->period / s->each, i);
+        b->tiles[n] = (attention_tile){head, i * b->rows, list[0], list[1] - list[0]};
+    }
+    return BSK_OK;
+}
+
+static bsk_status build(builder *b, int64_t batch, attention90_tables *tables, attention_arg *arg)
+{
+    simt_device *d = b->device;
+    const attention90_schedule *s = &b->schedule;
+    TRY(host_array(d->host, &b->start, (int64_t)b->t->heads * b->lines + 1, sizeof *b->start));
+    TRY(is_union(b) ? list_unions(b) : list_units(b));
+    TRY(make_schedule(b, batch));
+    TRY(make_tiles(b));
+    const int64_t units = b->start[(int64_t)b->t->heads * b->lines];
+    TRY(is_union(b)
+            ? table_place(d, b->unions, units, sizeof *b->unions, &tables->units, &arg->unions)
+            : table_place(d, b->units, units, sizeof *b->units, &tables->units, &arg->units));
+    TRY(table_place(d, b->tiles, (int64_t)s->heads * s->tiles, sizeof *b->tiles, &tables->tiles,
+                    &arg->tiles));
+    tables->blocks = s->blocks;
+    return table_place(d, s->start, (int64_t)s->blocks * s->rings + 1, sizeof *s->start,
+                       &tables->tile_start, &arg->tile_start);
+}
+
+bsk_status bski_attention90_tables(simt_device *device, const bsk_layout_tables *layout,
+                                   const attention90_form *form, int32_t step, int64_t batch,
+                                   attention90_tables *tables, attention_arg *arg)
+{
+    builder b = {.device = device,
+                 .t = layout,
+                 .form = form,
+                 .arg = arg,
+                 .step = step / form->side,
+                 .rows = rows_of(form)};
+    b.line_rows = is_union(&b) ? 2 * layout->block_rows : layout->block_rows;
+    b.lines = is_union(&b) ? (layout->grid_rows + 1) / 2 : layout->grid_rows;
+    const bsk_status status = build(&b, batch, tables, arg);
+    void *all[] = {b.start, b.units,          b.unions,        b.steps,
+                   b.tiles, b.schedule.order, b.schedule.start};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        host_drop(device->host, all[i]);
+    return status;
+}
+
+void bski_attention90_tables_free(simt_device *device, attention90_tables *tables)
+{
+    table_drop(device, &tables->units);
+    table_drop(device, &tables->tiles);
+    table_drop(device, &tables->tile_start);
+}
+
+bool bski_attention90_fits(const bsk_layout_tables *t, int64_t batch, int64_t heads)
+{
+    enum { TIMES = 1 << 29 }; /* so that distances have 32 bits */
+    int64_t tiles, units;
+    return t->rows < TIMES && t->cols < TIMES &&
+           bski_mul_i64(bski_ceil_div(t->rows, ATTENTION_UNIT), batch, &tiles) &&
+           bski_mul_i64(tiles, heads, &tiles) && tiles <= INT32_MAX &&
+           bski_mul_i64(t->nnz, bski_ceil_div(t->block_cols, ATTENTION_UNIT), &units) &&
+           units <= INT32_MAX;
+}
+
+/* --- Problems --- */
+
+bool bski_attention90_out_fits(const bsk_tensor *o)
+{
+    const int64_t run = o->dtype == BSK_F32 ? 2 : 4;
+    for (int axis = 0; axis < 3; axis++)
+        if (o->dims[axis] > 1 && o->strides[axis] % run)
+            return false;
+    return true;
+}
+
+attention_out bski_attention90_out(const bsk_tensor *o)
+{
+    return (attention_out){.batch = o->strides[0],
+                           .head = o->strides[1],
+                           .time = o->strides[2],
+                           .type = (int32_t)o->dtype,
+                           .width = (int32_t)o->dims[3]};
+}
+
+attention_in bski_attention90_in(const bsk_tensor *x)
+{
+    return (attention_in){.batch = x->strides[0],
+                          .head = x->strides[1],
+                          .time = x->strides[2],
+                          .width = (int32_t)x->dims[3]};
+}
+
+float bski_attention90_scale(double scale, int64_t width)
+{
+    const double log2_e = 1.44269504088896340736;
+    const double x = attention_scale(scale, width) * log2_e;
+    const double size = fmin(fmax(fabs(x), FLT_MIN), FLT_MAX);
+    return (float)copysign(size, x);
+}
+
+double bski_attention90_slope(double scale, int64_t width, double *rest)
+{
+    const double x = attention_scale(scale, width), slope = fabs(x) <= 1 ? x : 1;
+    *rest = x / slope;
+    return slope;
+}

@@ -1,0 +1,130 @@
+/* What the host sides of attention on Hopper share: pure functions of the host. */
+#ifndef BSKI_CUDA_SM90A_ATTENTION_PLAN_H
+#define BSKI_CUDA_SM90A_ATTENTION_PLAN_H
+
+#include <backends/cuda/host.h>
+#include <backends/cuda/sm90a/attention.h>
+#include <backends/cuda/tensor_map.h>
+
+/* A kernel of a pass that owns query rows. */
+typedef struct attention90_form {
+    int32_t width, groups, rings, side; /* see ATTENTION_FORMS */
+    bsk_dtype dtype;
+    size_t shared_bytes;
+    const char *name;
+    const void *function;
+} attention90_form;
+
+/* Rows of a table of forms, for kernels <prefix>_<type>_<suffix> with steps of so many keys. The
+ * address of the symbol that the compiler makes for a kernel stands for it. */
+#define ATTENTION90_EXTERN(symbol) extern const char symbol[];
+#define ATTENTION90_FORM(type, symbol, step, width, groups, rings, slots, buffers, side)           \
+    {width,   groups, rings,                                                                       \
+     side,    type,   ATTENTION_SHARED_BYTES(step, width, groups, rings, slots, buffers),          \
+     #symbol, symbol},
+
+/* The narrowest that holds heads of `width`; among such one whose warpgroups share keys and values,
+ * if blocks have rows for all of them. NULL: there is none. */
+const attention90_form *bski_attention90_form(const attention90_form *forms, size_t count,
+                                              bsk_dtype dtype, const bsk_layout_tables *layout,
+                                              int64_t width);
+
+/* Tiles of all heads are handed out to the rings of all thread blocks: heads in groups, the longest
+ * tile first, each to the ring with least to do. */
+typedef struct attention90_schedule {
+    int32_t heads, tiles; /* of all members of the batch; of a head. Their product fits 32 bits. */
+    int32_t together;     /* heads of a group: what they read fits into the L2 cache */
+    int32_t rings;        /* of a thread block */
+    const int32_t *steps; /* [patterns][tiles] */
+    int32_t period, each; /* head h has pattern h % period / each */
+    int32_t blocks;       /* of threads: at most so many, and then as many as are needed */
+    int32_t *order,
+        *start; /* head * tiles + tile by ring; [blocks * rings + 1], where rings begin */
+} attention90_schedule;
+
+/* Allocates and fills order and start, which host_drop frees, also after an error. */
+bsk_status bski_attention90_schedule(const bsk_host *host, attention90_schedule *s);
+
+/* The tables of a pass that owns query rows, in device memory. */
+typedef struct attention90_tables {
+    int32_t blocks; /* of threads; 0: nothing to do */
+    bsk_mem units, tiles,
+        tile_start; /* attention_unit or attention_union, attention_tile, int32_t */
+} attention90_tables;
+
+/* For steps of so many keys. Fills arg's pointers to the tables; the rest of it says what can be
+ * seen, but for lengths. */
+bsk_status bski_attention90_tables(simt_device *device, const bsk_layout_tables *layout,
+                                   const attention90_form *form, int32_t step, int64_t batch,
+                                   attention90_tables *tables, attention_arg *arg);
+void bski_attention90_tables_free(simt_device *device, attention90_tables *tables);
+
+/* Whether the tables of such a pass count in 32 bits. */
+bool bski_attention90_fits(const bsk_layout_tables *layout, int64_t batch, int64_t heads);
+
+/* One of q, k, v ... as the copy engine sees it: so many times, 64 features at a time. */
+static inline bski_cuda_tensor attention90_tensor(const bsk_tensor *t, int32_t times)
+{
+    return (bski_cuda_tensor){
+        .dtype = t->dtype,
+        .rank = 4,
+        .dims = {t->dims[3], t->dims[2], t->dims[1], t->dims[0]},
+        .strides = {1, t->strides[2], t->strides[1], t->strides[0]},
+        .box = {64, times, 1, 1},
+        .swizzle = 128,
+    };
+}
+
+static inline bool attention90_given(const bsk_tensor *t)
+{
+    return t->dtype != BSK_NONE;
+}
+
+/* Whether stores of 8 bytes fit a result. */
+bool bski_attention90_out_fits(const bsk_tensor *o);
+attention_out bski_attention90_out(const bsk_tensor *o);
+attention_in bski_attention90_in(const bsk_tensor *x);
+
+/* What products are multiplied with to be powers of two; a number other than 0, as masks are
+ * infinities of its sign. */
+float bski_attention90_scale(double scale, int64_t width);
+
+/* The factor with which dS is made: the scale itself, as large gradients of shares are beyond f16
+ * unless a small scale is in them, or 1. rest: what is missing of the scale then. */
+double bski_attention90_slope(double scale, int64_t width, double *rest);
+
+/* The members of attention_arg that the parameters of both ops and a layout give. */
+#define ATTENTION90_ARG(p, layout)                                                                 \
+    .q = bski_attention90_in(&(p)->q), .k = bski_attention90_in(&(p)->k),                          \
+    .v = bski_attention90_in(&(p)->v), .masks = (p)->bits.dims[0],                                 \
+    .heads = (int32_t)(p)->q.dims[1], .group = (int32_t)((p)->q.dims[1] / (p)->k.dims[1]),         \
+    .q_time = (int32_t)(p)->q.dims[2], .k_time = (int32_t)(p)->k.dims[2],                          \
+    .block_rows = (layout)->block_rows, .block_cols = (layout)->block_cols,                        \
+    .causal = (p)->causal != 0, .align_end = (p)->align == BSK_ALIGN_END,                          \
+    .window = (p)->window < ATTENTION_FAR ? (int32_t)(p)->window : 0
+
+/* No two times are so far apart. */
+#define ATTENTION_FAR (INT64_C(1) << 30)
+
+/* The options that both ops may have. */
+#define ATTENTION90_TAKES(p)                                                                       \
+    ((p)->interleave == 1 && !(p)->dropout && (p)->softcap == 0 &&                                 \
+     !attention90_given(&(p)->bias) && !attention90_given(&(p)->slopes) &&                         \
+     !attention90_given(&(p)->prefix) && !attention90_given(&(p)->k_segment))
+
+/* What a run gives: addresses, and the scale. */
+#define ATTENTION90_ADDRESS(p, a, name)                                                            \
+    (attention90_given(&(p)->name) ? bsk_mem_address((a)->name) : NULL)
+#define ATTENTION90_SET_RUN(arg, p, a)                                                             \
+    do {                                                                                           \
+        (arg)->q.data = bsk_mem_address((a)->q);                                                   \
+        (arg)->k.data = bsk_mem_address((a)->k);                                                   \
+        (arg)->v.data = bsk_mem_address((a)->v);                                                   \
+        (arg)->q_len = ATTENTION90_ADDRESS(p, a, q_len);                                           \
+        (arg)->k_len = ATTENTION90_ADDRESS(p, a, k_len);                                           \
+        (arg)->bits = ATTENTION90_ADDRESS(p, a, bits);                                             \
+        (arg)->bits_index = ATTENTION90_ADDRESS(p, a, bits_index);                                 \
+        (arg)->scale = bski_attention90_scale((a)->scale, (p)->q.dims[3]);                         \
+    } while (0)
+
+#endif

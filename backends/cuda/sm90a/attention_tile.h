@@ -1,0 +1,801 @@
+/* What the kernels of attention that own query rows share on Hopper: shared memory, the walk over a
+ * tile's list, the producer's copies, masks and stores. */
+#ifndef BSKI_CUDA_SM90A_ATTENTION_TILE_H
+#define BSKI_CUDA_SM90A_ATTENTION_TILE_H
+
+#include <bsk/tensor.h>
+
+#include <backends/cuda/mma.h>
+#include <backends/cuda/ptx.h>
+#include <backends/cuda/sm90a/attention.h>
+
+enum { LANES = 32, GROUP_WARPS = 4, TILES = 4 /* that consumers know of at a time */ };
+enum { PANEL = 64 /* features of a copy: rows of 128 bytes */, ROW_BYTES = 128 };
+enum { TILE_BYTES = ATTENTION_UNIT * ROW_BYTES /* a panel of 64 rows */ };
+enum { NONE = -1 };
+
+/* What a step is. */
+enum { FIRST = 1, LAST = 2, PARTIAL = 4, END = 8 /* no step: the stream is over */ };
+
+/* What rows see of a unit: all, nothing, a part that positions tell, or (a number from 0 on) what a
+ * bit mask leaves of that. */
+enum { ALL = -1, NOTHING = -2, SOME = -3 };
+
+template <int TYPE> struct element;
+template <> struct element<WGMMA_BF16> {
+    typedef __nv_bfloat16 type;
+};
+template <> struct element<WGMMA_F16> {
+    typedef __half type;
+};
+
+/* See ATTENTION_FORMS. STEP: keys of a step. */
+template <int TYPE_, int STEP_, int WIDTH_, int GROUPS_, int RINGS_, int SLOTS_, int BUFFERS_,
+          int SIDE_>
+struct form {
+    static constexpr int TYPE = TYPE_, STEP = STEP_, WIDTH = WIDTH_, GROUPS = GROUPS_;
+    static constexpr int RINGS = RINGS_, SLOTS = SLOTS_, BUFFERS = BUFFERS_, SIDE = SIDE_;
+    static constexpr int PANELS = WIDTH / PANEL;
+    static constexpr int READERS = GROUPS / RINGS;      /* warpgroups of a ring */
+    static constexpr int UNITS = STEP / SIDE;           /* of a step */
+    static constexpr int BANDS = ATTENTION_UNIT / SIDE; /* of rows that have blocks of their own */
+    static constexpr int BAND_ROWS = BANDS > 1 ? SIDE : READERS *ATTENTION_UNIT;
+    static constexpr int SCORES = STEP / 2; /* of a lane */
+    static constexpr uint32_t UNIT_BYTES = SIDE * ROW_BYTES, PANEL_BYTES = STEP * ROW_BYTES;
+    static constexpr uint32_t Q_BYTES = PANELS * TILE_BYTES, SLOT_BYTES = PANELS * PANEL_BYTES;
+    static constexpr int CONSUMER_REGISTERS = GROUPS == 2 ? 232 : 160;
+    static constexpr int PRODUCER_REGISTERS = GROUPS == 2 ? 40 : 32;
+    typedef typename element<TYPE>::type T;
+
+    /* Words of a step's description: flags, the units' first keys, what each band sees of each. */
+    static constexpr int KEY_WORD = 1, VIEW_WORD = KEY_WORD + UNITS;
+    static constexpr int STEP_WORDS = VIEW_WORD + UNITS * BANDS;
+    static constexpr int STEP_BYTES = (STEP_WORDS + 3) / 4 * 16;
+};
+
+/* Words of a tile's description. SHIFT: from a query to where it stands among the keys. */
+enum {
+    HEAD_WORD,
+    ROW_WORD,
+    QUERIES_WORD,
+    KEYS_WORD,
+    SHIFT_WORD,
+    FIRST_WORD, /* of its list; for unions */
+    COUNT_WORD,
+    INFO_BYTES = 32
+};
+
+/* Where things lie in shared memory. */
+template <class F> struct memory {
+    uint32_t base;
+
+    __device__ uint32_t queries(int ring, int buffer, int part) const
+    {
+        return base + ((ring * F::BUFFERS + buffer) * F::READERS + part) * F::Q_BYTES;
+    }
+    __device__ uint32_t slot(int ring, int i) const
+    {
+        return base + F::GROUPS * F::BUFFERS * F::Q_BYTES + (ring * F::SLOTS + i) * F::SLOT_BYTES;
+    }
+    __device__ uint32_t step(int ring, int i) const
+    {
+        return slot(F::RINGS, 0) + (ring * F::SLOTS + i) * F::STEP_BYTES;
+    }
+    __device__ uint32_t tile(int ring, int i) const
+    {
+        return step(F::RINGS, 0) + (ring * TILES + i % TILES) * INFO_BYTES;
+    }
+    /* Barriers: the data of a slot has come; its readers are done. */
+    __device__ uint32_t full(int ring, int i) const
+    {
+        return tile(F::RINGS, 0) + (ring * F::SLOTS + i) * 8;
+    }
+    __device__ uint32_t empty(int ring, int i) const
+    {
+        return full(F::RINGS, i) + ring * F::SLOTS * 8;
+    }
+    __device__ uint32_t q_full(int ring, int buffer) const
+    {
+        return empty(F::RINGS, buffer) + ring * F::BUFFERS * 8;
+    }
+    __device__ uint32_t q_empty(int ring, int buffer) const
+    {
+        return q_full(F::RINGS, buffer) + ring * F::BUFFERS * 8;
+    }
+    /* Lines that the producer has to cut have come. */
+    __device__ uint32_t cut(int ring) const
+    {
+        return q_empty(F::RINGS, 0) + ring * 8;
+    }
+    static constexpr int CONTROL_BYTES = F::RINGS * (F::SLOTS * F::STEP_BYTES + TILES * INFO_BYTES +
+                                                     (2 * F::SLOTS + 2 * F::BUFFERS + 1) * 8);
+};
+
+/* A position in a ring; parity is that of the round. */
+template <int SLOTS> struct cursor {
+    int slot;
+    uint32_t parity;
+
+    __device__ void next()
+    {
+        if (++slot == SLOTS) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* The buffer of a ring's tile number n, and the parity of its use. */
+template <class F> __device__ __forceinline__ int buffer_of(int n)
+{
+    return n % F::BUFFERS;
+}
+
+template <class F> __device__ __forceinline__ uint32_t parity_of(int n)
+{
+    return n / F::BUFFERS & 1;
+}
+
+/* --- Producers --- */
+
+/* A unit of a list: its first key, with bit 0 set where a band sees not all of it, or NONE; and
+ * what each band sees. */
+template <int BANDS> struct unit {
+    int code, view[BANDS];
+
+    __device__ bool exists() const
+    {
+        return code >= 0;
+    }
+    __device__ int key(int none) const
+    {
+        return exists() ? code & ~1 : none;
+    }
+};
+
+/* A unit as it is listed. */
+template <int BANDS> struct listed {
+    int key, slot[BANDS];
+};
+
+__device__ __forceinline__ int length_of(const int32_t *length, int member, int time)
+{
+    const int n = length ? __ldg(length + member) : time;
+    return n < 0 ? 0 : n > time ? time : n;
+}
+
+__device__ __forceinline__ attention_tile load_tile(const attention_arg &a, int i, int end)
+{
+    const int4 v = __ldg((const int4 *)(a.tiles + (i < end ? i : end - 1)));
+    return {v.x, v.y, v.z, v.w};
+}
+
+/* A lane's unit of 32 from `at` on. */
+template <int BANDS>
+__device__ __forceinline__ listed<BANDS> load_unit(const attention_arg &a,
+                                                   const attention_tile &tile, int at)
+{
+    const int mine = at + threadIdx.x % LANES;
+    listed<BANDS> u;
+    u.key = NONE;
+    if (mine >= tile.count)
+        return u;
+    if constexpr (BANDS == 1) {
+        const int2 v = __ldg((const int2 *)(a.units + tile.first + mine));
+        u.key = v.x;
+        u.slot[0] = v.y;
+    } else {
+        const int4 v = __ldg((const int4 *)(a.unions + tile.first + mine));
+        u.key = v.x;
+        u.slot[0] = v.y;
+        u.slot[1] = v.z;
+    }
+    return u;
+}
+
+/* A tile, and what its member of the batch has. */
+struct tile_walk {
+    attention_tile tile;
+    int queries, keys;
+
+    __device__ void begin(const attention_arg &a, const attention_tile &t)
+    {
+        const int member = t.head / a.heads;
+        tile = t;
+        queries = length_of(a.q_len, member, a.q_time);
+        keys = length_of(a.k_len, member, a.k_time);
+    }
+    __device__ int shift(const attention_arg &a) const
+    {
+        return a.align_end ? keys - queries : 0;
+    }
+};
+
+/* The bit mask of a block, or SOME. */
+__device__ __forceinline__ int mask_of(const attention_arg &a, int slot)
+{
+    if (!a.bits)
+        return SOME;
+    const int mask = a.bits_index ? __ldg(a.bits_index + slot) : slot;
+    return mask >= 0 && mask < a.masks ? mask : SOME;
+}
+
+/* What `rows` rows from `row` on see of `side` keys in a block. */
+__device__ __forceinline__ int view_of(const attention_arg &a, const tile_walk &w, int row,
+                                       int rows, int key, int side, int slot)
+{
+    if (slot < 0 || key >= w.keys || row >= w.queries)
+        return NOTHING;
+    const int row_end = min(row + rows, w.queries) - 1, key_end = key + side - 1;
+    const int near = row + w.shift(a) - key_end, far = row_end + w.shift(a) - key;
+    if ((a.causal && far < 0) || (a.window && (near >= a.window || -far >= a.window)))
+        return NOTHING;
+    const int mask = mask_of(a, slot);
+    if (mask >= 0)
+        return mask;
+    const bool partial = key_end >= w.keys || (a.causal && near < 0) ||
+                         (a.window && (far >= a.window || -near >= a.window));
+    return partial ? SOME : ALL;
+}
+
+template <class F>
+__device__ __forceinline__ unit<F::BANDS> classify(const attention_arg &a, const tile_walk &w,
+                                                   const listed<F::BANDS> &u)
+{
+    unit<F::BANDS> x;
+    bool seen = false, whole = true;
+#pragma unroll
+    for (int i = 0; i < F::BANDS; i++) {
+        x.view[i] = u.key < 0 ? NOTHING
+                              : view_of(a, w, w.tile.row + i * F::BAND_ROWS, F::BAND_ROWS, u.key,
+                                        F::SIDE, u.slot[i]);
+        seen = seen || x.view[i] != NOTHING;
+        whole = whole && x.view[i] == ALL;
+    }
+    x.code = seen ? u.key | (int)!whole : NONE;
+    return x;
+}
+
+/* The visible units of a tile's list, one after the other. */
+template <class F> struct unit_walk {
+    const attention_arg &a;
+    const tile_walk &w;
+    int at;
+    unit<F::BANDS> mine; /* of the 32 from `at` on */
+    uint32_t live;       /* those of them that are still to come */
+
+    __device__ void look(const listed<F::BANDS> &u)
+    {
+        mine = classify<F>(a, w, u);
+        live = __ballot_sync(~0u, mine.exists());
+    }
+    __device__ bool more()
+    {
+        while (!live && at + LANES < w.tile.count) {
+            at += LANES;
+            look(load_unit<F::BANDS>(a, w.tile, at));
+        }
+        return live != 0;
+    }
+    __device__ unit<F::BANDS> next()
+    {
+        const bool some = more();
+        const int lane = __ffs(live) - 1;
+        unit<F::BANDS> x;
+        live &= live - 1;
+        x.code = __shfl_sync(~0u, mine.code, lane);
+        x.code = some ? x.code : NONE;
+#pragma unroll
+        for (int i = 0; i < F::BANDS; i++) {
+            x.view[i] = __shfl_sync(~0u, mine.view[i], lane);
+            x.view[i] = some ? x.view[i] : NOTHING;
+        }
+        return x;
+    }
+};
+
+/* Where a step's lines come from. Of many units registers do not hold the keys: they are where the
+ * step is described. */
+template <class F> struct source {
+    static constexpr bool DIRECT = F::BANDS == 1;
+    int at[DIRECT ? F::UNITS : 1]; /* the keys, or the address of the description */
+    int keys;                      /* of the member */
+    int head, member;
+
+    __device__ int key(int i) const
+    {
+        if constexpr (DIRECT)
+            return at[i];
+        else
+            return shared_load_4(at[0] + 4 * (F::KEY_WORD + i));
+    }
+    /* Whether a unit has keys beyond the member's. Beyond the tensor copies bring zeros. */
+    __device__ bool is_cut(const attention_arg &a, int i) const
+    {
+        return keys < a.k_time && key(i) < keys && keys < key(i) + F::SIDE;
+    }
+    __device__ bool is_cut(const attention_arg &a) const
+    {
+        bool cut = false;
+#pragma unroll
+        for (int i = 0; i < F::UNITS; i++)
+            cut = cut || is_cut(a, i);
+        return cut;
+    }
+};
+
+/* One ring's producer. All lanes of its warp do the same, but for copies and signals, which are the
+ * leader's. */
+template <class F> struct ring_producer {
+    const attention_arg &a;
+    memory<F> m;
+    int ring;
+    cursor<F::SLOTS> at;
+    int tiles; /* begun so far */
+    uint32_t cut_parity;
+
+    __device__ static bool leads()
+    {
+        return threadIdx.x % LANES == 0;
+    }
+    __device__ void wait_empty() const
+    {
+        mbar_wait(m.empty(ring, at.slot), at.parity ^ 1);
+    }
+
+    __device__ void copy(const CUtensorMap *from, const source<F> &s, uint32_t bar) const
+    {
+        mbar_expect(bar, F::SLOT_BYTES);
+#pragma unroll
+        for (int panel = 0; panel < F::PANELS; panel++)
+#pragma unroll
+            for (int i = 0; i < F::UNITS; i++)
+                tensor_load_4d(m.slot(ring, at.slot) + panel * F::PANEL_BYTES + i * F::UNIT_BYTES,
+                               from, panel * PANEL, s.key(i), s.head, s.member, bar);
+    }
+
+    /* Zeros instead of a unit's lines beyond the member's keys. */
+    __device__ void clear(const source<F> &s, int i) const
+    {
+#pragma unroll
+        for (int panel = 0; panel < F::PANELS; panel++) {
+            const uint32_t to = m.slot(ring, at.slot) + panel * F::PANEL_BYTES + i * F::UNIT_BYTES;
+            for (int x = (s.keys - s.key(i)) * ROW_BYTES + threadIdx.x % LANES * 16;
+                 x < (int)F::UNIT_BYTES; x += LANES * 16)
+                shared_store_16(to + x, 0, 0, 0, 0);
+        }
+    }
+
+    /* The lines that shares are multiplied with: those beyond the member's keys, which may hold
+     * anything, have shares of 0, but 0 times anything need not be 0. */
+    __device__ void fetch_cut(const CUtensorMap *from, const source<F> &s)
+    {
+        const bool cut = s.is_cut(a);
+        wait_empty();
+        if (leads())
+            copy(from, s, cut ? m.cut(ring) : m.full(ring, at.slot));
+        __syncwarp();
+        if (cut) {
+            mbar_wait(m.cut(ring), cut_parity);
+            cut_parity ^= 1;
+            for (int i = 0; i < F::UNITS; i++)
+                if (s.is_cut(a, i))
+                    clear(s, i);
+            async_fence();
+            __syncwarp();
+            if (leads())
+                mbar_arrive(m.full(ring, at.slot));
+        }
+        at.next();
+    }
+
+    /* What the next slot's step is, by all lanes. A unit that does not exist is beyond the keys. */
+    __device__ source<F> describe_step(const tile_walk &w, const unit<F::BANDS> (&units)[F::UNITS],
+                                       int flags) const
+    {
+        source<F> s;
+        const uint32_t step = m.step(ring, at.slot);
+        bool partial = false;
+        s.keys = w.keys;
+        s.head = w.tile.head % a.heads / a.group;
+        s.member = w.tile.head / a.heads;
+#pragma unroll
+        for (int i = 0; i < F::UNITS; i++) {
+            partial = partial || !units[i].exists() || (units[i].code & 1);
+            s.at[source<F>::DIRECT ? i : 0] =
+                source<F>::DIRECT ? units[i].key(a.k_time) : (int)step;
+        }
+        wait_empty();
+        if (leads()) {
+            shared_store_4(step, flags | (partial ? PARTIAL : 0));
+#pragma unroll
+            for (int i = 0; i < F::UNITS; i++) {
+                shared_store_4(step + 4 * (F::KEY_WORD + i), units[i].key(a.k_time));
+#pragma unroll
+                for (int band = 0; band < F::BANDS; band++)
+                    shared_store_4(step + 4 * (F::VIEW_WORD + i * F::BANDS + band),
+                                   units[i].view[band]);
+            }
+        }
+        __syncwarp();
+        return s;
+    }
+
+    /* By the leader, before the tile's rows are signalled. */
+    __device__ void describe_tile(const tile_walk &w) const
+    {
+        const uint32_t info = m.tile(ring, tiles);
+        shared_store_16(info, w.tile.head, w.tile.row, w.queries, w.keys);
+        shared_store_4(info + 4 * SHIFT_WORD, w.shift(a));
+        if (F::BANDS > 1) {
+            shared_store_4(info + 4 * FIRST_WORD, w.tile.first);
+            shared_store_4(info + 4 * COUNT_WORD, w.tile.count);
+        }
+    }
+
+    /* A new tile's. */
+    __device__ void fetch_queries(const CUtensorMap *from, const tile_walk &w)
+    {
+        const int buffer = buffer_of<F>(tiles);
+        mbar_wait(m.q_empty(ring, buffer), parity_of<F>(tiles) ^ 1);
+        if (leads()) {
+            const uint32_t bar = m.q_full(ring, buffer);
+            describe_tile(w);
+            mbar_expect(bar, F::READERS * F::Q_BYTES);
+#pragma unroll
+            for (int part = 0; part < F::READERS; part++)
+#pragma unroll
+                for (int panel = 0; panel < F::PANELS; panel++)
+                    tensor_load_4d(m.queries(ring, buffer, part) + panel * TILE_BYTES, from,
+                                   panel * PANEL, w.tile.row + part * ATTENTION_UNIT,
+                                   w.tile.head % a.heads, w.tile.head / a.heads, bar);
+        }
+        __syncwarp();
+        tiles++;
+    }
+};
+
+/* Walks over a ring's tiles, of which there is one at least. P::fetch_step(walk, units, flags) is
+ * called for each step of each tile, P::finish at the end.
+ * Tables are read a tile ahead. A tile that sees nothing has one step without units, which makes
+ * the zeros that belong there. */
+template <class F, class P>
+__device__ __forceinline__ void produce(P &p, const attention_arg &a, int begin, int end)
+{
+    tile_walk w;
+    attention_tile ahead = load_tile(a, begin, end), after = load_tile(a, begin + 1, end);
+    listed<F::BANDS> list = load_unit<F::BANDS>(a, ahead, 0);
+    for (int i = begin; i < end; i++) {
+        w.begin(a, ahead);
+        unit_walk<F> walk = {a, w, 0};
+        walk.look(list);
+        ahead = after;
+        list = load_unit<F::BANDS>(a, ahead, 0);
+        after = load_tile(a, i + 2, end);
+        bool more = true;
+        for (int flags = FIRST; more; flags = 0) {
+            unit<F::BANDS> now[F::UNITS];
+#pragma unroll
+            for (int u = 0; u < F::UNITS; u++)
+                now[u] = walk.next();
+            more = walk.more();
+            p.fetch_step(w, now, flags | (more ? 0 : LAST));
+        }
+    }
+    p.finish();
+}
+
+/* --- Consumers --- */
+
+/* A warpgroup's ring, and its part of the ring's tiles. */
+struct place {
+    int ring, part;
+};
+
+/* A lane's first row in a tile. */
+__device__ __forceinline__ int row_of(const place &here)
+{
+    const int warp = threadIdx.x / LANES % GROUP_WARPS;
+    return here.part * ATTENTION_UNIT + warp * 16 + threadIdx.x % LANES / 4;
+}
+
+/* One lane speaks for its warp at barriers. */
+__device__ __forceinline__ bool is_speaker()
+{
+    return threadIdx.x % LANES == 0;
+}
+
+/* sums += P V, where lines of V run across the keys. */
+template <class F>
+__device__ __forceinline__ void multiply_lines(float (&sums)[F::WIDTH / 2],
+                                               const uint32_t (&p)[F::SCORES / 2], uint32_t v)
+{
+    constexpr uint32_t high = descriptor_high(1024, SWIZZLE_128);
+    const uint32_t b = descriptor_low(v, F::PANEL_BYTES);
+#pragma unroll
+    for (int i = 0; i < F::STEP / 16; i++)
+        wgmma_rs<F::TYPE, F::WIDTH, 1>(sums, p + 4 * i,
+                                       descriptor(b + (i * 16 * ROW_BYTES >> 4), high), 1);
+    wgmma_commit();
+}
+
+template <class F>
+__device__ __forceinline__ void round_scores(uint32_t (&p)[F::SCORES / 2],
+                                             const float (&s)[F::SCORES])
+{
+#pragma unroll
+    for (int i = 0; i < F::SCORES / 2; i++)
+        p[i] = mma_pack<typename F::T>(s[2 * i], s[2 * i + 1]);
+}
+
+/* Bits 0 .. n - 1. */
+__device__ __forceinline__ uint64_t bits_below(int n)
+{
+    return n <= 0 ? 0 : n >= 64 ? ~UINT64_C(0) : (UINT64_C(1) << n) - 1;
+}
+
+/* Which keys of a unit the row sees: bit j, key + j. */
+template <int SIDE>
+__device__ __forceinline__ uint64_t visible(const attention_arg &a, int row, int shift, int keys,
+                                            int key, int view)
+{
+    const int position = row + shift;
+    int low = 0, high = keys;
+    if (a.causal)
+        high = min(high, position + 1);
+    if (a.window) {
+        high = min(high, position + a.window);
+        low = position - a.window + 1;
+    }
+    uint64_t seen = bits_below(high - key) & ~bits_below(low - key);
+    if (view >= 0) {
+        const int64_t line = (int64_t)view * a.block_rows + (row & (a.block_rows - 1));
+        const int byte = (key & (a.block_cols - 1)) / 8;
+        const uint8_t *bits = a.bits + line * (a.block_cols / 8) + byte;
+        if constexpr (SIDE == 64)
+            seen &= __ldg((const unsigned long long *)bits);
+        else
+            seen &= __ldg((const unsigned *)bits);
+    }
+    return seen;
+}
+
+/* Calls hide(i) for those scores i of a lane that are not visible. row: the lane's first in the
+ * tile.
+ *
+ * Number 4 j + 2 h + e of a lane's scores is that of row lane / 4 + 8 h of the warp's 16 and of key
+ * 8 j + 2 (lane % 4) + e. */
+template <class F, class H>
+__device__ __forceinline__ void for_hidden(const attention_arg &a, memory<F> m, uint32_t step,
+                                           uint32_t tile, int row, const H &hide)
+{
+    const int keys = shared_load_4(tile + 4 * KEYS_WORD);
+    const int shift = shared_load_4(tile + 4 * SHIFT_WORD);
+    const int first = shared_load_4(tile + 4 * ROW_WORD) + row, column = threadIdx.x % 4 * 2;
+    const int band = F::BANDS > 1 ? row / F::BAND_ROWS : 0;
+#pragma unroll
+    for (int i = 0; i < F::UNITS; i++) {
+        const int key = shared_load_4(step + 4 * (F::KEY_WORD + i));
+        const int view = shared_load_4(step + 4 * (F::VIEW_WORD + i * F::BANDS + band));
+        if (F::BANDS > 1 && view == ALL)
+            continue;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint64_t seen =
+                F::BANDS > 1 && view == NOTHING
+                    ? 0
+                    : visible<F::SIDE>(a, first + 8 * h, shift, keys, key, view) >> column;
+#pragma unroll
+            for (int j = 0; j < F::SIDE / 8; j++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (!(seen >> (8 * j + e) & 1))
+                        hide(F::SIDE / 2 * i + 4 * j + 2 * h + e);
+        }
+    }
+}
+
+/* Two neighbours of a result. */
+__device__ __forceinline__ float2 load_pair(const attention_out &out, int64_t at)
+{
+    if (out.type == BSK_F32)
+        return *(const float2 *)((const float *)out.data + at);
+    const uint16_t *pair = (const uint16_t *)out.data + at;
+    return out.type == BSK_BF16 ? __bfloat1622float2(*(const __nv_bfloat162 *)pair)
+                                : __half22float2(*(const __half2 *)pair);
+}
+
+__device__ __forceinline__ void store_one(const attention_out &out, int64_t at, float x, float beta)
+{
+    if (out.type == BSK_F32) {
+        float *to = (float *)out.data + at;
+        *to = beta != 0 ? x + beta * *to : x;
+    } else if (out.type == BSK_BF16) {
+        __nv_bfloat16 *to = (__nv_bfloat16 *)out.data + at;
+        *to = __float2bfloat16(beta != 0 ? x + beta * __bfloat162float(*to) : x);
+    } else {
+        __half *to = (__half *)out.data + at;
+        *to = __float2half(beta != 0 ? x + beta * __half2float(*to) : x);
+    }
+}
+
+/* Stores a row's sums, times a factor, or zeros, plus beta times what was there. Lanes exchange
+ * halves: each has 8 bytes. */
+template <int WIDTH>
+__device__ __forceinline__ void store_row(const float (&o)[WIDTH / 2], const attention_out &out,
+                                          int64_t at, int h, float factor, float beta, bool none,
+                                          bool live)
+{
+    const int quad = threadIdx.x % 4;
+    const auto value = [&](int j) {
+        float2 x = make_float2(0, 0);
+        if (!none)
+            x = make_float2(o[4 * j + 2 * h] * factor, o[4 * j + 2 * h + 1] * factor);
+        if (beta != 0 && live && 8 * j < out.width) {
+            const float2 old = load_pair(out, at + 8 * j + 2 * quad);
+            x.x += beta * old.x;
+            x.y += beta * old.y;
+        }
+        return x;
+    };
+    if (out.type == BSK_F32) {
+#pragma unroll
+        for (int j = 0; j < WIDTH / 8; j++)
+            if (live && 8 * j < out.width)
+                *(float2 *)((float *)out.data + at + 8 * j + 2 * quad) = value(j);
+        return;
+    }
+    const bool odd = quad % 2, bf16 = out.type == BSK_BF16;
+    const int feature = quad / 2 * 4 + (odd ? 8 : 0);
+#pragma unroll
+    for (int j = 0; j < WIDTH / 8; j += 2) {
+        uint32_t word[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float2 x = value(j + i);
+            word[i] = bf16 ? mma_pack<__nv_bfloat16>(x.x, x.y) : mma_pack<__half>(x.x, x.y);
+        }
+        const uint32_t other = __shfl_xor_sync(~0u, odd ? word[0] : word[1], 1);
+        if (live && 8 * j + feature < out.width)
+            *(uint2 *)((uint16_t *)out.data + at + 8 * j + feature) =
+                odd ? make_uint2(other, word[1]) : make_uint2(word[0], other);
+    }
+}
+
+/* --- Rows of unions once more ---
+ *
+ * Where only one of two bands has a block, shares of 0 keep the other away from it; but 0 times
+ * what is not finite is not 0. A row with such a result is made again by its warp alone, element by
+ * element, from the blocks that it has. */
+
+template <class F> __device__ __forceinline__ float number(const attention_in &x, int64_t at)
+{
+    const typename F::T v = ((const typename F::T *)x.data)[at];
+    if constexpr (F::TYPE == WGMMA_BF16)
+        return __bfloat162float(v);
+    else
+        return __half2float(v);
+}
+
+__device__ __forceinline__ int64_t line_at(const attention_in &x, int member, int head, int time)
+{
+    return member * x.batch + head * x.head + time * x.time;
+}
+
+template <class F>
+__device__ __forceinline__ float dot(const attention_in &x, int64_t at, const attention_in &y,
+                                     int64_t by)
+{
+    float sum = 0;
+    for (int f = 0; f < x.width; f++)
+        sum = fmaf(number<F>(x, at + f), number<F>(y, by + f), sum);
+    return sum;
+}
+
+/* The lanes of a row say whether their part of its sums is all finite. Answers bit 4 g for row g of
+ * the warp's eight. */
+template <class F>
+__device__ __forceinline__ uint32_t rows_to_repeat(const float (&sums)[F::WIDTH / 2], int h,
+                                                   bool wanted)
+{
+    float x = 0;
+#pragma unroll
+    for (int i = 0; i < F::WIDTH / 4; i++)
+        x = fmaf(sums[i / 2 * 4 + 2 * h + i % 2], 0, x);
+    uint32_t rows = __ballot_sync(~0u, wanted && x != 0);
+    rows |= rows >> 1;
+    return (rows | rows >> 2) & 0x11111111;
+}
+
+/* Stores the sum of weight(member, head of keys, key) times lines of `from` over what the row at
+ * `time` sees, times a factor, plus beta times what was there. */
+template <class F, class W>
+__device__ __forceinline__ void repeat_row(const attention_arg &a, uint32_t tile, int time,
+                                           const attention_in &from, float factor, float beta,
+                                           const W &weight)
+{
+    const int lane = threadIdx.x % LANES, head = shared_load_4(tile + 4 * HEAD_WORD);
+    const int member = head / a.heads, kv = head % a.heads / a.group;
+    const int band = (time - (int)shared_load_4(tile + 4 * ROW_WORD)) / F::SIDE;
+    const int keys = shared_load_4(tile + 4 * KEYS_WORD);
+    const int shift = shared_load_4(tile + 4 * SHIFT_WORD);
+    const attention_union *list = a.unions + shared_load_4(tile + 4 * FIRST_WORD);
+    const int count = shared_load_4(tile + 4 * COUNT_WORD);
+    float sum[F::WIDTH / LANES] = {};
+#pragma unroll 1
+    for (int i = 0; i < count; i++) {
+        const int4 u = __ldg((const int4 *)(list + i));
+        const int slot = band ? u.z : u.y;
+        if (slot < 0 || u.x >= keys)
+            continue;
+        const uint64_t seen = visible<F::SIDE>(a, time, shift, keys, u.x, mask_of(a, slot));
+        const float share = seen >> lane & 1 ? weight(member, kv, u.x + lane) : 0;
+#pragma unroll 1
+        for (int j = 0; j < F::SIDE; j++) {
+            const float x = __shfl_sync(~0u, share, j);
+            if (seen >> j & 1)
+#pragma unroll
+                for (int f = 0; f < F::WIDTH / LANES; f++)
+                    if (f * LANES + lane < from.width)
+                        sum[f] += x * number<F>(from, line_at(from, member, kv, u.x + j) +
+                                                          f * LANES + lane);
+        }
+    }
+    const int64_t at = member * a.o.batch + head % a.heads * a.o.head + time * a.o.time;
+#pragma unroll
+    for (int f = 0; f < F::WIDTH / LANES; f++) {
+        const int feature = f * LANES + lane;
+        if (feature < a.o.width)
+            store_one(a.o, at + feature, sum[f] * factor, beta);
+    }
+}
+
+/* --- Thread blocks --- */
+
+/* Sets up the barriers and hands out the roles: produce(m, ring, begin, end) for each ring with
+ * tiles begin .. end - 1, consume(m, place, tiles) for each warpgroup of such a ring. */
+template <class F, class P, class C>
+__device__ __forceinline__ void run_block(const attention_arg &a, const P &produce,
+                                          const C &consume)
+{
+    static_assert(memory<F>::CONTROL_BYTES <= ATTENTION_CONTROL_BYTES, "");
+    extern __shared__ __align__(1024) char shared[];
+    const memory<F> m = {shared_address(shared)};
+    const int warp = __shfl_sync(~0u, threadIdx.x / LANES, 0), group = warp / GROUP_WARPS;
+    if (threadIdx.x == 0) {
+        constexpr int warps = F::READERS * GROUP_WARPS;
+        for (int ring = 0; ring < F::RINGS; ring++) {
+            for (int i = 0; i < F::SLOTS; i++) {
+                mbar_init(m.full(ring, i), 1);
+                mbar_init(m.empty(ring, i), warps);
+            }
+            for (int i = 0; i < F::BUFFERS; i++) {
+                mbar_init(m.q_full(ring, i), 1);
+                mbar_init(m.q_empty(ring, i), warps);
+            }
+            mbar_init(m.cut(ring), 1);
+        }
+        mbar_init_fence();
+    }
+    __syncthreads();
+    const bool consumer = group < F::GROUPS;
+    if (!consumer) {
+        registers_lower<F::PRODUCER_REGISTERS>();
+        const int ring = warp - F::GROUPS * GROUP_WARPS;
+        if (ring < F::RINGS) {
+            const int *start = a.tile_start + blockIdx.x * F::RINGS + ring;
+            const int begin = __ldg(start), end = __ldg(start + 1);
+            if (begin < end)
+                produce(m, ring, begin, end);
+        }
+    } else {
+        registers_raise<F::CONSUMER_REGISTERS>();
+        const int ring = group / F::READERS, part = group % F::READERS;
+        const int *start = a.tile_start + blockIdx.x * F::RINGS + ring;
+        const int tiles = __ldg(start + 1) - __ldg(start);
+        if (tiles > 0)
+            consume(m, place{ring, part}, tiles);
+    }
+}
+
+#endif
