@@ -165,38 +165,40 @@ step_support() {
     build-ci/gcc/bench/bsk info --json | ci/support.py --check README.md
 }
 
+# check_device BACKEND: all cases on its first device.
+check_device() {
+    rm -f "build-ci/gcc/$1.json"
+    build-ci/gcc/bench/bsk check --device "$1:0" --json "build-ci/gcc/$1.json" | sed 's/^/  /'
+    ci/sum.py check "build-ci/gcc/$1.json"
+}
+
 # check_tuned CAPABILITY GENERATION: the tuned CUDA entries of a generation, on a device with it.
 check_tuned() {
+    rm -f "build-ci/gcc/$2.json"
     BSK_PLUGIN_PATH=$PWD/build-ci/gcc/tests/emu_cuda BSK_EMU_CUDA=$1 \
-        build-ci/gcc/bench/bsk check --device cuda_emu:0 --json build-ci/gcc/"$2.json" "*_$2*"
+        build-ci/gcc/bench/bsk check --device cuda_emu:0 --json build-ci/gcc/"$2.json" "*_$2*" |
+        sed 's/^/  /'
     ci/sum.py check build-ci/gcc/"$2.json"
 }
 
-# The tuned CUDA kernels of each generation in their emulator; the portable GPU kernels through
-# OpenCL and in theirs, at the same time: one core each. Then whole models, on OpenCL and on the CPU.
+# The portable GPU kernels in their emulator, which takes longest; meanwhile the tuned CUDA kernels of
+# each generation in theirs, the portable ones through OpenCL, and whole models there and on the CPU.
 step_devices() {
-    local device pid pids=() status=0
+    local pid status=0
     export BSK_PLUGIN_PATH=$PWD/build-ci/gcc/backends/opencl:$PWD/build-ci/gcc/tests/emu
     export OCL_ICD_VENDORS=pocl.icd BSK_CACHE_DIR=$PWD/build-ci/cache POCL_MAX_PTHREAD_COUNT=1
     mkdir -p -m 700 "$BSK_CACHE_DIR"
     check_small_complete
+    check_device emu >build-ci/gcc/emu.txt 2>&1 &
+    pid=$!
     if [ -e build-ci/gcc/tests/emu_cuda/bsk_cuda_emu.so ]; then
         check_tuned 75 sm75 && check_tuned 80 sm80 && check_tuned 89 sm89 && check_tuned 90 sm90a ||
             status=1
     fi
-    for device in opencl emu; do
-        build-ci/gcc/bench/bsk check --device $device:0 --json build-ci/gcc/$device.json \
-            >build-ci/gcc/$device.txt 2>&1 &
-        pids+=($!)
-    done
-    for pid in "${pids[@]}"; do
-        wait "$pid" || status=1
-    done
-    for device in opencl emu; do
-        sed 's/^/  /' build-ci/gcc/$device.txt
-        ci/sum.py check build-ci/gcc/$device.json || status=1
-    done
+    check_device opencl || status=1
     examples/lm/devices.sh build-ci/gcc/examples/lm . opencl:0 10 || status=1
+    wait "$pid" || status=1
+    cat build-ci/gcc/emu.txt
     return $status
 }
 

@@ -556,10 +556,20 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
            bski_mul_size(group, (size_t)d->chunk, bytes);
 }
 
-/* Bytes of S packed; 0 where it has no such form: gates are not known when it is made. */
+#ifndef MATRIX_TILES
+#include "gemv.h"
+#endif
+
+/* Bytes of S packed; 0 where it has no such form: gates are not known when it is made, and few columns
+ * are multiplied fastest with S as it is. */
 static size_t FN(image_bytes)(const FN(dsd) * d)
 {
     size_t bytes = 0;
+#ifndef MATRIX_TILES
+    FN(gemv) gemv;
+    if (FN(gemv_choose)(d, &gemv))
+        return 0;
+#endif
     const bool fits = bski_mul_size((size_t)d->image_size, sizeof(T), &bytes) &&
                       bski_mul_size(bytes, (size_t)FN(s_groups)(d), &bytes);
     return fits && d->p->gate.dtype == BSK_NONE ? bytes : 0;
@@ -573,10 +583,6 @@ static void FN(dsd_pack)(const bsk_prepared *prepared, int threads, bsk_mem s, b
     d.s = bsk_mem_address(s);
     FN(image_make)(&d, threads, bsk_mem_address(image));
 }
-
-#ifndef MATRIX_TILES
-#include "gemv.h"
-#endif
 
 static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd_args *a)
 {
