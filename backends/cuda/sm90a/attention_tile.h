@@ -8,6 +8,7 @@
 #include <backends/cuda/mma.h>
 #include <backends/cuda/ptx.h>
 #include <backends/cuda/sm90a/attention.h>
+#include <backends/cuda/sm90a/ring.h>
 
 enum { LANES = 32, GROUP_WARPS = 4, TILES = 4 /* that consumers know of at a time */ };
 enum { PANEL = 64 /* features of a copy: rows of 128 bytes */, ROW_BYTES = 128 };
@@ -109,20 +110,6 @@ template <class F> struct memory {
     }
     static constexpr int CONTROL_BYTES = F::RINGS * (F::SLOTS * F::STEP_BYTES + TILES * INFO_BYTES +
                                                      (2 * F::SLOTS + 2 * F::BUFFERS + 1) * 8);
-};
-
-/* A position in a ring; parity is that of the round. */
-template <int SLOTS> struct cursor {
-    int slot;
-    uint32_t parity;
-
-    __device__ void next()
-    {
-        if (++slot == SLOTS) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
 };
 
 /* The buffer of a ring's tile number n, and the parity of its use. */

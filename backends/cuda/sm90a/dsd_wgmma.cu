@@ -9,6 +9,7 @@
  * each block fetches half of them for both. */
 #include <backends/cuda/ptx.h>
 #include <backends/cuda/sm90a/dsd_wgmma.h>
+#include <backends/cuda/sm90a/ring.h>
 
 enum { LANES = 32, GROUP_WARPS = 4, CONSUMER_WARPS = 2 * GROUP_WARPS };
 enum { CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40 };
@@ -43,20 +44,6 @@ struct memory {
     __device__ uint32_t ready(int slot) const
     {
         return scratch(CONSUMER_WARPS) + (2 * DSD_SLOTS + slot) * 8;
-    }
-};
-
-/* A position in a ring; parity is that of the round. */
-template <int SLOTS> struct cursor {
-    int slot;
-    uint32_t parity;
-
-    __device__ void next()
-    {
-        if (++slot == SLOTS) {
-            slot = 0;
-            parity ^= 1;
-        }
     }
 };
 
