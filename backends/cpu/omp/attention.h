@@ -235,7 +235,17 @@ static inline tile_kind tile_kind_of(const scoring *s, const tile *x)
     return is_modified(s) || has_mask(s, x->slot) ? TILE_MIXED : TILE_PLAIN;
 }
 
-/* From products to scores, -infinity where not visible and in the padding up to whole vectors. */
+/* From products of a query and keys of one block to scores, -infinity where not visible. */
+static inline void masked_scores(const scoring *s, const query *q, int64_t slot, int64_t c,
+                                 int64_t cols, float *score)
+{
+    for (int64_t j = 0; j < cols; j++) {
+        const int64_t key = time_of(s->t->cols, s->interleave, c + j);
+        score[j] = is_visible(s, q, slot, c + j) ? (float)score_of(s, q, key, score[j]) : -INFINITY;
+    }
+}
+
+/* The same for a tile, and -infinity in the padding up to whole vectors. */
 static inline void tile_scores(const scoring *s, const tile *x, tile_kind kind, float *score)
 {
     const float scale = (float)s->scale;
@@ -244,12 +254,8 @@ static inline void tile_scores(const scoring *s, const tile *x, tile_kind kind, 
         if (kind == TILE_PLAIN)
             for (int64_t j = 0; j < width; j += F32_LANES)
                 store_f32(score + j, scale * load_f32(score + j));
-        for (int64_t j = 0; kind == TILE_MIXED && j < x->cols; j++) {
-            const int64_t key = time_of(s->t->cols, s->interleave, x->c + j);
-            score[j] = is_visible(s, &x->q[i], x->slot, x->c + j)
-                           ? (float)score_of(s, &x->q[i], key, score[j])
-                           : -INFINITY;
-        }
+        if (kind == TILE_MIXED)
+            masked_scores(s, &x->q[i], x->slot, x->c, x->cols, score);
         for (int64_t j = x->cols; j < width; j++)
             score[j] = -INFINITY;
     }

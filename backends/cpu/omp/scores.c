@@ -229,6 +229,95 @@ OMP_LAUNCH(attn_apply_f32)
     return BSK_OK;
 }
 
+/* --- rows of scores, in strips ---------------------------------------------------------------- */
+
+/* A strip is what a tile of rows has in some of its blocks, side by side: pieces of blocks. */
+enum { STRIP = 512, STRIP_PIECES = STRIP / 8 };
+
+typedef struct strip_piece {
+    int64_t slot, c, offset, cols; /* first column, and that within the block */
+    tile_kind kind;
+} strip_piece;
+
+typedef struct strip {
+    tile x;
+    int64_t next, next_offset,
+        end; /* entry and column where the next strip starts; the list's end */
+    int64_t pieces, cols;
+    bool plain; /* each piece is */
+    strip_piece piece[STRIP_PIECES];
+} strip;
+
+static void strip_begin(strip *r, const query *line)
+{
+    r->next = line->first;
+    r->end = line->end;
+    r->next_offset = 0;
+}
+
+/* Takes pieces until the strip is full; false at the end of the list. */
+static bool strip_next(strip *r, const scoring *s)
+{
+    const bsk_layout_tables *t = s->t;
+    r->pieces = r->cols = 0;
+    r->plain = true;
+    while (r->next < r->end && r->pieces < STRIP_PIECES && r->cols < STRIP) {
+        strip_piece *piece = &r->piece[r->pieces];
+        const int64_t block = t->row_col[r->next];
+        const int64_t left = block_extent(t->cols, block, t->block_cols) - r->next_offset;
+        if (left > STRIP - r->cols && r->cols)
+            break;
+        piece->slot = t->row_slot[r->next];
+        piece->offset = r->next_offset;
+        piece->c = block * t->block_cols + r->next_offset;
+        piece->cols = min_i64(left, STRIP);
+        r->x.slot = piece->slot;
+        r->x.c = piece->c;
+        r->x.cols = piece->cols;
+        piece->kind = tile_kind_of(s, &r->x);
+        r->plain = r->plain && piece->kind == TILE_PLAIN;
+        r->cols += piece->cols;
+        r->pieces++;
+        r->next_offset = piece->cols < left ? r->next_offset + piece->cols : 0;
+        r->next += r->next_offset == 0;
+    }
+    return r->pieces > 0;
+}
+
+/* Copies the pieces of row i out of a score array, or into it. */
+static void strip_copy(const strip *r, const bsk_layout_tables *t, int64_t group,
+                       const bsk_tensor *s, bsk_mem mem, int64_t i, char *row, bool in)
+{
+    const query *q = &r->x.q[i];
+    const int64_t first =
+        q->b * s->strides[0] + q->h % group * s->strides[1] + q->p % t->block_rows * s->strides[3];
+    const size_t size = bsk_dtype_size(s->dtype);
+    for (int64_t p = 0; p < r->pieces; p++) {
+        const strip_piece *piece = &r->piece[p];
+        const size_t bytes = (size_t)piece->cols * size;
+        char *at = (char *)bsk_mem_address(mem) +
+                   (size_t)(first + piece->slot * s->strides[2] + piece->offset) * size;
+        row_copy(in ? at : row, in ? row : at, bytes);
+        row += bytes;
+    }
+}
+
+static void strip_load(const strip *r, const bsk_layout_tables *t, int64_t group,
+                       const bsk_tensor *s, bsk_mem mem, int64_t i, float *row)
+{
+    double raw[STRIP];
+    strip_copy(r, t, group, s, mem, i, (char *)raw, false);
+    row_load_f32(row, s->dtype, raw, 0, r->cols);
+}
+
+static void strip_store(const strip *r, const bsk_layout_tables *t, int64_t group,
+                        const bsk_tensor *s, bsk_mem mem, int64_t i, const float *row)
+{
+    double raw[STRIP];
+    row_store_f32(row, s->dtype, raw, 0, r->cols);
+    strip_copy(r, t, group, s, mem, i, (char *)raw, true);
+}
+
 /* --- block_softmax ---------------------------------------------------------------------------- */
 
 OMP_DECLARE(block_softmax_f32);
@@ -247,88 +336,82 @@ OMP_PREPARE(block_softmax_f32)
     return BSK_OK;
 }
 
-/* A tile of rows met block by block, twice: sums, then results. */
-typedef struct softmax_rows {
-    _Alignas(64) float score[TILE_ROWS * TILE_COLS];
-    float max[TILE_ROWS], sum[TILE_ROWS];
-    tile x;
-} softmax_rows;
-
-/* Adds the tile's scores to maxima and sums. */
-static void softmax_sum(softmax_rows *r)
+/* Loads a row and makes it scores, -infinity where not visible and up to whole vectors. */
+static void strip_scores(const strip *r, const scoring *s, const bsk_block_softmax_params *p,
+                         const bsk_block_softmax_args *a, int64_t i, float *row)
 {
-    const int64_t width = lanes_up(r->x.cols);
-    for (int64_t i = 0; i < r->x.rows; i++) {
-        float *row = r->score + i * TILE_COLS;
-        const float max = row_largest(row, width, r->max[i]);
-        if (max > r->max[i])
-            r->sum[i] *= r->max[i] == -INFINITY ? 1 : expf(r->max[i] - max);
-        r->max[i] = max;
-        r->sum[i] += row_power(row, width, max == -INFINITY ? 0 : max);
-    }
+    const float scale = (float)s->scale;
+    strip_load(r, s->t, s->heads / s->t->heads, &p->x, a->x, i, row);
+    if (r->plain)
+        for (int64_t j = 0; j < r->cols; j++)
+            row[j] *= scale;
+    float *at = row;
+    for (int64_t n = 0; !r->plain && n < r->pieces; at += r->piece[n++].cols)
+        masked_scores(s, &r->x.q[i], r->piece[n].slot, r->piece[n].c, r->piece[n].cols, at);
+    for (int64_t j = r->cols; j < lanes_up(r->cols); j++)
+        row[j] = -INFINITY;
 }
 
-static float row_lse(const softmax_rows *r, int64_t i)
+/* The largest score of a row, and the sum of the powers of their distances from it. */
+typedef struct softmax_row {
+    float max, sum;
+} softmax_row;
+
+static void softmax_add(softmax_row *to, float *row, int64_t width)
 {
-    const bool empty = r->max[i] == -INFINITY && r->sum[i] == 0;
-    return empty ? -INFINITY : r->max[i] + logf(r->sum[i]);
+    const float max = row_largest(row, width, to->max);
+    if (max > to->max)
+        to->sum *= to->max == -INFINITY ? 1 : expf(to->max - max);
+    to->max = max;
+    to->sum += row_power(row, width, max == -INFINITY ? 0 : max);
+}
+
+static float row_lse(const softmax_row *r)
+{
+    const bool empty = r->max == -INFINITY && r->sum == 0;
+    return empty ? -INFINITY : r->max + logf(r->sum);
 }
 
 /* e^(score - lse), rounded once where it is denormal; 0 where not visible, in rows of NaN as well.
  * lse is taken in two parts: in one its rounding error would grow with the scores. */
-static void softmax_store(softmax_rows *r, const bsk_layout_tables *t,
-                          const bsk_block_softmax_params *p, const bsk_block_softmax_args *a,
-                          int64_t group)
+static void softmax_store(const strip *r, const bsk_layout_tables *t, int64_t group,
+                          const bsk_tensor *y, bsk_mem mem, int64_t i, const softmax_row *whole,
+                          float *row)
 {
     const vec_f32 hidden = splat_f32(-INFINITY);
-    for (int64_t i = 0; i < r->x.rows; i++) {
-        float *row = r->score + i * TILE_COLS;
-        const float max = r->max[i], rest = logf(r->sum[i]);
-        for (int64_t j = 0; j < lanes_up(r->x.cols); j += F32_LANES) {
-            const vec_f32 x = load_f32(row + j);
-            store_f32(row + j, select_f32(x == hidden, (vec_f32){0}, exp_f32(x - max - rest)));
-        }
-        row_store_f32(row, p->y.dtype, bsk_mem_address(a->y),
-                      score_index(&p->y, t, &r->x.q[i], group, r->x.slot) + r->x.c % t->block_cols,
-                      r->x.cols);
+    const float max = whole->max, rest = logf(whole->sum);
+    for (int64_t j = 0; j < lanes_up(r->cols); j += F32_LANES) {
+        const vec_f32 x = load_f32(row + j);
+        store_f32(row + j, select_f32(x == hidden, (vec_f32){0}, exp_f32(x - max - rest)));
     }
+    strip_store(r, t, group, y, mem, i, row);
 }
 
+/* Rows are met strip by strip, twice: sums, then results. */
 static void softmax_tile(const scoring *s, const bsk_block_softmax_params *p,
                          const bsk_block_softmax_args *a, int64_t b, int64_t h, int64_t first,
                          int64_t rows)
 {
     const bsk_layout_tables *t = s->t;
-    const int64_t group = s->heads / t->heads;
     const query line = query_of(s, b, h, first);
-    softmax_rows r;
+    _Alignas(64) float row[STRIP];
+    softmax_row whole[TILE_ROWS];
+    strip r;
     tile_rows(&r.x, s, b, h, first, rows);
-    for (int64_t i = 0; i < rows; i++) {
-        r.max[i] = -INFINITY;
-        r.sum[i] = 0;
-    }
+    for (int64_t i = 0; i < rows; i++)
+        whole[i] = (softmax_row){-INFINITY, 0};
     for (int pass = 0; pass < 2; pass++)
-        for (int64_t e = line.first; e < line.end; e++) {
-            const int64_t block = t->row_col[e];
-            const int64_t width = block_extent(t->cols, block, t->block_cols);
-            r.x.slot = t->row_slot[e];
-            for (int64_t c = 0; c < width; c += TILE_COLS) {
-                r.x.c = block * t->block_cols + c;
-                r.x.cols = min_i64(TILE_COLS, width - c);
-                const tile_kind kind = tile_kind_of(s, &r.x);
-                for (int64_t i = 0; i < rows; i++)
-                    row_load_f32(r.score + i * TILE_COLS, p->x.dtype, bsk_mem_address(a->x),
-                                 score_index(&p->x, t, &r.x.q[i], group, r.x.slot) + c, r.x.cols);
-                tile_scores(s, &r.x, kind == TILE_HIDDEN ? TILE_MIXED : kind, r.score);
+        for (strip_begin(&r, &line); strip_next(&r, s);)
+            for (int64_t i = 0; i < rows; i++) {
+                strip_scores(&r, s, p, a, i, row);
                 if (pass == 0)
-                    softmax_sum(&r);
+                    softmax_add(&whole[i], row, lanes_up(r.cols));
                 else
-                    softmax_store(&r, t, p, a, group);
+                    softmax_store(&r, t, s->heads / t->heads, &p->y, a->y, i, &whole[i], row);
             }
-        }
     for (int64_t i = 0; p->lse.dtype != BSK_NONE && i < rows; i++)
         ((float *)bsk_mem_address(a->lse))[(b * s->heads + h) * t->rows + first + i] =
-            row_lse(&r, i);
+            row_lse(&whole[i]);
 }
 
 OMP_LAUNCH(block_softmax_f32)
@@ -366,43 +449,47 @@ OMP_PREPARE(block_softmax_grad_f32)
     return BSK_OK;
 }
 
-static void load_score_row(const bsk_tensor *s, bsk_mem mem, const bsk_layout_tables *t,
-                           const query *q, int64_t group, int64_t e, int64_t c, int64_t cols,
-                           float *row)
-{
-    row_load_f32(row, s->dtype, bsk_mem_address(mem),
-                 score_index(s, t, q, group, t->row_slot[e]) + c, cols);
-}
-
-/* One row: the sum of dy * y, then dx. */
-static void softmax_grad_row(const scoring *s, const bsk_block_softmax_grad_params *p,
-                             const bsk_block_softmax_grad_args *a, const query *q)
+/* The sums of dy * y, then dx. */
+static void softmax_grad_tile(const scoring *s, const bsk_block_softmax_grad_params *p,
+                              const bsk_block_softmax_grad_args *a, int64_t b, int64_t h,
+                              int64_t first, int64_t rows)
 {
     const bsk_layout_tables *t = s->t;
     const int64_t group = s->heads / t->heads;
-    float dy[TILE_COLS], y[TILE_COLS], x[TILE_COLS], sum = 0;
+    const query line = query_of(s, b, h, first);
+    const float scale = (float)s->scale;
+    float dy[STRIP], y[STRIP], x[STRIP], sum[TILE_ROWS] = {0};
+    strip r;
+    tile_rows(&r.x, s, b, h, first, rows);
     for (int pass = 0; pass < 2; pass++)
-        for (int64_t e = q->first; e < q->end; e++) {
-            const int64_t width = block_extent(t->cols, t->row_col[e], t->block_cols);
-            for (int64_t c = 0; c < width; c += TILE_COLS) {
-                const int64_t cols = min_i64(TILE_COLS, width - c);
-                load_score_row(&p->dy, a->dy, t, q, group, e, c, cols, dy);
-                load_score_row(&p->y, a->y, t, q, group, e, c, cols, y);
+        for (strip_begin(&r, &line); strip_next(&r, s);)
+            for (int64_t i = 0; i < rows; i++) {
+                strip_load(&r, t, group, &p->dy, a->dy, i, dy);
+                strip_load(&r, t, group, &p->y, a->y, i, y);
                 if (pass == 0) {
-                    for (int64_t j = 0; j < cols; j++)
-                        sum += y[j] != 0 ? dy[j] * y[j] : 0;
+                    float part = 0;
+#pragma omp simd reduction(+ : part)
+                    for (int64_t j = 0; j < r.cols; j++)
+                        part += y[j] != 0 ? dy[j] * y[j] : 0;
+                    sum[i] += part;
                     continue;
                 }
-                if (p->x.dtype != BSK_NONE)
-                    load_score_row(&p->x, a->x, t, q, group, e, c, cols, x);
-                for (int64_t j = 0; j < cols; j++) {
-                    const float slope = (float)(s->softcap > 0 ? score_slope(s, x[j]) : s->scale);
-                    y[j] = y[j] != 0 ? (dy[j] - sum) * y[j] * slope : 0;
-                }
-                blend_store(&p->dx, a->dx, score_index(&p->dx, t, q, group, t->row_slot[e]) + c,
-                            cols, a->alpha, a->beta, y);
+                if (s->softcap > 0)
+                    strip_load(&r, t, group, &p->x, a->x, i, x);
+                for (int64_t j = 0; s->softcap > 0 && j < r.cols; j++)
+                    dy[j] = (dy[j] - sum[i]) * (float)score_slope(s, x[j]);
+                for (int64_t j = 0; !(s->softcap > 0) && j < r.cols; j++)
+                    dy[j] = (dy[j] - sum[i]) * scale;
+                for (int64_t j = 0; j < r.cols; j++)
+                    y[j] = y[j] != 0 ? y[j] * dy[j] : 0;
+                for (int64_t j = 0; a->alpha != 1 && j < r.cols; j++)
+                    y[j] *= (float)a->alpha;
+                if (a->beta != 0)
+                    strip_load(&r, t, group, &p->dx, a->dx, i, dy);
+                for (int64_t j = 0; a->beta != 0 && j < r.cols; j++)
+                    y[j] += (float)a->beta * dy[j];
+                strip_store(&r, t, group, &p->dx, a->dx, i, y);
             }
-        }
 }
 
 OMP_LAUNCH(block_softmax_grad_f32)
@@ -413,11 +500,13 @@ OMP_LAUNCH(block_softmax_grad_f32)
     scoring s = places_of(t, 1, p->dy.dims[1] * t->heads, t->rows, t->cols);
     s.softcap = p->softcap;
     s.scale = a->scale != 0 ? a->scale : 1;
-#pragma omp parallel for schedule(static) num_threads(queue_threads(queue))
-    for (int64_t row = 0; row < p->dy.dims[0] * s.heads * t->rows; row++) {
-        const int64_t member = row / t->rows;
-        const query q = query_of(&s, member / s.heads, member % s.heads, row % t->rows);
-        softmax_grad_row(&s, p, a, &q);
+    const int64_t tiles = tiles_of(t);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(queue_threads(queue))
+    for (int64_t task = 0; task < p->dy.dims[0] * s.heads * tiles; task++) {
+        int64_t rows;
+        const int64_t first = tile_place(t, task % tiles, &rows), member = task / tiles;
+        if (rows > 0)
+            softmax_grad_tile(&s, p, a, member / s.heads, member % s.heads, first, rows);
     }
     return BSK_OK;
 }
