@@ -155,9 +155,11 @@ KERNEL_DENSE(FORMED(attention), LANES)
         }
     }
     SYNC();
-    SPREAD
+    /* Row by row, as a store is long. */
+    NO_UNROLL
     for (i32 i = 0; i < RM; i++) {
         const i32 line = ty + i * TY;
+        const R *const row_sum = sum[LANES == 1 ? i : 0];
         const i32 query = rules_time(a.rules.rows, a.rules.interleave, own.first + line);
         if (line < own.count && query < a.rules.q_time) {
             const i64 at = heads_at(&a.o, own.b, own.head) + query * a.o.time;
@@ -166,8 +168,9 @@ KERNEL_DENSE(FORMED(attention), LANES)
             for (i32 c = 0; c < 4 * FOURS; c++) {
                 const i32 f = feature + (c / 4 * TX + tx) * 4 + c % 4;
                 if (f < a.dv)
-                    NAME(store_r)(a.o.type, o, at + f, factor != 0 ? factor * sum[i][c] : (R)0);
+                    NAME(store_r)(a.o.type, o, at + f, factor != 0 ? factor * row_sum[c] : (R)0);
             }
         }
+        FN(next_row)(sum);
     }
 }

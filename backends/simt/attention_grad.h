@@ -130,9 +130,11 @@ KERNEL_DENSE(FORMED(attention_grad), LANES)
         }
     }
 
-    SPREAD
+    /* Row by row, as a store is long. */
+    NO_UNROLL
     for (i32 i = 0; i < RM; i++) {
         const i32 line = ty + i * TY;
+        const R *const row_sum = sum[LANES == 1 ? i : 0];
         const i32 at = rules_time(a.tiles.lines, a.rules.interleave, own.first + line);
         if (line < own.count && at < (turned ? a.rules.k_time : a.rules.q_time)) {
             const i64 to = heads_at(&a.out, own.b, own.head) + at * a.out.time;
@@ -140,12 +142,13 @@ KERNEL_DENSE(FORMED(attention_grad), LANES)
             for (i32 c = 0; c < 4 * FOURS; c++) {
                 const i32 f = feature + (c / 4 * TX + tx) * 4 + c % 4;
                 if (f < a.width) {
-                    R value = NUM(a.alpha) * sum[i][c];
+                    R value = NUM(a.alpha) * row_sum[c];
                     if (NUM(a.beta) != 0)
                         value += NUM(a.beta) * NAME(load_r)(a.out.type, out, to + f);
                     NAME(store_r)(a.out.type, out, to + f, value);
                 }
             }
         }
+        FN(next_row)(sum);
     }
 }

@@ -8,8 +8,7 @@
 #else
 #define FORMED(x) SIMT_JOIN(x, TM)
 #endif
-#define FN(x)   NAME(FORMED(x))
-#define ALIGNED __attribute__((aligned(16))) /* for vector loads from local memory */
+#define FN(x) NAME(FORMED(x))
 
 /* Loops that the wide form leaves to the compiler. */
 #if LANES == 1
@@ -223,6 +222,18 @@ DEVICE void FN(share_product)(R (*sum)[4 * FOURS], const LOCAL_ARG R *share, i32
                 }
         }
     }
+}
+
+/* The sums of the next row take the place of the first: registers have constant numbers. */
+DEVICE void FN(next_row)(R (*sum)[4 * FOURS])
+{
+#if LANES > 1
+    UNROLL
+    for (i32 i = 1; i < RM; i++)
+        UNROLL
+    for (i32 c = 0; c < 4 * FOURS; c++)
+        sum[i - 1][c] = sum[i][c];
+#endif
 }
 
 /* Gathers the next `most` other lines of which something is visible. */

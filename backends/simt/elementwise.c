@@ -44,14 +44,14 @@ SIMT_RELEASE(unary)
 SIMT_PREPARE(unary)
 {
     const bsk_unary_params *p = prepared->problem->params;
-    return MAP_PREPARE("unary", &p->x, &p->y);
+    return MAP_PREPARE_WHOLE("unary", &p->x, &p->y);
 }
 
 SIMT_LAUNCH(unary)
 {
     const bsk_unary_params *p = prepared->problem->params;
     const bsk_unary_args *a = args;
-    const simt_map m = {.y = {&p->y, a->y}, .x = {{&p->x, a->x}}, .inputs = 1};
+    const simt_map m = {.y = {&p->y, a->y}, .x = {{&p->x, a->x}}, .inputs = 1, .whole = true};
     map_arg arg = bski_simt_map(prepared, queue, &m);
     arg.kind = (i32)p->kind;
     arg.c = bski_simt_map_num(prepared, p->coefficient);
@@ -69,7 +69,7 @@ SIMT_RELEASE(unary_grad)
 SIMT_PREPARE(unary_grad)
 {
     const bsk_unary_grad_params *p = prepared->problem->params;
-    return MAP_PREPARE("unary_grad", &p->dy, &p->dx, &p->x, &p->y);
+    return MAP_PREPARE_WHOLE("unary_grad", &p->dy, &p->dx, &p->x, &p->y);
 }
 
 SIMT_LAUNCH(unary_grad)
@@ -81,6 +81,7 @@ SIMT_LAUNCH(unary_grad)
         .y = {&p->dx, a->dx},
         .x = {{&p->dy, a->dy}, {output ? &p->y : &p->x, output ? a->y : a->x}},
         .inputs = 2,
+        .whole = true,
     };
     map_arg arg = bski_simt_map(prepared, queue, &m);
     arg.kind = (i32)p->kind;
@@ -162,7 +163,7 @@ SIMT_RELEASE(dropout)
 SIMT_PREPARE(dropout)
 {
     const bsk_dropout_params *p = prepared->problem->params;
-    return MAP_PREPARE("dropout", &p->x, &p->y);
+    return MAP_PREPARE_WHOLE("dropout", &p->x, &p->y);
 }
 
 /* A number of 24 bits is below keep * 2^24 if it is below that rounded up. */
@@ -176,6 +177,7 @@ SIMT_LAUNCH(dropout)
         .inputs = 1,
         .random = true,
         .shared = p->shared,
+        .whole = true,
     };
     map_arg arg = bski_simt_map(prepared, queue, &m);
     arg.c = bski_simt_map_num(prepared, a->keep > 0 ? 1 / a->keep : 0);

@@ -65,7 +65,7 @@ DEVICE i32 unary_act(i32 kind)
 #ifdef SIMT_T
 /* --- binary: x, y ---------------------------------------------------------------------------- */
 
-DEVICE void NAME(binary_run)(const map_arg *a, const shape_walk *w, R (*v)[VEC])
+DEVICE void NAME(binary_run)(const map_arg *a, i64 first, R (*v)[VEC])
 {
 #define EACH(code)                                                                                 \
     if (a->kind == code) {                                                                         \
@@ -169,9 +169,14 @@ DEVICE R NAME(unary_slope_of_output)(i32 kind, R c, R y)
     EACH(UNARY_ELU)                                                                                \
     EACH(UNARY_SWISH)
 
-DEVICE void NAME(unary_run)(const map_arg *a, const shape_walk *w, R (*v)[VEC])
+DEVICE void NAME(unary_run)(const map_arg *a, i64 first, R (*v)[VEC])
 {
     const R c = NUM(a->c);
+    const i32 act = unary_act(a->kind);
+    if (act != ACT_NONE) {
+        NAME(act_run)(act, v[0]);
+        return;
+    }
 #define EACH(code)                                                                                 \
     if (a->kind == code) {                                                                         \
         UNROLL                                                                                     \
@@ -180,22 +185,26 @@ DEVICE void NAME(unary_run)(const map_arg *a, const shape_walk *w, R (*v)[VEC])
     }
     UNARY_EACH(EACH)
 #undef EACH
-    NAME(act_run)(unary_act(a->kind), v[0]);
 }
 
-DEVICE void NAME(unary_grad_run)(const map_arg *a, const shape_walk *w, R (*v)[VEC])
+DEVICE void NAME(unary_grad_run)(const map_arg *a, i64 first, R (*v)[VEC])
 {
     const R alpha = NUM(a->alpha), c = NUM(a->c);
+    const i32 act = unary_act(a->kind), of_output = a->option & UNARY_OF_OUTPUT;
     UNROLL
     for (i32 e = 0; e < VEC; e++)
         v[0][e] *= alpha;
+    if (act != ACT_NONE && !of_output) {
+        NAME(slope_run)(act, v[1], v[0]);
+        return;
+    }
 #define EACH(code)                                                                                 \
     if (a->kind == code) {                                                                         \
         UNROLL                                                                                     \
         for (i32 e = 0; e < VEC; e++)                                                              \
             v[0][e] *= NAME(unary_slope_of_output)(code, c, v[1][e]);                              \
     }
-    if (a->option & UNARY_OF_OUTPUT) {
+    if (of_output) {
         EACH(UNARY_NEG)
         EACH(UNARY_RCP)
         EACH(UNARY_SQRT)
@@ -215,15 +224,16 @@ DEVICE void NAME(unary_grad_run)(const map_arg *a, const shape_walk *w, R (*v)[V
     }
     UNARY_EACH(EACH)
 #undef EACH
-    NAME(slope_run)(unary_act(a->kind), v[1], v[0]);
 }
 
 MAP(unary, 1)
 MAP(unary_grad, 2)
+MAP_WHOLE(unary_whole, unary_run, 1)
+MAP_WHOLE(unary_grad_whole, unary_grad_run, 2)
 
 /* --- cwise_linear: x, gain, bias ------------------------------------------------------------- */
 
-DEVICE void NAME(cwise_linear_run)(const map_arg *a, const shape_walk *w, R (*v)[VEC])
+DEVICE void NAME(cwise_linear_run)(const map_arg *a, i64 first, R (*v)[VEC])
 {
     UNROLL
     for (i32 e = 0; e < VEC; e++) {
@@ -237,7 +247,7 @@ MAP(cwise_linear, 3)
 
 /* --- filter, dropout ------------------------------------------------------------------------- */
 
-DEVICE void NAME(filter_run)(const map_arg *a, const shape_walk *w, R (*v)[VEC])
+DEVICE void NAME(filter_run)(const map_arg *a, i64 first, R (*v)[VEC])
 {
     const R scale = NUM(a->c), most = NUM(a->d);
     UNROLL
@@ -251,20 +261,31 @@ DEVICE void NAME(filter_run)(const map_arg *a, const shape_walk *w, R (*v)[VEC])
     }
 }
 
-DEVICE void NAME(dropout_run)(const map_arg *a, const shape_walk *w, R (*v)[VEC])
+DEVICE void NAME(dropout_run)(const map_arg *a, i64 first, R (*v)[VEC])
 {
     const R scale = NUM(a->c);
     u32 u[VEC];
-    NAME(uniform_run)
-    ((u64)a->seed, (u64)a->offset, shape_offset(w->at, w->rank, VEC, a->number),
-     a->number[SHAPE_LAST], u);
+    NAME(uniform_run)((u64)a->seed, (u64)a->offset, first, a->number[SHAPE_LAST], u);
     UNROLL
     for (i32 e = 0; e < VEC; e++)
         v[0][e] = u[e] < (u32)a->limit ? v[0][e] * scale : (R)0;
 }
 
+/* The same from words: of the 24 bits that count, the lowest one is bit 8. */
+DEVICE void NAME(dropout_whole_run)(const map_arg *a, i64 first, R (*v)[VEC])
+{
+    const R scale = NUM(a->c);
+    const u32 limit = (u32)a->limit << 8, all = (u32)a->limit >> 24;
+    u32 word[VEC];
+    NAME(word_run)((u64)a->seed, (u64)a->offset, (u32)(first / VEC), word);
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        v[0][e] = word[e] < limit || all ? v[0][e] * scale : (R)0;
+}
+
 MAP(filter, 1)
 MAP(dropout, 1)
+MAP_WHOLE(dropout_whole, dropout_whole_run, 1)
 
 /* --- add_n ----------------------------------------------------------------------------------- */
 

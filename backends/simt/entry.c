@@ -90,6 +90,13 @@ bsk_status bski_simt_run(const simt_run *run)
     return d->api->launch(q, state_of(run->prepared)->kernel[run->kernel], &l);
 }
 
+bsk_status bski_simt_unplanned(const void *queue, const char *op)
+{
+    const bsk_host *host = queue_device(queue)->host;
+    return host->fail(host->context, BSK_E_INTERNAL,
+                      "%s_simt: the sizes of the launch are not those of its plan", op);
+}
+
 /* Enough groups to fill the device a few times over; more would only repeat what each sets up. */
 i64 bski_simt_groups(const simt_device *d, i64 items)
 {

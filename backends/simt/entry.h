@@ -68,6 +68,8 @@ typedef struct simt_run {
 } simt_run;
 
 bsk_status bski_simt_run(const simt_run *run);
+/* BSK_E_INTERNAL with a message, for a launch whose sizes are not those of its plan. */
+bsk_status bski_simt_unplanned(const void *queue, const char *op);
 
 #define BUFFERS(...)                                                                               \
     .buffers = (const bsk_mem[]){__VA_ARGS__},                                                     \

@@ -2,13 +2,16 @@
  * without SIMT_T by the host.
  *
  * MAP(name, inputs) defines kernel <name> by <name>_run, which puts f of the run of each input in
- * v[0], v[1] ... in place of v[0]. */
+ * v[0], v[1] ... in place of v[0]; first is the number of the run's first element for random ones.
+ * MAP_WHOLE(name, function, inputs) defines a kernel for tensors that are whole, and for beta = 0;
+ * function is such a <name>_run. */
 #include "shape.h"
 
 #ifndef BSKI_SIMT_MAP_H
 #define BSKI_SIMT_MAP_H
 
-enum { MAP_INPUTS = 4 };
+/* MAP_RUNS: what a lane of a kernel for whole tensors takes. */
+enum { MAP_INPUTS = 4, MAP_RUNS = 2 };
 
 typedef struct map_arg {
     shape_arg shape;
@@ -106,6 +109,45 @@ DEVICE void NAME(map_store)(const map_arg *a, const shape_walk *w, GLOBAL u8 *y,
         OPEN(const u8, x3);                                                                        \
         OPEN(u8, y);                                                                               \
         const GLOBAL u8 *const x[MAP_INPUTS] = {x0, x1, x2, x3};                                   \
-        MAP_EACH(inputs, NAME(name##_run)(&a, &w, v); NAME(map_store)(&a, &w, y, v[0]);)           \
+        MAP_EACH(inputs, NAME(name##_run)(&a, shape_offset(w.at, w.rank, VEC, a.number), v);       \
+                 NAME(map_store)(&a, &w, y, v[0]);)                                                \
     }
+
+/* All that a lane reads is on its way before the first of it is used, and nothing is kept for a next
+ * round, so that many groups fit. */
+#undef MAP_WHOLE
+#if LANES > 1
+#define MAP_WHOLE(name, function, inputs)                                                          \
+    KERNEL(name, LANES)                                                                            \
+    (BUF(const T, x0), BUF(const T, x1), BUF(u8, y), const map_arg a)                              \
+    {                                                                                              \
+        OPEN(const T, x0);                                                                         \
+        OPEN(const T, x1);                                                                         \
+        OPEN(u8, y);                                                                               \
+        const GLOBAL T *const x[2] = {x0, x1};                                                     \
+        const i64 first = GROUP(0) * (MAP_RUNS * LANES) + LANE;                                    \
+        RAW q[MAP_RUNS][inputs];                                                                   \
+        UNROLL                                                                                     \
+        for (i32 u = 0; u < MAP_RUNS; u++) {                                                       \
+            UNROLL                                                                                 \
+            for (i32 k = 0; k < inputs; k++)                                                       \
+                if (first + u * LANES < a.whole)                                                   \
+                    q[u][k] = NAME(load_raw)(x[k] + (first + u * LANES) * VEC);                    \
+        }                                                                                          \
+        UNROLL                                                                                     \
+        for (i32 u = 0; u < MAP_RUNS; u++) {                                                       \
+            const i64 run = first + u * LANES;                                                     \
+            R v[inputs][VEC];                                                                      \
+            if (run < a.whole) {                                                                   \
+                UNROLL                                                                             \
+                for (i32 k = 0; k < inputs; k++)                                                   \
+                    NAME(unpack_run)(q[u][k], v[k]);                                               \
+                NAME(function)(&a, run * VEC, v);                                                  \
+                NAME(store_run)(SIMT_CODE, y, run * VEC, v[0]);                                    \
+            }                                                                                      \
+        }                                                                                          \
+    }
+#else
+#define MAP_WHOLE(name, function, inputs)
+#endif
 #endif

@@ -64,13 +64,28 @@ i64 bski_simt_map_groups(const simt_device *d, bsk_dtype type, const shape_arg *
     return bski_simt_groups(d, runs);
 }
 
+/* Whether kernels of MAP_WHOLE may run: they have no beta, and draw random words by 32 bits of a
+ * counter. */
+static bool map_whole(const simt_map *m, const map_arg *arg, i64 vec, i64 groups)
+{
+    const i64 count = arg->shape.size[SHAPE_LAST];
+    return arg->whole > 0 && arg->whole * vec == count && arg->beta == 0 &&
+           groups <= SIMT_MAX_GROUPS &&
+           (!m->random || (arg->number[SHAPE_LAST] == 1 && count / 4 <= UINT32_MAX));
+}
+
 bsk_status bski_simt_map_launch(const bsk_prepared *prepared, void *queue, const simt_map *m,
                                 const map_arg *arg)
 {
     const simt_device *d = queue_device(queue);
+    const bsk_dtype type = simt_map_kernel_type(prepared);
+    const i64 groups = bski_ceil_div(arg->whole, MAP_RUNS * SIMT_LANES);
+    if (m->whole && state_of(prepared)->kernel[1] && map_whole(m, arg, simt_vec(d, type), groups))
+        return LAUNCH(1, groups, 1, *arg, m->x[0].mem, m->inputs > 1 ? m->x[1].mem : mem_none(),
+                      m->y.mem);
     bsk_mem x[MAP_INPUTS];
     for (int k = 0; k < MAP_INPUTS; k++)
         x[k] = k < m->inputs && m->x[k].tensor ? mem_of(m->x[k].tensor, m->x[k].mem) : mem_none();
-    return LAUNCH(0, bski_simt_map_groups(d, simt_map_kernel_type(prepared), &arg->shape), 1, *arg,
-                  x[0], x[1], x[2], x[3], m->y.mem);
+    return LAUNCH(0, bski_simt_map_groups(d, type, &arg->shape), 1, *arg, x[0], x[1], x[2], x[3],
+                  m->y.mem);
 }

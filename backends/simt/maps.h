@@ -15,6 +15,7 @@ typedef struct simt_map {
     int inputs;
     bool random; /* elements have numbers, */
     i32 shared;  /* which repeat along these dimensions */
+    bool whole;  /* prepared by MAP_PREPARE_WHOLE */
 } simt_map;
 
 /* The type of kernels for these tensors: f64 if one is, so that nothing is rounded before the end,
@@ -29,6 +30,12 @@ bsk_status bski_simt_map_prepare(void *device, bsk_prepared *prepared, const sim
                           (const bsk_tensor *const[]){__VA_ARGS__},                                \
                           sizeof((const bsk_tensor *const[]){__VA_ARGS__}) / sizeof(bsk_tensor *))
 #define MAP_PREPARE(name, ...) MAP_PREPARE_OF("elementwise", {name}, __VA_ARGS__)
+/* With kernel <name>_whole, which wide devices do not have. */
+#define NAMES_WHOLE(name)                                                                          \
+    {                                                                                              \
+        name, ((const simt_device *)device)->wide ? NULL : name "_whole"                           \
+    }
+#define MAP_PREPARE_WHOLE(name, ...) MAP_PREPARE_OF("elementwise", NAMES_WHOLE(name), __VA_ARGS__)
 
 static inline bsk_dtype simt_map_kernel_type(const bsk_prepared *prepared)
 {
@@ -40,7 +47,7 @@ i64 bski_simt_map_num(const bsk_prepared *prepared, double v);
 
 /* What all maps have; the caller adds what its own has. */
 map_arg bski_simt_map(const bsk_prepared *prepared, void *queue, const simt_map *m);
-/* Launches kernel 0. */
+/* Launches kernel 0, or the one for whole tensors where the plan has it and they are. */
 bsk_status bski_simt_map_launch(const bsk_prepared *prepared, void *queue, const simt_map *m,
                                 const map_arg *arg);
 /* gain and bias of cwise_linear, repeated along the first and the last dimension of x. */

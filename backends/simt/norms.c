@@ -5,6 +5,8 @@
 
 /* Runs of a packed row that a lane holds: NORM_RUNS and GRAD_RUNS of norms_layer.h. */
 enum { NORM_RUNS = 4 };
+/* The length of a run for which there is layer_norm_pairs. */
+enum { PAIRS_VEC = 8 };
 
 static i64 grad_runs(const simt_device *d, bsk_dtype type)
 {
@@ -98,14 +100,19 @@ SIMT_ACCEPT(layer_norm)
     return ACCEPT(&p->x, &p->y);
 }
 
-enum { NORM, NORM_COLS, NORM_PACKED };
+enum { NORM, NORM_COLS, NORM_PACKED, NORM_PAIRS };
 
 SIMT_PREPARE(layer_norm)
 {
     static const simt_need need = {
         .file = "norms", .kernels = {"layer_norm", "layer_norm_cols", "layer_norm_packed"}};
+    static const simt_need need_pairs = {
+        .file = "norms",
+        .kernels = {"layer_norm", "layer_norm_cols", "layer_norm_packed", "layer_norm_pairs"}};
     static const simt_need wide = {.file = "norms", .kernels = {"layer_norm", "layer_norm_cols"}};
-    return bski_simt_prepare(device, prepared, ((simt_device *)device)->wide ? &wide : &need);
+    const simt_device *d = device;
+    const bool pairs = simt_vec(d, prepared->problem->dtype) == PAIRS_VEC;
+    return bski_simt_prepare(device, prepared, d->wide ? &wide : pairs ? &need_pairs : &need);
 }
 
 /* Whether segments of `count` features consist of whole runs, of which lanes hold `held`. */
@@ -153,11 +160,18 @@ SIMT_LAUNCH(layer_norm)
     }
     if (!whole && !d->wide)
         arg.x_vector = arg.y_vector = arg.vector = 0;
-    arg.lanes = lanes_for(d, simt_runs(count, simt_vec(d, type)), NORM_RUNS);
-    const i64 batches = bski_ceil_div(arg.rows * p->segments, simt_lanes(d) / arg.lanes);
+    const bool both = p->gain.dtype != BSK_NONE && p->bias.dtype != BSK_NONE;
+    const bool pairs = both && simt_vec(d, type) == PAIRS_VEC && p->segments == 1 &&
+                       segments_fit(d, type, count, NORM_RUNS / 2);
+    arg.lanes = lanes_for(d, simt_runs(count, simt_vec(d, type)), NORM_RUNS / (pairs ? 2 : 1));
+    while (1 << arg.lanes_log < arg.lanes)
+        arg.lanes_log++;
+    const i64 rows = simt_lanes(d) / arg.lanes * (pairs ? 2 : 1); /* of a group */
+    const i64 batches = bski_ceil_div(arg.rows * p->segments, rows);
     if (segments_fit(d, type, count, NORM_RUNS) && arg.x_vector && arg.y_vector && arg.vector &&
-        p->y.dtype == type && batches <= INT32_MAX)
-        return LAUNCH(NORM_PACKED, batches, 1, arg, a->x, gain, bias, mean, rstd, a->y);
+        batches <= INT32_MAX)
+        return LAUNCH(pairs ? NORM_PAIRS : NORM_PACKED, batches, 1, arg, a->x, gain, bias, mean,
+                      rstd, a->y);
     return LAUNCH(NORM, row_groups(d, batches), 1, arg, a->x, gain, bias, mean, rstd, a->y);
 }
 
@@ -211,7 +225,14 @@ SIMT_ACCEPT(layer_norm_grad)
     return ACCEPT(&p->dy, &p->x, &p->dx);
 }
 
-enum { SLOPE = OWN, SLOPE_COLS, SLOPE_PACKED, SLOPE_RELU_PACKED };
+enum { SLOPE = OWN, SLOPE_COLS, SLOPE_PACKED, SLOPE_RELU_PACKED, SLOPE_MIXED };
+
+/* Whether x and dx are of the type in which dy of 16 bits is computed with. */
+static bool is_mixed(const bsk_layer_norm_grad_params *p)
+{
+    return (p->dy.dtype == BSK_F16 || p->dy.dtype == BSK_BF16) && p->x.dtype == BSK_F32 &&
+           (p->dx.dtype == BSK_F32 || p->dx.dtype == BSK_NONE) && !p->relu;
+}
 
 SIMT_PREPARE(layer_norm_grad)
 {
@@ -219,14 +240,20 @@ SIMT_PREPARE(layer_norm_grad)
                                    .kernels = {SUMS_KERNELS, "layer_norm_grad",
                                                "layer_norm_grad_cols", "layer_norm_grad_packed",
                                                "layer_norm_grad_relu_packed"}};
+    static const simt_need need_mixed = {
+        .file = "norms",
+        .kernels = {SUMS_KERNELS, "layer_norm_grad", "layer_norm_grad_cols",
+                    "layer_norm_grad_packed", "layer_norm_grad_relu_packed",
+                    "layer_norm_grad_mixed"}};
     static const simt_need wide = {
         .file = "norms", .kernels = {SUMS_KERNELS, "layer_norm_grad", "layer_norm_grad_cols"}};
     const simt_device *d = device;
+    const bsk_layer_norm_grad_params *p = prepared->problem->params;
     layer_plan l;
-    if (!layer_of(d, prepared->problem->params, &l))
+    if (!layer_of(d, p, &l))
         return BSK_E_NOMEM;
     prepared->workspace_bytes = l.bytes;
-    return bski_simt_prepare(device, prepared, d->wide ? &wide : &need);
+    return bski_simt_prepare(device, prepared, d->wide ? &wide : is_mixed(p) ? &need_mixed : &need);
 }
 
 /* dgain and dbias where a kernel of their own sums them: before dx, which may be dy. */
@@ -270,7 +297,7 @@ SIMT_LAUNCH(layer_norm_grad)
     const i64 vec = simt_vec(d, type);
     layer_plan l;
     if (!layer_of(d, p, &l))
-        return BSK_E_INTERNAL;
+        return bski_simt_unplanned(queue, "layer_norm_grad");
     const int f = l.feature, n = 1 - f;
     const bool sums = p->dgain.dtype != BSK_NONE || p->dbias.dtype != BSK_NONE;
     const bsk_mem mean = mem_of(&p->mean, a->mean), gain = mem_of(&p->gain, a->gain);
@@ -298,10 +325,12 @@ SIMT_LAUNCH(layer_norm_grad)
         .vector = bski_simt_vector_rows(d, type, gain, 1, 0) &&
                   bski_simt_vector_rows(d, type, bias, 1, 0),
     };
+    const bool same = p->x.dtype == type && (p->dx.dtype == type || p->dx.dtype == BSK_NONE);
     if (l.fits && arg.dy_vector && arg.x_vector && arg.dx_vector && arg.vector &&
-        p->x.dtype == type && (p->dx.dtype == type || p->dx.dtype == BSK_NONE)) {
-        TRY(LAUNCH(p->relu ? SLOPE_RELU_PACKED : SLOPE_PACKED, l.cut.shares, p->segments, arg,
-                   a->dy, a->x, mean, a->rstd, gain, bias, dx, sums ? a->workspace : mem_none()));
+        (same || is_mixed(p))) {
+        const int kernel = !same ? SLOPE_MIXED : p->relu ? SLOPE_RELU_PACKED : SLOPE_PACKED;
+        TRY(LAUNCH(kernel, l.cut.shares, p->segments, arg, a->dy, a->x, mean, a->rstd, gain, bias,
+                   dx, sums ? a->workspace : mem_none()));
         return sums ? layer_finish(prepared, queue, &l, l.cut.shares * l.parts, a) : BSK_OK;
     }
     if (sums) {
@@ -514,7 +543,7 @@ SIMT_LAUNCH(batch_norm_grad)
     const bool moves = p->dx.dtype != BSK_NONE && !p->infer;
     batch_plan b;
     if (!batch_plan_of(d, p, &b))
-        return BSK_E_INTERNAL;
+        return bski_simt_unplanned(queue, "batch_norm_grad");
     const sums_plan *s = &b.sums;
     const bsk_mem partial = bsk_mem_at(a->workspace, b.partial);
     const bsk_mem total = bsk_mem_at(a->workspace, b.total);

@@ -4,14 +4,14 @@
 #define BSKI_SIMT_NORMS_H
 
 /* Layer norm of [rows, segments, count] elements: rows are what N counts, each segment of `count`
- * features has statistics of its own. `lanes` take a row's segment (lanes are along the features),
- * or as many runs of rows next to each other (the _cols kernels, where lanes are along N).
- * vector: gain and bias. */
+ * features has statistics of its own. `lanes` (1 << lanes_log) take a row's segment (lanes are along
+ * the features), or as many runs of rows next to each other (the _cols kernels, where lanes are
+ * along N). vector: gain and bias. */
 typedef struct layer_norm_arg {
     i64 rows, segments, count;
     i64 x_row, x_col, y_row, y_col;
     i64 eps, inverse; /* NUM; inverse: 1 / count */
-    i32 rms, relu, lanes, y_type, x_vector, y_vector, vector, pad;
+    i32 rms, relu, lanes, lanes_log, y_type, x_vector, y_vector, vector;
 } layer_norm_arg;
 
 typedef struct layer_norm_grad_arg {

@@ -101,7 +101,7 @@ KERNEL(norm_sums_rows, LANES)
 (BUF(const T, dy), BUF(const u8, x), BUF(const R, mean), BUF(const R, spread), BUF(const R, gain),
  BUF(const R, bias), BUF(R, partial), const norm_sums_arg a)
 {
-    LOCAL R scratch[ROW_SCRATCH];
+    LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, dy);
     OPEN(const u8, x);
     OPEN(const R, mean);

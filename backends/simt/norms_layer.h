@@ -54,7 +54,7 @@ KERNEL(layer_norm, LANES)
 (BUF(const T, x), BUF(const R, gain), BUF(const R, bias), BUF(R, mean), BUF(R, rstd), BUF(u8, y),
  const layer_norm_arg a)
 {
-    LOCAL R scratch[ROW_SCRATCH];
+    LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, x);
     OPEN(const R, gain);
     OPEN(const R, bias);
@@ -107,57 +107,87 @@ KERNEL(layer_norm, LANES)
 #define NORM_RUNS 4
 
 /* Packed rows that fit into registers. A group has one batch of them: in a loop, what belongs to
- * the next one would take registers. */
-KERNEL(layer_norm_packed, LANES)
-(BUF(const T, x), BUF(const R, gain), BUF(const R, bias), BUF(R, mean), BUF(R, rstd), BUF(u8, y),
- const layer_norm_arg a)
+ * the next one would take registers. A lane holds runs of `rows` rows, one or two, which share what
+ * it reads of gain and bias. */
+DEVICE void NAME(norm_packed)(const layer_norm_arg *a, i32 rows, const GLOBAL T *x,
+                              const GLOBAL R *gain, const GLOBAL R *bias, GLOBAL R *mean,
+                              GLOBAL R *rstd, GLOBAL u8 *y, LOCAL_ARG R *scratch)
 {
-    LOCAL R scratch[ROW_SCRATCH];
-    OPEN(const T, x);
-    OPEN(const R, gain);
-    OPEN(const R, bias);
-    OPEN(R, mean);
-    OPEN(R, rstd);
-    OPEN(u8, y);
-    const i32 lane = LANE % a.lanes;
-    const i64 number = GROUP(0) * (LANES / a.lanes) + LANE / a.lanes;
-    const i64 n = a.segments == 1 ? number : number / a.segments, s = number - n * a.segments;
-    const i32 runs = n < a.rows ? (i32)(a.count / VEC) : 0;
+    const i32 lane = LANE & (a->lanes - 1), each = NORM_RUNS / rows;
+    const i64 number = ((GROUP(0) * LANES + LANE) >> a->lanes_log) * rows;
+    const i64 n = a->segments == 1 ? number : number / a->segments, s = number - n * a->segments;
+    const i32 runs = (i32)(a->count / VEC), last = runs - 1;
     RAW q[NORM_RUNS];
-    R v[VEC], m = 0, square = 0;
-    NAME(row_hold)(x + n * a.x_row + s * a.count, lane, runs, a.lanes, NORM_RUNS, q);
-    if (!a.rms) {
+    R v[VEC], m[2] = {0, 0}, r[2] = {0, 0};
+    i32 here[2]; /* runs of a row */
+    UNROLL
+    for (i32 k = 0; k < rows; k++) {
+        here[k] = n + k < a->rows ? runs : 0;
+        NAME(row_hold)
+        (x + (n + k) * a->x_row + s * a->count, lane, here[k], a->lanes, each, q + k * each);
+    }
+    if (!a->rms) {
         UNROLL
         for (i32 u = 0; u < NORM_RUNS; u++)
-            if (lane + u * a.lanes < runs) {
+            if (lane + u % each * a->lanes < here[u / each]) {
                 NAME(unpack_run)(q[u], v);
-                m += NAME(row_total)(v);
+                m[u / each] += NAME(row_total)(v);
             }
-        m = NAME(row_sum)(scratch, a.lanes, m) * NUM(a.inverse);
+        NAME(row_reduce)(scratch, a->lanes, 0, rows, m);
+        UNROLL
+        for (i32 k = 0; k < rows; k++)
+            m[k] *= NUM(a->inverse);
     }
     UNROLL
     for (i32 u = 0; u < NORM_RUNS; u++)
-        if (lane + u * a.lanes < runs) {
+        if (lane + u % each * a->lanes < here[u / each]) {
             NAME(unpack_run)(q[u], v);
-            square += NAME(norm_squares)(VEC, m, v);
+            r[u / each] += NAME(norm_squares)(VEC, m[u / each], v);
         }
-    square = NAME(row_sum)(scratch, a.lanes, square);
-    const R r = 1 / MATH(sqrt)(square * NUM(a.inverse) + NUM(a.eps));
-    if (lane == 0 && n < a.rows)
-        NAME(norm_save)(&a, mean, rstd, n, s, m, r);
+    NAME(row_reduce)(scratch, a->lanes, 0, rows, r);
     UNROLL
-    for (i32 u = 0; u < NORM_RUNS; u++) {
-        const i32 run = lane + u * a.lanes, last = (i32)(a.count / VEC) - 1;
-        const i64 feature = s * a.count + (run < last ? run : last) * VEC;
+    for (i32 k = 0; k < rows; k++) {
+        r[k] = 1 / MATH(sqrt)(r[k] * NUM(a->inverse) + NUM(a->eps));
+        if (lane == 0 && n + k < a->rows)
+            NAME(norm_save)(a, mean, rstd, n + k, s, m[k], r[k]);
+    }
+    UNROLL
+    for (i32 u = 0; u < each; u++) {
+        const i32 run = lane + u * a->lanes;
+        const i64 feature = s * a->count + (run < last ? run : last) * VEC;
         R g[VEC], b[VEC];
         NAME(norm_vector)(gain, feature, VEC, 1, 1, g);
         NAME(norm_vector)(bias, feature, VEC, 1, 0, b);
-        NAME(unpack_run)(q[u], v);
-        NAME(norm_run)(a.relu, m, r, g, b, v);
-        if (run < runs)
-            NAME(store_run)(SIMT_CODE, y, n * a.y_row + feature, v);
+        UNROLL
+        for (i32 k = 0; k < rows; k++) {
+            NAME(unpack_run)(q[k * each + u], v);
+            NAME(norm_run)(a->relu, m[k], r[k], g, b, v);
+            if (run < here[k])
+                NAME(store_run)(a->y_type, y, (n + k) * a->y_row + feature, v);
+        }
     }
 }
+
+#undef LAYER_NORM
+#define LAYER_NORM(name, rows)                                                                     \
+    KERNEL(name, LANES)                                                                            \
+    (BUF(const T, x), BUF(const R, gain), BUF(const R, bias), BUF(R, mean), BUF(R, rstd),          \
+     BUF(u8, y), const layer_norm_arg a)                                                           \
+    {                                                                                              \
+        LOCAL R scratch[ROW_SCRATCH] ALIGNED;                                                      \
+        OPEN(const T, x);                                                                          \
+        OPEN(const R, gain);                                                                       \
+        OPEN(const R, bias);                                                                       \
+        OPEN(R, mean);                                                                             \
+        OPEN(R, rstd);                                                                             \
+        OPEN(u8, y);                                                                               \
+        NAME(norm_packed)(&a, rows, x, gain, bias, mean, rstd, y, scratch);                        \
+    }
+
+LAYER_NORM(layer_norm_packed, 1)
+#if VEC == 8 /* a run of gain or bias is two vectors, and takes longer to read than one of x */
+LAYER_NORM(layer_norm_pairs, 2)
+#endif
 #endif
 
 /* --- lanes along N ---------------------------------------------------------------------------- */
@@ -249,7 +279,7 @@ KERNEL(layer_norm_grad, LANES)
 (BUF(const T, dy), BUF(const u8, x), BUF(const R, mean), BUF(const R, rstd), BUF(const R, gain),
  BUF(const R, bias), BUF(u8, dx), const layer_norm_grad_arg a)
 {
-    LOCAL R scratch[ROW_SCRATCH];
+    LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, dy);
     OPEN(const u8, x);
     OPEN(const R, mean);
@@ -308,33 +338,69 @@ KERNEL(layer_norm_grad, LANES)
 #undef GRAD_AHEAD
 #define GRAD_AHEAD (VEC == 8)
 
-/* What a lane has of a row: raw runs of dy and x, and the row's statistics. */
+/* What a lane has of a row: raw runs of dy and x, and the row's statistics. In the mixed form x is of
+ * type R beside dy of 16 bits, so that its runs are two raw ones. */
 typedef struct NAME(grad_row) {
-    RAW dy[GRAD_RUNS], x[GRAD_RUNS];
+    RAW dy[GRAD_RUNS], x[GRAD_RUNS], rest[GRAD_RUNS];
     R mean, rstd;
 } NAME(grad_row);
 
-DEVICE void NAME(grad_load)(const layer_norm_grad_arg *a, const GLOBAL T *dy, const GLOBAL T *x,
-                            const GLOBAL R *mean, const GLOBAL R *rstd, i64 n, i64 end, i32 lane,
-                            NAME(grad_row) * row)
+/* Where a row of a segment is. */
+typedef struct NAME(grad_place) {
+    i64 row, dy, x, dx;
+} NAME(grad_place);
+
+DEVICE void NAME(grad_step)(const layer_norm_grad_arg *a, i32 rows, NAME(grad_place) * at)
 {
-    const i64 s = GROUP(1);
-    const i32 runs = n < end ? (i32)(a->count / VEC) : 0;
-    row->mean = mean && n < end ? mean[s * a->rows + n] : (R)0;
-    row->rstd = n < end ? rstd[s * a->rows + n] : (R)0;
-    NAME(row_hold)
-    (dy + n * a->dy_row + s * a->count, lane, runs, a->lanes, GRAD_RUNS, row->dy);
-    NAME(row_hold)(x + n * a->x_row + s * a->count, lane, runs, a->lanes, GRAD_RUNS, row->x);
+    at->row += rows;
+    at->dy += rows * a->dy_row;
+    at->x += rows * a->x_row;
+}
+
+DEVICE void NAME(grad_load)(const layer_norm_grad_arg *a, i32 mixed, const GLOBAL T *dy,
+                            const GLOBAL void *x, const GLOBAL R *mean, const GLOBAL R *rstd,
+                            const NAME(grad_place) * at, i32 runs, i32 lane, NAME(grad_row) * row)
+{
+    row->mean = mean && runs ? mean[at->row] : (R)0;
+    row->rstd = runs ? rstd[at->row] : (R)0;
+    NAME(row_hold)(dy + at->dy, lane, runs, a->lanes, GRAD_RUNS, row->dy);
+    if (!mixed) {
+        NAME(row_hold)((const GLOBAL T *)x + at->x, lane, runs, a->lanes, GRAD_RUNS, row->x);
+        return;
+    }
+    const GLOBAL R *const from = (const GLOBAL R *)x + at->x;
+    UNROLL
+    for (i32 u = 0; u < GRAD_RUNS; u++)
+        if (lane + u * a->lanes < runs) {
+            const GLOBAL RAW *const q =
+                (const GLOBAL RAW *)(from + (i64)(lane + u * a->lanes) * VEC);
+            row->x[u] = q[0];
+            row->rest[u] = q[1];
+        }
+}
+
+/* The elements of a run of x. */
+DEVICE void NAME(grad_unpack)(const NAME(grad_row) * row, i32 u, i32 mixed, R *v)
+{
+#if VEC == 8
+    if (mixed) {
+        f32_unpack4(row->x[u], v);
+        f32_unpack4(row->rest[u], v + 4);
+        return;
+    }
+#endif
+    NAME(unpack_run)(row->x[u], v);
 }
 
 /* A run of a row as x - mean, g and g * gain. */
-DEVICE void NAME(grad_run)(const NAME(grad_row) * row, i32 u, i32 relu, const GLOBAL R *gain,
-                           const GLOBAL R *bias, i64 feature, R *c, R *d, R *t)
+DEVICE void NAME(grad_run)(const NAME(grad_row) * row, i32 u, i32 mixed, i32 relu,
+                           const GLOBAL R *gain, const GLOBAL R *bias, i64 feature, R *c, R *d,
+                           R *t)
 {
     R g[VEC], b[VEC];
     NAME(norm_vector)(gain, feature, VEC, 1, 1, g);
     NAME(unpack_run)(row->dy[u], d);
-    NAME(unpack_run)(row->x[u], c);
+    NAME(grad_unpack)(row, u, mixed, c);
     UNROLL
     for (i32 e = 0; e < VEC; e++)
         c[e] -= row->mean;
@@ -352,11 +418,11 @@ DEVICE void NAME(grad_run)(const NAME(grad_row) * row, i32 u, i32 relu, const GL
 }
 
 /* Packed rows that fit into registers: dx, where given, and sums over a share of the rows for
- * dgain and dbias, where partial is given. Group (i, s): share i of segment s. relu is a constant,
- * since what it takes would cost the form without it registers. */
-DEVICE void NAME(grad_packed)(const layer_norm_grad_arg *a, i32 relu, const GLOBAL T *dy,
-                              const GLOBAL T *x, const GLOBAL R *mean, const GLOBAL R *rstd,
-                              const GLOBAL R *gain, const GLOBAL R *bias, GLOBAL T *dx,
+ * dgain and dbias, where partial is given. Group (i, s): share i of segment s. mixed, of x and dx,
+ * and relu are constants, since what they take would cost the form without them registers. */
+DEVICE void NAME(grad_packed)(const layer_norm_grad_arg *a, i32 mixed, i32 relu, const GLOBAL T *dy,
+                              const GLOBAL void *x, const GLOBAL R *mean, const GLOBAL R *rstd,
+                              const GLOBAL R *gain, const GLOBAL R *bias, GLOBAL void *dx,
                               GLOBAL R *partial, LOCAL_ARG R *scratch)
 {
     const i32 parts = LANES / a->lanes, lane = LANE % a->lanes, part = LANE / a->lanes;
@@ -364,6 +430,11 @@ DEVICE void NAME(grad_packed)(const layer_norm_grad_arg *a, i32 relu, const GLOB
     const i64 feature = GROUP(1) * a->count, begin = GROUP(0) * a->share;
     const i64 end = begin + a->share < a->rows ? begin + a->share : a->rows;
     NAME(grad_row) row, next;
+    NAME(grad_place) at;
+    at.row = GROUP(1) * a->rows + begin + part;
+    at.dy = (begin + part) * a->dy_row + feature;
+    at.x = (begin + part) * a->x_row + feature;
+    at.dx = (begin + part) * a->dx_row + feature;
     R sum_h[GRAD_RUNS][VEC], sum_g[GRAD_RUNS][VEC], c[VEC], d[VEC], t[VEC];
     UNROLL
     for (i32 u = 0; u < GRAD_RUNS; u++) {
@@ -372,7 +443,8 @@ DEVICE void NAME(grad_packed)(const layer_norm_grad_arg *a, i32 relu, const GLOB
             sum_h[u][e] = sum_g[u][e] = 0;
     }
     if (GRAD_AHEAD)
-        NAME(grad_load)(a, dy, x, mean, rstd, begin + part, end, lane, &next);
+        NAME(grad_load)
+    (a, mixed, dy, x, mean, rstd, &at, begin + part < end ? runs : 0, lane, &next);
     NO_UNROLL
     for (i64 first = begin; first < end; first += parts) {
         const i64 n = first + part;
@@ -380,15 +452,18 @@ DEVICE void NAME(grad_packed)(const layer_norm_grad_arg *a, i32 relu, const GLOB
         R sum[2] = {0, 0};
         if (GRAD_AHEAD) {
             row = next;
-            NAME(grad_load)(a, dy, x, mean, rstd, n + parts, end, lane, &next);
+            NAME(grad_step)(a, parts, &at);
+            NAME(grad_load)
+            (a, mixed, dy, x, mean, rstd, &at, n + parts < end ? runs : 0, lane, &next);
         } else {
-            NAME(grad_load)(a, dy, x, mean, rstd, n, end, lane, &row);
+            NAME(grad_load)(a, mixed, dy, x, mean, rstd, &at, here, lane, &row);
+            NAME(grad_step)(a, parts, &at);
         }
         UNROLL
         for (i32 u = 0; u < GRAD_RUNS; u++)
             if (lane + u * a->lanes < here) {
                 NAME(grad_run)
-                (&row, u, relu, gain, bias, feature + (lane + u * a->lanes) * VEC, c, d, t);
+                (&row, u, mixed, relu, gain, bias, feature + (lane + u * a->lanes) * VEC, c, d, t);
                 UNROLL
                 for (i32 e = 0; e < VEC; e++) {
                     sum[0] += t[e];
@@ -406,13 +481,14 @@ DEVICE void NAME(grad_packed)(const layer_norm_grad_arg *a, i32 relu, const GLOB
         UNROLL
         for (i32 u = 0; u < GRAD_RUNS; u++)
             if (lane + u * a->lanes < here) {
-                const i64 at = feature + (lane + u * a->lanes) * VEC;
-                NAME(grad_run)(&row, u, relu, gain, bias, at, c, d, t);
+                const i32 col = (lane + u * a->lanes) * VEC;
+                NAME(grad_run)(&row, u, mixed, relu, gain, bias, feature + col, c, d, t);
                 UNROLL
                 for (i32 e = 0; e < VEC; e++)
                     d[e] = FMA(c[e], slope, FMA(t[e], row.rstd, base));
-                NAME(store_run)(SIMT_CODE, (GLOBAL u8 *)dx, n * a->dx_row + at, d);
+                NAME(store_run)(mixed ? R_TYPE : SIMT_CODE, dx, at.dx + col, d);
             }
+        at.dx += parts * a->dx_row;
     }
     const i64 features = a->segments * a->count, share = GROUP(0) * parts + part;
     const i64 plane = GROUPS(0) * parts * features;
@@ -425,26 +501,29 @@ DEVICE void NAME(grad_packed)(const layer_norm_grad_arg *a, i32 relu, const GLOB
         }
 }
 #undef LAYER_NORM_GRAD
-#define LAYER_NORM_GRAD(name, relu)                                                                \
+#define LAYER_NORM_GRAD(name, X, mixed, relu)                                                      \
     KERNEL(name, LANES)                                                                            \
-    (BUF(const T, dy), BUF(const T, x), BUF(const R, mean), BUF(const R, rstd),                    \
-     BUF(const R, gain), BUF(const R, bias), BUF(T, dx), BUF(R, partial),                          \
+    (BUF(const T, dy), BUF(const X, x), BUF(const R, mean), BUF(const R, rstd),                    \
+     BUF(const R, gain), BUF(const R, bias), BUF(X, dx), BUF(R, partial),                          \
      const layer_norm_grad_arg a)                                                                  \
     {                                                                                              \
-        LOCAL R scratch[ROW_SCRATCH];                                                              \
+        LOCAL R scratch[ROW_SCRATCH] ALIGNED;                                                      \
         OPEN(const T, dy);                                                                         \
-        OPEN(const T, x);                                                                          \
+        OPEN(const X, x);                                                                          \
         OPEN(const R, mean);                                                                       \
         OPEN(const R, rstd);                                                                       \
         OPEN(const R, gain);                                                                       \
         OPEN(const R, bias);                                                                       \
-        OPEN(T, dx);                                                                               \
+        OPEN(X, dx);                                                                               \
         OPEN(R, partial);                                                                          \
-        NAME(grad_packed)(&a, relu, dy, x, mean, rstd, gain, bias, dx, partial, scratch);          \
+        NAME(grad_packed)(&a, mixed, relu, dy, x, mean, rstd, gain, bias, dx, partial, scratch);   \
     }
 
-LAYER_NORM_GRAD(layer_norm_grad_packed, 0)
-LAYER_NORM_GRAD(layer_norm_grad_relu_packed, 1)
+LAYER_NORM_GRAD(layer_norm_grad_packed, T, 0, 0)
+LAYER_NORM_GRAD(layer_norm_grad_relu_packed, T, 0, 1)
+#if VEC == 8
+LAYER_NORM_GRAD(layer_norm_grad_mixed, R, 1, 0)
+#endif
 #endif
 
 KERNEL(layer_norm_grad_cols, LANES)

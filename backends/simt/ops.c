@@ -160,7 +160,7 @@ SIMT_LAUNCH(embedding_grad)
     sort_plan s;
     bsk_mem keys, values;
     if (!sort_of(p, d->wide, &s))
-        return BSK_E_INTERNAL;
+        return bski_simt_unplanned(queue, "embedding_grad");
     if (p->dtable.dims[0] == 0)
         return BSK_OK;
     TRY(sort_launch(prepared, queue, &s, a, &keys, &values));
@@ -320,8 +320,7 @@ SIMT_LAUNCH(bias_act_grad)
         .lanes_run = s.lanes_run,
     };
     arg.packed = arg.vector && arg.bias_vector && arg.cols % simt_vec(d, type) == 0 &&
-                 (p->x.dtype == BSK_NONE || p->x.dtype == type) &&
-                 (p->dx.dtype == BSK_NONE || p->dx.dtype == type);
+                 (p->x.dtype == BSK_NONE || p->x.dtype == type);
     if (p->dbias.dtype == BSK_NONE)
         return LAUNCH(SLOPES, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->dy,
                       x, bias, dx);
@@ -338,11 +337,11 @@ SIMT_LAUNCH(bias_act_grad)
 
 SIMT_RELEASE(cross_entropy)
 
-/* The second pass over a row wants it in the cache: long rows get large groups, and no more of them
- * than have room there together. */
+/* The second pass over a row, for the gradient, wants it in the cache: long rows get large groups,
+ * and no more of them than have room there together. */
 static bool rows_are_long(const bsk_cross_entropy_params *p, const simt_device *d)
 {
-    return simt_long_lanes(d) > SIMT_LANES &&
+    return p->dlogits.dtype != BSK_NONE && simt_long_lanes(d) > SIMT_LANES &&
            simt_runs(p->logits.dims[1], simt_vec(d, p->logits.dtype)) > 4 * SIMT_LANES;
 }
 
@@ -388,8 +387,7 @@ SIMT_LAUNCH(cross_entropy)
         .dlogits_vector = bski_simt_vector(d, type, &p->dlogits, a->dlogits, 1),
     };
     const i32 lanes = (i32)state_of(prepared)->number[0];
-    const bool gradient = p->dlogits.dtype != BSK_NONE;
-    const i64 resident = d->wide ? 2 : lanes ? (gradient ? 2 : 4) : rows_are_long(p, d) ? 4 : 8;
+    const i64 resident = d->wide ? 2 : lanes ? 2 : rows_are_long(p, d) ? 4 : 8;
     return LAUNCH_LANES(0, lanes, bski_simt_groups_most(d, arg.rows, resident), 1, arg, a->logits,
                         a->labels, mem_of(&p->loss, a->loss), mem_of(&p->dlogits, a->dlogits),
                         mem_of(&p->dloss, a->dloss));

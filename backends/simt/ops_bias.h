@@ -118,7 +118,7 @@ DEVICE void NAME(slope_packed)(const bias_act_grad_arg *a, const R *b, GLOBAL u8
         NAME(slope_run)(a->act, v, d);
     }
     if (dx)
-        NAME(store_run)(SIMT_CODE, dx, row * a->dx_row + run * VEC, d);
+        NAME(store_run)(a->dx_type, dx, row * a->dx_row + run * VEC, d);
 }
 #endif
 

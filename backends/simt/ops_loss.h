@@ -24,6 +24,51 @@ DEVICE void NAME(row_add)(NAME(row_sums) * s, const R *v)
     s->sum += part;
 }
 
+/* The lanes' maxima and sums in every lane, joined by levels of LOSS_WAYS; scratch has LOSS_SCRATCH
+ * numbers, which nothing else uses until the next barrier but one. */
+#undef LOSS_WAYS
+#define LOSS_WAYS 8
+#undef LOSS_SCRATCH
+#define LOSS_SCRATCH(lanes) (3 * (lanes))
+
+DEVICE void NAME(row_sums_ways)(const LOCAL_ARG R *most, const LOCAL_ARG R *sum, i32 step, i32 ways,
+                                NAME(row_sums) * s)
+{
+    s->most = most[0];
+    s->sum = 0;
+    UNROLL
+    for (i32 k = 1; k < ways; k++)
+        s->most = MATH(fmax)(s->most, most[k * step]);
+    UNROLL
+    for (i32 k = 0; k < ways; k++) {
+        const R part = sum[k * step], below = most[k * step] - s->most;
+        s->sum += below < 0 ? part * NAME(fast_exp)(below) : part;
+    }
+}
+
+DEVICE void NAME(row_sums_join)(LOCAL_ARG R *scratch, i32 lanes, NAME(row_sums) * s)
+{
+#if LANES > 1
+    i32 parts = lanes;
+    scratch[LANE] = s->most;
+    scratch[parts + LANE] = s->sum;
+    BARRIER();
+    UNROLL
+    for (; parts > LOSS_WAYS; parts /= LOSS_WAYS) {
+        const i32 left = parts / LOSS_WAYS;
+        LOCAL_ARG R *const joined = scratch + 2 * parts;
+        if (LANE < left) {
+            NAME(row_sums_ways)(scratch + LANE, scratch + parts + LANE, left, LOSS_WAYS, s);
+            joined[LANE] = s->most;
+            joined[left + LANE] = s->sum;
+        }
+        BARRIER();
+        scratch = joined;
+    }
+    NAME(row_sums_ways)(scratch, scratch + parts, 1, parts, s);
+#endif
+}
+
 /* One run of a row. */
 DEVICE void NAME(row_load)(const cross_entropy_arg *a, const GLOBAL T *logits, i64 n, i64 run, R *v)
 {
@@ -126,8 +171,11 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
 {
     const i64 runs = (a->classes + VEC - 1) / VEC;
     const R alpha = NUM(a->alpha), smoothing = NUM(a->smoothing);
+    i64 next = GROUP(0) < a->rows ? load_index(a->label_type, labels, GROUP(0)) : 0;
     for (i64 n = GROUP(0); n < a->rows; n += GROUPS(0)) {
-        const i64 label = load_index(a->label_type, labels, n);
+        const i64 label = next;
+        if (n + GROUPS(0) < a->rows)
+            next = load_index(a->label_type, labels, n + GROUPS(0));
         if (label < 0 || label >= a->classes || (a->use_ignore_index && label == a->ignore_index)) {
             R zero[VEC];
             for (i32 e = 0; e < VEC; e++)
@@ -173,10 +221,8 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
         }
         const R chosen = LANE == 0 ? LD(logits, n * a->logits_row + label) : (R)0;
         GLOBAL_SYNC(); /* dlogits may be logits */
-        const R most = NAME(tree_max)(scratch, LANE, lanes, s.most);
-        if (s.most < most)
-            s.sum *= NAME(fast_exp)(s.most - most);
-        s.sum = NAME(tree_sum)(scratch, LANE, lanes, s.sum);
+        NAME(row_sums_join)(scratch, lanes, &s);
+        const R most = s.most;
         if (smoothing > 0)
             s.total = NAME(tree_sum)(scratch, LANE, lanes, s.total);
         if (most == LOWEST)
@@ -200,7 +246,7 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
     (BUF(const T, logits), BUF(const u8, labels), BUF(R, loss), BUF(u8, dlogits),                  \
      BUF(const R, dloss), const cross_entropy_arg a)                                               \
     {                                                                                              \
-        LOCAL R scratch[lanes];                                                                    \
+        LOCAL R scratch[LOSS_SCRATCH(lanes)];                                                      \
         LOCAL RAW keep[(kept) > 0 ? (kept) * (lanes) : 1];                                         \
         OPEN(const T, logits);                                                                     \
         OPEN(const u8, labels);                                                                    \
@@ -211,7 +257,10 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
         (&a, logits, labels, loss, dlogits, dloss, scratch, keep, kept, lanes);                    \
     }
 
-/* For long rows: few rows at a time, so that they stay in the cache, and all lanes busy. With what
- * is kept of a row, local memory is well below 32 KiB. */
+/* For long rows with a gradient: few rows at a time, so that they stay in the cache, and all lanes
+ * busy. What is kept of a row is limited by local memory: two groups of a unit want theirs, which is
+ * 64 KiB where nothing else is known. */
+#undef LOSS_KEPT
+#define LOSS_KEPT (SIMT_NVIDIA >= 80 ? 4 : 3)
 CROSS_ENTROPY(cross_entropy, LANES, 0)
-CROSS_ENTROPY(cross_entropy_long, LONG_LANES, LONG_LANES == 1 ? 0 : 3)
+CROSS_ENTROPY(cross_entropy_long, LONG_LANES, LONG_LANES == 1 ? 0 : LOSS_KEPT)

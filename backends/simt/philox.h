@@ -10,12 +10,13 @@ DEVICE void philox_block(u64 seed, u64 offset, u64 index, u32 *word)
     u32 c2 = (u32)offset, c3 = (u32)(offset >> 32);
     UNROLL
     for (i32 round = 0; round < 10; round++) {
-        const u64 p0 = (u64)0xD2511F53u * c0, p1 = (u64)0xCD9E8D57u * c2;
-        const u32 n0 = (u32)(p1 >> 32) ^ c1 ^ k0, n2 = (u32)(p0 >> 32) ^ c3 ^ k1;
-        c1 = (u32)p1;
-        c3 = (u32)p0;
-        c0 = n0;
-        c2 = n2;
+        u32 high0, high1;
+        const u32 low0 = u32_multiply(0xD2511F53u, c0, &high0);
+        const u32 low1 = u32_multiply(0xCD9E8D57u, c2, &high1);
+        c0 = high1 ^ c1 ^ k0;
+        c1 = low1;
+        c2 = high0 ^ c3 ^ k1;
+        c3 = low0;
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }

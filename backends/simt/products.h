@@ -9,10 +9,6 @@
 #define GROUP_LANES 128
 #include "lanes.h"
 
-#ifndef ALIGNED
-#define ALIGNED __attribute__((aligned(16))) /* for vector loads from local memory */
-#endif
-
 #undef FORM
 #if defined(WIDE)
 #define FORM wide

@@ -92,6 +92,14 @@
 #define TILE_KERNEL KERNEL
 #endif
 
+/* The loops of dsd around its stores, which are long; small tiles have few rounds of them. */
+#undef DSD_ROUNDS
+#if TM == 8
+#define DSD_ROUNDS UNROLL
+#else
+#define DSD_ROUNDS NO_UNROLL
+#endif
+
 /* Four neighbours at an aligned address. */
 DEVICE void FN(load4)(const GLOBAL T *p, R *v)
 {
@@ -361,14 +369,18 @@ TILE_KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
 #endif
 
     /* Through local memory, so that neighbouring lanes store neighbouring elements: one row of
-     * each lane at a time, or one column. */
+     * each lane at a time, or one column. The sums of the next one take the place of the first. */
     if (a.c_along_n) {
-        UNROLL
+        DSD_ROUNDS
         for (i32 i = 0; i < DSD_RM; i++) {
             BARRIER();
             UNROLL
-            for (i32 j = 0; j < DSD_RN; j++)
-                pool[ty * PITCH(DSD_TN) + PLACE(j, tx, DSD_TX, DSD_RN)] = acc[i][j];
+            for (i32 j = 0; j < DSD_RN; j++) {
+                pool[ty * PITCH(DSD_TN) + PLACE(j, tx, DSD_TX, DSD_RN)] = acc[0][j];
+                UNROLL
+                for (i32 next = 1; next < DSD_RM; next++)
+                    acc[next - 1][j] = acc[next][j];
+            }
             BARRIER();
             for (i32 x = LANE; x < DSD_TY * DSD_TN; x += LANES) {
                 const i32 r = PLACE(i, x / DSD_TN, DSD_TY, DSD_RM), n = x % DSD_TN;
@@ -379,12 +391,16 @@ TILE_KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
             }
         }
     } else {
-        UNROLL
+        DSD_ROUNDS
         for (i32 j = 0; j < DSD_RN; j++) {
             BARRIER();
             UNROLL
-            for (i32 i = 0; i < DSD_RM; i++)
-                pool[tx * (TM + 1) + PLACE(i, ty, DSD_TY, DSD_RM)] = acc[i][j];
+            for (i32 i = 0; i < DSD_RM; i++) {
+                pool[tx * (TM + 1) + PLACE(i, ty, DSD_TY, DSD_RM)] = acc[i][0];
+                UNROLL
+                for (i32 next = 1; next < DSD_RN; next++)
+                    acc[i][next - 1] = acc[i][next];
+            }
             BARRIER();
             for (i32 x = LANE; x < DSD_TX * TM; x += LANES) {
                 const i32 r = x % TM, n = PLACE(j, x / TM, DSD_TX, DSD_RN);

@@ -78,8 +78,8 @@ DEVICE R NAME(row_join)(i32 largest, R a, R b)
 }
 
 #if LANES > 1
-/* Joins `ways` numbers, a power of two, that lie `step` apart, for each of `count` arrays: four
- * loads at a time, since more of them would take registers from the rows. */
+/* Joins `ways` numbers, a power of two, that lie `step` apart, for each of `count` arrays: four at a
+ * time, since more of them would take registers from the rows. */
 DEVICE void NAME(row_join_ways)(const LOCAL_ARG R *p, i32 step, i32 ways, i32 largest, i32 count,
                                 R *v)
 {
@@ -97,25 +97,52 @@ DEVICE void NAME(row_join_ways)(const LOCAL_ARG R *p, i32 step, i32 ways, i32 la
             }
     }
 }
+
+/* The same for neighbours, of which four are a vector. */
+DEVICE void NAME(row_join_near)(const LOCAL_ARG R *p, i32 ways, i32 largest, i32 count, R *v)
+{
+    R four[4];
+    UNROLL
+    for (i32 c = 0; c < count; c++) {
+        NAME(local_load4)(p + c * LANES, four);
+        v[c] = NAME(row_join)(largest, four[0], four[1]);
+        v[c] = NAME(row_join)(largest, v[c], four[2]);
+        v[c] = NAME(row_join)(largest, v[c], four[3]);
+    }
+    NO_UNROLL
+    for (i32 from = 4; from < ways; from += 4) {
+        UNROLL
+        for (i32 c = 0; c < count; c++) {
+            NAME(local_load4)(p + c * LANES + from, four);
+            UNROLL
+            for (i32 u = 0; u < 4; u++)
+                v[c] = NAME(row_join)(largest, v[c], four[u]);
+        }
+    }
+}
 #endif
 
 DEVICE void NAME(row_reduce)(LOCAL_ARG R *scratch, i32 lanes, i32 largest, i32 count, R *v)
 {
 #if LANES > 1
-    const i32 lane = LANE % lanes, left = lanes > ROW_WAYS ? lanes / ROW_WAYS : 1;
+    const i32 lane = LANE & (lanes - 1), left = lanes > ROW_WAYS ? lanes / ROW_WAYS : 1;
+    const i32 ways = lanes > ROW_WAYS ? ROW_WAYS : lanes;
     LOCAL_ARG R *const joined = scratch + 2 * LANES;
     UNROLL
     for (i32 c = 0; c < count; c++)
         scratch[c * LANES + LANE] = v[c];
     BARRIER();
     if (lane < left) {
-        NAME(row_join_ways)(scratch + LANE, left, lanes / left, largest, count, v);
+        NAME(row_join_ways)(scratch + LANE, left, ways, largest, count, v);
         UNROLL
         for (i32 c = 0; c < count; c++)
             joined[c * LANES + LANE] = v[c];
     }
     BARRIER();
-    NAME(row_join_ways)(joined + LANE - lane, 1, left, largest, count, v);
+    if (left >= 4)
+        NAME(row_join_near)(joined + LANE - lane, left, largest, count, v);
+    else
+        NAME(row_join_ways)(joined + LANE - lane, 1, left, largest, count, v);
 #endif
 }
 

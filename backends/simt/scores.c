@@ -342,6 +342,9 @@ SIMT_LAUNCH(block_softmax)
     const bsk_block_softmax_args *a = args;
     const bsk_dtype type = p->x.dtype;
     const i64 heads = p->x.dims[1] * t->heads;
+    const bool whole_rows = p->interleave == 1 && !p->causal && p->window == 0 &&
+                            p->q_len.dtype == BSK_NONE && p->k_len.dtype == BSK_NONE &&
+                            p->k_segment.dtype == BSK_NONE && p->bits.dtype == BSK_NONE;
     const block_softmax_arg arg = {
         .rules = RULES_ARG(type, t, p, heads, t->rows, t->cols, a->scale != 0 ? a->scale : 1),
         .x = view_of(d, type, t, &p->x, a->x),
@@ -349,9 +352,9 @@ SIMT_LAUNCH(block_softmax)
         .rows = p->x.dims[0] * heads * t->rows,
         .grid_rows = t->grid_rows,
         .lanes = (i32)state_of(prepared)->number[0],
-        .whole = p->interleave == 1 && !p->causal && p->window == 0 && p->q_len.dtype == BSK_NONE &&
-                 p->k_len.dtype == BSK_NONE && p->k_segment.dtype == BSK_NONE &&
-                 p->bits.dtype == BSK_NONE,
+        .whole = whole_rows,
+        .plain = whole_rows && p->softcap == 0 && p->slopes.dtype == BSK_NONE &&
+                 p->bias.dtype == BSK_NONE,
     };
     return LAUNCH(0, softmax_groups(d, arg.rows, arg.lanes), 1, arg, a->x, a->y,
                   mem_of(&p->lse, a->lse), table_of(prepared, ROW_START),

@@ -61,8 +61,6 @@ typedef struct attn_apply_arg {
 #define BSKI_SIMT_SCORES_ONCE
 #include "attention_rules.h"
 
-#define ALIGNED __attribute__((aligned(16))) /* for vector loads from local memory */
-
 /* Columns of a strip from its column n on. */
 typedef struct attn_columns {
     i64 slot;

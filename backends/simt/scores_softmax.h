@@ -23,7 +23,7 @@ typedef struct block_softmax_arg {
     scores_view x, y;
     i64 rows;
     i32 grid_rows, lanes;
-    i32 whole, pad; /* whole: all elements are visible */
+    i32 whole, plain; /* all elements are visible; and scores are scaled products */
 } block_softmax_arg;
 
 /* Of the rules only sizes, scale and softcap count. */
@@ -96,6 +96,13 @@ DEVICE u32 NAME(scores_make)(const block_softmax_arg *a, const rules_data *d, co
                              const scores_line *l, const scores_run *q, R *v)
 {
     const rules_arg *r = &a->rules;
+    if (a->plain) {
+        const R scale = NUM(r->scale);
+        UNROLL
+        for (i32 e = 0; e < VEC; e++)
+            v[e] *= scale;
+        return q->count > 0 ? (1u << q->count) - 1 : 0; /* runs may lie beyond the last column */
+    }
     const i32 time = rules_time(r->rows, r->interleave, l->p);
     const i64 mask = rules_mask(r, d, q->slot);
     u32 live = 0;
@@ -129,7 +136,7 @@ KERNEL(block_softmax, LANES)
 (BUF(const T, x), BUF(u8, y), BUF(R, lse), BUF(const i64, start), BUF(const i32, col),
  BUF(const i32, slot), RULES_BUFFERS, const block_softmax_arg a)
 {
-    LOCAL R scratch[ROW_SCRATCH];
+    LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, x);
     OPEN(u8, y);
     OPEN(R, lse);
@@ -188,7 +195,7 @@ KERNEL(block_softmax_grad, LANES)
 (BUF(const T, dy), BUF(const u8, y), BUF(const u8, x), BUF(u8, dx), BUF(const i64, start),
  BUF(const i32, col), BUF(const i32, slot), const block_softmax_grad_arg a)
 {
-    LOCAL R scratch[ROW_SCRATCH];
+    LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, dy);
     OPEN(const u8, y);
     OPEN(const u8, x);

@@ -268,7 +268,8 @@ KERNEL(JOIN_FORM(attn_apply), LANES)(ATTN_APPLY_BUFFERS, const attn_apply_arg a)
         BARRIER();
     }
 
-    UNROLL
+    /* Row by row, as a store is long: the sums of the next row take the place of the first. */
+    NO_UNROLL
     for (i32 i = 0; i < APPLY_RM; i++) {
         const i32 r = TILE_ROW(i, y_lane, APPLY_TY, APPLY_RM);
         const i32 time =
@@ -276,6 +277,11 @@ KERNEL(JOIN_FORM(attn_apply), LANES)(ATTN_APPLY_BUFFERS, const attn_apply_arg a)
         if (time < a.y_time && 4 * x < cols)
             NAME(attn_store4)
         (a.y_type, y, b * a.y_batch + head * a.y_head + time * a.y_row + n0 + 4 * x, cols - 4 * x,
-         a.y_vector, NUM(a.alpha), NUM(a.beta), acc[i]);
+         a.y_vector, NUM(a.alpha), NUM(a.beta), acc[0]);
+        UNROLL
+        for (i32 next = 1; next < APPLY_RM; next++)
+            UNROLL
+        for (i32 j = 0; j < 4; j++)
+            acc[next - 1][j] = acc[next][j];
     }
 }

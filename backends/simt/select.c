@@ -178,7 +178,7 @@ SIMT_LAUNCH(topk)
     const bsk_topk_args *a = args;
     topk_plan t;
     if (!topk_of(d, p, &t))
-        return BSK_E_INTERNAL;
+        return bski_simt_unplanned(queue, "topk");
     const topk_arg arg = {
         .rows = p->x.dims[0],
         .count = p->x.dims[1],

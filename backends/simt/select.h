@@ -376,7 +376,7 @@ DEVICE void NAME(topk_slope)(u32 live, R low, const R *v, R *d)
 KERNEL(rectified_topk_grad, LANES)
 (BUF(const T, dy), BUF(const u8, x), BUF(u8, dx), const rectified_topk_arg a)
 {
-    LOCAL R scratch[ROW_SCRATCH];
+    LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     LOCAL i32 counts[LANES];
     OPEN(const T, dy);
     OPEN(const u8, x);

@@ -196,14 +196,9 @@ DEVICE u64 F64_AS_U64(f64 value)
     } u = {value};
     return u.bits;
 }
+#elif defined(__HIP__)
+#include "dialect.h"
 #else
-
-#if defined(__HIPCC__) || defined(__HIP__)
-#include <hip/hip_runtime.h>
-#include <hip/hip_fp16.h>
-#else
-#include <cuda_fp16.h>
-#endif
 
 #define LOCAL              __shared__
 #define DEVICE             static __device__ __forceinline__
@@ -263,14 +258,28 @@ DEVICE void u32x4_store_local(u32x4 *p, u32x4 q)
 }
 #endif
 
+/* By instructions where the header that has functions for them is not there: it takes a compiler
+ * long. */
 DEVICE f32 f16_load(const u16 *p)
 {
+#if defined(__CUDA_FP16_H__)
     return __half2float(__ushort_as_half(*p));
+#else
+    f32 v;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(*p));
+    return v;
+#endif
 }
 
 DEVICE void f16_store(u16 *p, f32 v)
 {
+#if defined(__CUDA_FP16_H__)
     *p = __half_as_ushort(__float2half_rn(v));
+#else
+    u16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v));
+    *p = h;
+#endif
 }
 
 #endif
@@ -278,9 +287,11 @@ DEVICE void f16_store(u16 *p, f32 v)
 /* Four aligned neighbours in local memory. */
 DEVICE void f32_load4_local(const f32 *p, f32 *v)
 {
-    UNROLL
-    for (i32 e = 0; e < 4; e++)
-        v[e] = p[e];
+    const u32x4 q = *(const u32x4 *)p;
+    v[0] = U32_AS_F32(q.x);
+    v[1] = U32_AS_F32(q.y);
+    v[2] = U32_AS_F32(q.z);
+    v[3] = U32_AS_F32(q.w);
 }
 
 #ifndef SIMT_STORES
@@ -349,6 +360,9 @@ DEVICE void f16_store8(u16 *p, const f32 *v)
 
 /* ================================================================================== common ==== */
 
+/* Of a local array from which vectors are loaded. */
+#define ALIGNED __attribute__((aligned(16)))
+
 /* A kernel that holds much in registers, in groups of 128. */
 #ifndef KERNEL_DENSE
 #define KERNEL_DENSE KERNEL
@@ -380,6 +394,24 @@ DEVICE f32 inverse_flushed(f32 x)
     f32 y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+/* Both halves of a product at once. */
+DEVICE u32 u32_multiply(u32 a, u32 b, u32 *high)
+{
+    u32 low, upper;
+    asm("{ .reg .u64 p; mul.wide.u32 p, %2, %3; mov.b64 {%0, %1}, p; }"
+        : "=r"(low), "=r"(upper)
+        : "r"(b), "r"(a));
+    *high = upper;
+    return low;
+}
+#else
+DEVICE u32 u32_multiply(u32 a, u32 b, u32 *high)
+{
+    const u64 product = (u64)a * b;
+    *high = (u32)(product >> 32);
+    return (u32)product;
 }
 #endif
 #if SIMT_NVIDIA >= 80 /* one instruction rounds two numbers */
@@ -470,13 +502,17 @@ DEVICE void bf16_store8(GLOBAL u16 *p, const f32 *v)
     u32x4_store((GLOBAL u32x4 *)p, q);
 }
 
-DEVICE void f32_load4(const GLOBAL f32 *p, f32 *v)
+DEVICE void f32_unpack4(u32x4 q, f32 *v)
 {
-    u32x4 q = *(const GLOBAL u32x4 *)p;
     v[0] = U32_AS_F32(q.x);
     v[1] = U32_AS_F32(q.y);
     v[2] = U32_AS_F32(q.z);
     v[3] = U32_AS_F32(q.w);
+}
+
+DEVICE void f32_load4(const GLOBAL f32 *p, f32 *v)
+{
+    f32_unpack4(*(const GLOBAL u32x4 *)p, v);
 }
 
 DEVICE void f32_store4(GLOBAL f32 *p, const f32 *v)

@@ -124,7 +124,7 @@ DEVICE void NAME(softmax_row)(const softmax_arg *a, const NAME(ranked_row) * row
 KERNEL(masked_softmax, LANES)
 (BUF(const T, x), BUF(const u8, mask), BUF(u8, y), const softmax_arg a)
 {
-    LOCAL R scratch[ROW_SCRATCH];
+    LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     LOCAL i32 counts[LANES];
     OPEN(const T, x);
     OPEN(const u8, mask);
@@ -161,7 +161,7 @@ KERNEL(masked_softmax, LANES)
 KERNEL(masked_softmax_packed, LANES)
 (BUF(const T, x), BUF(T, y), const softmax_packed_arg a)
 {
-    LOCAL R scratch[ROW_SCRATCH];
+    LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, x);
     OPEN(T, y);
     const i32 lane = LANE % a.lanes;
@@ -240,7 +240,7 @@ DEVICE R NAME(softmax_dot)(const R *y, const R *d)
 KERNEL(masked_softmax_grad, LANES)
 (BUF(const T, dy), BUF(const u8, y), BUF(const u8, mask), BUF(u8, dx), const softmax_grad_arg a)
 {
-    LOCAL R scratch[ROW_SCRATCH];
+    LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, dy);
     OPEN(const u8, y);
     OPEN(const u8, mask);
@@ -285,7 +285,7 @@ KERNEL(masked_softmax_grad, LANES)
 KERNEL(masked_softmax_grad_packed, LANES)
 (BUF(const T, dy), BUF(const T, y), BUF(T, dx), const softmax_packed_arg a)
 {
-    LOCAL R scratch[ROW_SCRATCH];
+    LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, dy);
     OPEN(const T, y);
     OPEN(T, dx);

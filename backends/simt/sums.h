@@ -43,7 +43,7 @@ typedef struct sums_finish_arg {
 
 #ifdef SIMT_T
 /* dz, x, y; option: the derivative by x. */
-DEVICE void NAME(binary_grad_run)(const map_arg *a, const shape_walk *w, R (*v)[VEC])
+DEVICE void NAME(binary_grad_run)(const map_arg *a, i64 first, R (*v)[VEC])
 {
     const R alpha = NUM(a->alpha);
     NAME(binary_slope_run)(a->kind, a->option, v[1], v[2], v[0]);
@@ -53,7 +53,7 @@ DEVICE void NAME(binary_grad_run)(const map_arg *a, const shape_walk *w, R (*v)[
 }
 
 /* dx from dy, x, gain, bias. */
-DEVICE void NAME(cwise_linear_grad_run)(const map_arg *a, const shape_walk *w, R (*v)[VEC])
+DEVICE void NAME(cwise_linear_grad_run)(const map_arg *a, i64 first, R (*v)[VEC])
 {
     UNROLL
     for (i32 e = 0; e < VEC; e++) {

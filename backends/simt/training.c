@@ -397,7 +397,7 @@ SIMT_LAUNCH(adafactor)
     const bsk_mem row = mem_of(&p->row, a->row), norm = mem_of(&p->norm_scale, a->norm_scale);
     factor_plan f;
     if (!factor_of(p, d, &f))
-        return BSK_E_INTERNAL;
+        return bski_simt_unplanned(queue, "adafactor");
     if (f.rows == 0 || f.cols == 0)
         return BSK_OK;
     const bsk_mem col_parts = bsk_mem_at(a->workspace, f.cols_at);

@@ -37,3 +37,20 @@ DEVICE void NAME(uniform_run)(u64 seed, u64 offset, i64 first, i64 stride, u32 *
     for (i32 e = 0; e < VEC; e++)
         u[e] = e > 0 && stride == 0 ? u[0] : philox_number(seed, offset, (u64)(first + e * stride));
 }
+
+/* The words of VEC neighbours: run number `run` of them. What depends on the upper half of counters
+ * and on the key alone is the same for all runs, and is not computed again. */
+DEVICE void NAME(word_run)(u64 seed, u64 offset, u32 run, u32 *word)
+{
+#if VEC < 4
+    u32 four[4];
+    philox_block(seed, offset, run / (4 / VEC), four);
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        word[e] = run % (4 / VEC) ? four[VEC + e] : four[e];
+#else
+    UNROLL
+    for (i32 e = 0; e < VEC; e += 4)
+        philox_block(seed, offset, run * (u32)(VEC / 4) + (u32)e / 4, word + e);
+#endif
+}
