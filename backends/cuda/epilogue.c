@@ -67,6 +67,8 @@ void bski_cuda_epilogue_bind(const bsk_dsd_args *args, dsd_epilogue *e)
     const bool plain = e->c.wide && e->c.type != BSK_F32 && e->beta == 0 &&
                        e->act == BSK_ACT_NONE && e->residual.type == BSK_NONE && !e->row_scale &&
                        !e->col_scale;
+    e->lines = !e->along_n && e->act == BSK_ACT_NONE && e->c.wide && e->features % DSD_RUN == 0 &&
+               !e->row_scale && !e->col_scale && (e->residual.type == BSK_NONE || e->residual.wide);
     e->plain = plain && !e->along_n && e->features % DSD_RUN == 0;
     e->plain_n = plain && e->along_n && e->n % DSD_RUN == 0;
 }

@@ -30,6 +30,7 @@ typedef struct dsd_epilogue {
     int32_t along_n; /* C's contiguous axis is n */
     int32_t plain;   /* C = alpha * sum + bias, 16-bit, runs along features that are aligned */
     int32_t plain_n; /* the same with runs along n */
+    int32_t lines;   /* runs along features that are aligned in all matrices; no scales */
 } dsd_epilogue;
 
 #ifndef __CUDACC__
@@ -157,6 +158,31 @@ EPILOGUE_FN void dsd_bias(const dsd_epilogue &e, int64_t feature, bool along_n, 
         const int64_t f = along_n ? feature : feature + i;
         v[i] = e.bias && f >= 0 && f < e.features ? __ldg(e.bias + f) : 0;
     }
+}
+
+/* Finishes and stores alpha * sum + bias, DSD_RUN features from `feature` on, where an epilogue is
+ * `lines`. */
+EPILOGUE_FN void dsd_finish_line(const dsd_epilogue &e, float (&v)[DSD_RUN], int64_t feature,
+                                 int64_t n, int64_t batch)
+{
+    if (feature >= e.features || n >= e.n)
+        return;
+    const int64_t at = batch * e.c.batch + n * e.c.n + feature;
+    float other[DSD_RUN];
+    if (e.beta != 0) {
+        dsd_read(e.c, at, DSD_RUN, other);
+#pragma unroll
+        for (int i = 0; i < DSD_RUN; i++)
+            v[i] += e.beta * other[i];
+    }
+    if (e.residual.type != BSK_NONE) {
+        const dsd_matrix &r = e.residual;
+        dsd_read(r, batch * r.batch + n * r.n + feature, DSD_RUN, other);
+#pragma unroll
+        for (int i = 0; i < DSD_RUN; i++)
+            v[i] += other[i];
+    }
+    dsd_write(e.c, at, DSD_RUN, v);
 }
 
 /* Finishes and stores a run of sums: of DSD_RUN features from `feature` on at sample n, or with

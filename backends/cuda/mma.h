@@ -83,6 +83,14 @@ MMA_DEVICE void ldmatrix_x4_trans(uint32_t *r, uint32_t address)
                  : "memory");
 }
 
+/* Transposes a matrix: from elements (g, 2t) and (g, 2t+1) of a lane to (2t, g) and (2t+1, g). */
+MMA_DEVICE uint32_t movmatrix_trans(uint32_t v)
+{
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
+    return r;
+}
+
 MMA_DEVICE uint32_t load_shared(uint32_t address)
 {
     uint32_t r;

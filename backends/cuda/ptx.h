@@ -338,6 +338,13 @@ PTX_FN uint4 shared_load_16(uint32_t from)
     return v;
 }
 
+PTX_FN uint2 shared_load_8(uint32_t from)
+{
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
+    return v;
+}
+
 PTX_FN uint32_t shared_load_4(uint32_t from)
 {
     uint32_t v;

@@ -9,8 +9,8 @@ CUDA_SOLE_FUNCTIONS(sm90a_attention)
 ATTENTION_FORMS(EXTERN)
 #undef EXTERN
 #define ROWS(suffix, ...)                                                                          \
-    ATTENTION90_FORM(BSK_BF16, cuda_attention_bf16_##suffix, ATTENTION_STEP, __VA_ARGS__)          \
-    ATTENTION90_FORM(BSK_F16, cuda_attention_f16_##suffix, ATTENTION_STEP, __VA_ARGS__)
+    ATTENTION90_FORM(BSK_BF16, cuda_attention_bf16_##suffix, __VA_ARGS__)                          \
+    ATTENTION90_FORM(BSK_F16, cuda_attention_f16_##suffix, __VA_ARGS__)
 static const attention90_form forms[] = {ATTENTION_FORMS(ROWS)};
 #undef ROWS
 
@@ -40,7 +40,7 @@ bsk_reason cuda_sm90a_attention_accept(const bsk_problem *problem, const bsk_dev
         return BSK_REFUSE_SHAPE;
     if (is_empty(p))
         return BSK_ACCEPT;
-    const bski_cuda_tensor q = attention90_tensor(&p->q, ATTENTION_UNIT);
+    const bski_cuda_tensor q = attention90_tensor(&p->q, f->side);
     const bski_cuda_tensor k = attention90_tensor(&p->k, f->side);
     const bski_cuda_tensor v = attention90_tensor(&p->v, f->side);
     if (!bski_cuda_tensor_fits(&q) || !bski_cuda_tensor_fits(&k) || !bski_cuda_tensor_fits(&v) ||
@@ -62,7 +62,7 @@ static bsk_status build(simt_device *d, const bsk_problem *problem, state *s)
 {
     const bsk_attention_params *p = problem->params;
     s->form = form_of(problem);
-    s->q = attention90_tensor(&p->q, ATTENTION_UNIT);
+    s->q = attention90_tensor(&p->q, s->form->side);
     s->k = attention90_tensor(&p->k, s->form->side);
     s->v = attention90_tensor(&p->v, s->form->side);
     TRY(bski_cuda_encoder_find(d->host, &s->encoder));
@@ -71,8 +71,7 @@ static bsk_status build(simt_device *d, const bsk_problem *problem, state *s)
     if (is_empty(p))
         return BSK_OK; /* no thread blocks */
     s->arg = (attention_arg){ATTENTION90_ARG(p, problem->layout), .o = bski_attention90_out(&p->o)};
-    return bski_attention90_tables(d, problem->layout, s->form, ATTENTION_STEP, p->q.dims[0],
-                                   &s->tables, &s->arg);
+    return bski_attention90_tables(d, problem->layout, s->form, p->q.dims[0], &s->tables, &s->arg);
 }
 
 bsk_status cuda_sm90a_attention_prepare(void *device, bsk_prepared *prepared)

@@ -1,12 +1,10 @@
 /* Fused attention by wgmma. docs/cuda.md has a picture of the data flow.
  *
- * One thread block a multiprocessor. Its consumers are warpgroups with 64 rows
- * of queries each; one more warpgroup has a producing warp for each ring of
- * keys and values, which walks over the ring's tiles, finds out which units of
- * their lists are visible, joins them to steps, and tells consumers with each
- * step's keys what it is. So a consumer meets one stream of steps: a tile's
- * first product of scores is issued together with the last product of values of
- * the tile before. */
+ * One thread block a multiprocessor. Its consumers are warpgroups with 64 rows of queries each; one
+ * more warpgroup has a producing warp for each ring of keys and values, which walks over the ring's
+ * tiles, finds out which units of their lists are visible, joins them to steps, and tells consumers
+ * with each step's keys what it is. So a consumer meets one stream of steps: a tile's first product
+ * of scores is issued together with the last product of values of the tile before. */
 #include <backends/cuda/sm90a/attention_tile.h>
 
 struct maps {
@@ -20,8 +18,8 @@ template <class F> struct producer : ring_producer<F> {
     maps map;
     source<F> last; /* the step whose values are still to be fetched */
 
-    /* The keys of a step, the values of the one before and a new tile's queries:
-   * in the order in which they are needed. */
+    /* The keys of a step, the values of the one before and a new tile's queries: in the order in
+     * which they are needed. */
     __device__ void fetch_step(const tile_walk &w, const unit<F::BANDS> (&units)[F::UNITS],
                                int flags)
     {
@@ -52,8 +50,8 @@ template <class F> struct producer : ring_producer<F> {
 
 /* --- Consumers --- */
 
-/* Of a lane's two rows, 8 apart: the reference of their shares, in powers of
- * two, and the lane's part of their sums. */
+/* Of a lane's two rows, 8 apart: the reference of their shares, in powers of two, and the lane's
+ * part of their sums. */
 struct row_state {
     float most[2], sum[2];
 };
@@ -71,24 +69,27 @@ __device__ __forceinline__ float row_sum(float x)
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/* scores = Q K^T */
-template <class F>
-__device__ __forceinline__ void multiply_keys(float (&s)[F::SCORES], uint32_t q, uint32_t k)
-{
-    constexpr uint32_t high = descriptor_high(1024, SWIZZLE_128);
-    const uint32_t a = descriptor_low(q, 16), b = descriptor_low(k, 16);
-#pragma unroll
-    for (int i = 0; i < F::WIDTH / 16; i++) {
-        const uint32_t in = i % 4 * 32;
-        wgmma_ss<F::TYPE, F::STEP, 0, 0>(s, descriptor(a + ((i / 4 * TILE_BYTES + in) >> 4), high),
-                                         descriptor(b + ((i / 4 * F::PANEL_BYTES + in) >> 4), high),
-                                         i > 0);
-    }
-    wgmma_commit();
-}
+/* A tile's queries: in registers, or in shared memory. */
+template <class F> struct queries {
+    static constexpr int HELD = F::SHORT ? F::PANELS : 0;
+    uint32_t at;
+    uint32_t held[HELD > 0 ? HELD * 16 : 1];
+};
 
-/* The scores of a warp once more, where the shares have taken their place: by
- * the warp alone. */
+/* Scores and their shares; where steps are long, shares take the place of scores. */
+template <class F> struct score_set {
+    float score[F::SCORES], apart[F::SHORT ? F::SCORES : 1];
+
+    __device__ float (&shares())[F::SCORES]
+    {
+        if constexpr (F::SHORT)
+            return apart;
+        else
+            return score;
+    }
+};
+
+/* The scores of a warp once more, where the shares have taken their place: by the warp alone. */
 template <class F>
 __device__ __forceinline__ void multiply_again(float (&s)[F::SCORES], uint32_t q, uint32_t k)
 {
@@ -113,34 +114,46 @@ __device__ __forceinline__ void multiply_again(float (&s)[F::SCORES], uint32_t q
     }
 }
 
-/* Scores of what is not visible become those of no share: -infinity where scale
- * is positive. */
+/* Shares under the reference that the rows have. True if they became too large for some row of the
+ * warp, or are not numbers: then r has not changed. */
 template <class F>
-__device__ __forceinline__ void hide(float (&s)[F::SCORES], const attention_arg &a, memory<F> m,
-                                     uint32_t step, uint32_t tile, int row)
-{
-    const float nothing = a.scale < 0 ? INFINITY : -INFINITY;
-    for_hidden<F>(a, m, step, tile, row, [&](int i) { s[i] = nothing; });
-}
-
-/* Shares under the reference that the rows have. True if they became too large
- * for some row of the warp, or are not numbers: then nothing but s has changed.
- */
-template <int SCORES>
-__device__ __forceinline__ bool share_fast(float (&s)[SCORES], row_state &r, float scale)
+__device__ __forceinline__ bool share_fast(float (&p)[F::SCORES], const float (&s)[F::SCORES],
+                                           row_state &r, const attention_arg &a,
+                                           const sight<F> &sees, uint32_t tile, int row)
 {
     const float limit = 1024;
     float sum[2][2] = {{0, 0}, {0, 0}};
+    if (sees.is_plain()) {
 #pragma unroll
-    for (int j = 0; j < SCORES / 4; j++)
+        for (int unit = 0; unit < F::UNITS; unit++) {
+            constexpr int N = F::SIDE / 2;
+            const bool none = sees.view[unit] == NOTHING;
+            if (F::BANDS > 1 && none) {
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                float &x = s[4 * j + 2 * h + e];
-                x = power_of_two(fmaf(x, scale, -r.most[h]));
-                sum[h][e] += x;
+                for (int i = unit * N; i < (unit + 1) * N; i++)
+                    p[i] = 0;
+                continue;
             }
+#pragma unroll
+            for (int i = unit * N; i < (unit + 1) * N; i++) {
+                const int h = i / 2 % 2;
+                p[i] = power_of_two(fmaf(s[i], a.scale, none ? -INFINITY : -r.most[h]));
+                sum[h][i % 2] += p[i];
+            }
+        }
+    } else {
+        uint64_t seen[F::UNITS][2];
+#pragma unroll
+        for (int i = 0; i < F::UNITS; i++)
+            sees.of_rows(seen[i], a, tile, row, i);
+#pragma unroll
+        for (int i = 0; i < F::SCORES; i++) {
+            const int h = i / 2 % 2;
+            const float x = fmaf(s[i], a.scale, -r.most[h]);
+            p[i] = power_of_two(is_seen<F>(seen, i) ? x : -INFINITY);
+            sum[h][i % 2] += p[i];
+        }
+    }
     const float x = sum[0][0] + sum[0][1], y = sum[1][0] + sum[1][1];
     if (__any_sync(~0u, !(x <= limit && y <= limit)))
         return true;
@@ -149,33 +162,41 @@ __device__ __forceinline__ bool share_fast(float (&s)[SCORES], row_state &r, flo
     return false;
 }
 
-/* Shares under the largest score so far. factor: what earlier sums are to be
- * multiplied with. */
-template <int SCORES>
-__device__ __forceinline__ void share_exact(float (&s)[SCORES], row_state &r, float scale,
-                                            float (&factor)[2])
+/* Shares under the largest score so far. factor: what earlier sums are to be multiplied with. */
+template <class F>
+__device__ __forceinline__ void share_exact(float (&p)[F::SCORES], const float (&s)[F::SCORES],
+                                            row_state &r, float (&factor)[2],
+                                            const attention_arg &a, const sight<F> &sees,
+                                            uint32_t tile, int row)
 {
-    if (scale < 0) {
+    if (sees.is_whole()) {
 #pragma unroll
-        for (int i = 0; i < SCORES; i++)
-            s[i] = -s[i];
-        scale = -scale;
+        for (int i = 0; i < F::SCORES; i++)
+            p[i] = s[i] * a.scale;
+    } else {
+        uint64_t seen[F::UNITS][2];
+#pragma unroll
+        for (int i = 0; i < F::UNITS; i++)
+            sees.of_rows(seen[i], a, tile, row, i);
+#pragma unroll
+        for (int i = 0; i < F::SCORES; i++)
+            p[i] = is_seen<F>(seen, i) ? s[i] * a.scale : -INFINITY;
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float most = s[2 * h], sum[2] = {0, 0};
+        float most = p[2 * h], sum[2] = {0, 0};
 #pragma unroll
-        for (int j = 0; j < SCORES / 4; j++)
-            most = fmaxf(most, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
-        most = fmaxf(r.most[h], row_max(most) * scale);
+        for (int j = 0; j < F::SCORES / 4; j++)
+            most = fmaxf(most, fmaxf(p[4 * j + 2 * h], p[4 * j + 2 * h + 1]));
+        most = fmaxf(r.most[h], row_max(most));
         const float reference = most == -INFINITY ? 0 : most; /* nothing seen yet */
         factor[h] = power_of_two(r.most[h] - reference);
 #pragma unroll
-        for (int j = 0; j < SCORES / 4; j++)
+        for (int j = 0; j < F::SCORES / 4; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                float &x = s[4 * j + 2 * h + e];
-                x = power_of_two(fmaf(x, scale, -reference));
+                float &x = p[4 * j + 2 * h + e];
+                x = power_of_two(x - reference);
                 sum[e] += x;
             }
         r.most[h] = most;
@@ -205,14 +226,14 @@ __device__ __forceinline__ void repeat_rows(const attention_arg &a, uint32_t til
     }
 }
 
-/* O and the log-sum-exp of a tile. Rows without visible keys, and padding, are
- * zeros. */
+/* O and the log-sum-exp of a tile. Rows without visible keys, and padding, are zeros. */
 template <class F>
 __device__ __forceinline__ void store_tile(const float (&o)[F::WIDTH / 2], const row_state &r,
                                            const attention_arg &a, uint32_t tile, int row)
 {
-    const int head = shared_load_4(tile), queries = shared_load_4(tile + 8);
-    const int first = shared_load_4(tile + 4) + row;
+    const int head = shared_load_4(tile + 4 * HEAD_WORD);
+    const int queries = shared_load_4(tile + 4 * QUERIES_WORD);
+    const int first = time_of<F>(tile, row);
     const int64_t base = head / a.heads * a.o.batch + head % a.heads * a.o.head;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -232,54 +253,77 @@ __device__ __forceinline__ void store_tile(const float (&o)[F::WIDTH / 2], const
     }
 }
 
-/* The scores of a step become shares. True: o has to be multiplied with the
- * factors. */
+/* The scores of a step become shares. True: o has to be multiplied with the factors. */
 template <class F>
-__device__ __forceinline__ bool share(float (&s)[F::SCORES], row_state &r, bool &fast,
-                                      float (&factor)[2], const attention_arg &a, memory<F> m,
-                                      const place &here, uint32_t step, bool partial, uint32_t tile,
-                                      uint32_t q, uint32_t k)
+__device__ __forceinline__ bool share(score_set<F> &s, row_state &r, bool &fast, float (&factor)[2],
+                                      const attention_arg &a, const sight<F> &sees, uint32_t tile,
+                                      int row, const queries<F> &q, uint32_t k)
 {
-    if (partial)
-        hide(s, a, m, step, tile, row_of(here));
     if (fast) {
-        if (!share_fast(s, r, a.scale))
+        if (!share_fast<F>(s.shares(), s.score, r, a, sees, tile, row))
             return false;
-        multiply_again<F>(s, q, k);
-        if (partial)
-            hide(s, a, m, step, tile, row_of(here));
+        if constexpr (!F::SHORT)
+            multiply_again<F>(s.score, q.at, k);
     }
-    share_exact(s, r, a.scale, factor);
+    share_exact<F>(s.shares(), s.score, r, factor, a, sees, tile, row);
     fast = has_reference(r);
     return true;
+}
+
+/* The queries of a ring's tile number n, when they have come. Its buffer is free as soon as
+ * registers hold them. */
+template <class F>
+__device__ __forceinline__ void meet_queries(queries<F> &q, memory<F> m, const place &here, int n)
+{
+    const int buffer = buffer_of<F>(n);
+    mbar_wait(m.q_full(here.ring, buffer), parity_of<F>(n));
+    q.at = m.queries(here.ring, buffer, here.part);
+    if constexpr (queries<F>::HELD > 0) {
+        load_rows<queries<F>::HELD>(q.held, q.at);
+        __syncwarp();
+        if (is_speaker())
+            mbar_arrive(m.q_empty(here.ring, buffer));
+    }
+}
+
+/* A step's keys, and with the last its queries, are read no more. */
+template <class F>
+__device__ __forceinline__ void release_keys(memory<F> m, int ring, int slot, int flags, int tile)
+{
+    __syncwarp();
+    if (!is_speaker())
+        return;
+    mbar_arrive(m.empty(ring, slot));
+    if (queries<F>::HELD == 0 && (flags & LAST))
+        mbar_arrive(m.q_empty(ring, buffer_of<F>(tile)));
 }
 
 template <class F>
 __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, const place &here)
 {
-    const int ring = here.ring;
+    const int ring = here.ring, row = row_of(here);
     cursor<F::SLOTS> at = {0, 0};
     int tile = 0;
     bool fast = false;
-    float o[F::WIDTH / 2], s[F::SCORES], factor[2];
+    float o[F::WIDTH / 2], factor[2];
     uint32_t p[F::SCORES / 2];
     row_state r = {{-INFINITY, -INFINITY}, {0, 0}};
+    score_set<F> s;
+    queries<F> q;
+    sight<F> sees;
 
     mbar_wait(m.full(ring, 0), 0);
-    mbar_wait(m.q_full(ring, 0), 0);
+    meet_queries(q, m, here, 0);
     int flags = __shfl_sync(~0u, shared_load_4(m.step(ring, 0)), 0);
+    sees.load(m.step(ring, 0), row);
     wgmma_fence();
-    multiply_keys<F>(s, m.queries(ring, 0, here.part), m.slot(ring, 0));
+    multiply_rows<F, queries<F>::HELD>(s.score, q.held, q.at, m.slot(ring, 0));
     wgmma_wait<0>();
-    wgmma_settle(s);
-    share(s, r, fast, factor, a, m, here, m.step(ring, 0), flags & PARTIAL, m.tile(ring, 0), 0, 0);
-    if (is_speaker()) {
-        mbar_arrive(m.empty(ring, 0));
-        if (flags & LAST)
-            mbar_arrive(m.q_empty(ring, 0));
-    }
+    wgmma_settle(s.score);
+    share(s, r, fast, factor, a, sees, m.tile(ring, 0), row, q, m.slot(ring, 0));
+    release_keys(m, ring, 0, flags, 0);
     at.next();
-    round_scores<F>(p, s);
+    round_scores<F>(p, s.shares());
 #pragma unroll
     for (int i = 0; i < F::WIDTH / 2; i++)
         o[i] = 0;
@@ -290,42 +334,38 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
         flags = __shfl_sync(~0u, shared_load_4(m.step(ring, keys)), 0);
         if (flags & END)
             break;
+        sees.load(m.step(ring, keys), row);
         const int values = at.slot;
         const uint32_t values_parity = at.parity;
         at.next();
         const int before = tile;
-        if (flags & FIRST) {
-            tile++;
-            mbar_wait(m.q_full(ring, buffer_of<F>(tile)), parity_of<F>(tile));
-        }
-        const uint32_t q = m.queries(ring, buffer_of<F>(tile), here.part);
+        if (flags & FIRST)
+            meet_queries(q, m, here, ++tile);
         wgmma_fence();
-        multiply_keys<F>(s, q, m.slot(ring, keys));
-        /* Behind a branch: the compiler would serialize the products around a bare
-     * loop. */
+        multiply_rows<F, queries<F>::HELD>(s.score, q.held, q.at, m.slot(ring, keys));
+        /* Behind a branch: the compiler would serialize the products around a bare loop. */
         if (!mbar_try_wait(m.full(ring, values), values_parity))
             mbar_wait(m.full(ring, values), values_parity);
         multiply_lines<F>(o, p, m.slot(ring, values));
         wgmma_wait<1>();
-        wgmma_settle(s);
+        wgmma_settle(s.score);
+        if constexpr (F::SHORT)
+            release_keys(m, ring, keys, flags, tile);
         const row_state done = r;
         if (flags & FIRST) {
             r = {{-INFINITY, -INFINITY}, {0, 0}};
             fast = false;
         }
-        const bool scaled = share(s, r, fast, factor, a, m, here, m.step(ring, keys),
-                                  flags & PARTIAL, m.tile(ring, tile), q, m.slot(ring, keys));
-        if (is_speaker()) {
-            mbar_arrive(m.empty(ring, keys));
-            if (flags & LAST)
-                mbar_arrive(m.q_empty(ring, buffer_of<F>(tile)));
-        }
+        const bool scaled =
+            share(s, r, fast, factor, a, sees, m.tile(ring, tile), row, q, m.slot(ring, keys));
+        if constexpr (!F::SHORT)
+            release_keys(m, ring, keys, flags, tile);
         wgmma_wait<0>();
         wgmma_settle(o);
         if (is_speaker())
             mbar_arrive(m.empty(ring, values));
         if (flags & FIRST) {
-            store_tile<F>(o, done, a, m.tile(ring, before), row_of(here));
+            store_tile<F>(o, done, a, m.tile(ring, before), row);
 #pragma unroll
             for (int i = 0; i < F::WIDTH / 2; i++)
                 o[i] = 0;
@@ -334,14 +374,14 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
             for (int i = 0; i < F::WIDTH / 2; i++)
                 o[i] *= factor[i / 2 % 2];
         }
-        round_scores<F>(p, s);
+        round_scores<F>(p, s.shares());
     }
     mbar_wait(m.full(ring, at.slot), at.parity);
     wgmma_fence();
     multiply_lines<F>(o, p, m.slot(ring, at.slot));
     wgmma_wait<0>();
     wgmma_settle(o);
-    store_tile<F>(o, r, a, m.tile(ring, tile), row_of(here));
+    store_tile<F>(o, r, a, m.tile(ring, tile), row);
 }
 
 template <class F> __device__ __forceinline__ void attend(const maps &map, const attention_arg &a)
@@ -358,11 +398,11 @@ template <class F> __device__ __forceinline__ void attend(const maps &map, const
 
 #define ATTENTION_KERNEL(name, type, ...)                                                          \
     extern "C" __global__ void __launch_bounds__(                                                  \
-        (ATTENTION_THREADS((form<type, ATTENTION_STEP, __VA_ARGS__>::GROUPS))), 1)                 \
+        (ATTENTION_THREADS((form<type, __VA_ARGS__>::GROUPS))), 1)                                 \
         name(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,         \
              const __grid_constant__ CUtensorMap v, const __grid_constant__ attention_arg a)       \
     {                                                                                              \
-        attend<form<type, ATTENTION_STEP, __VA_ARGS__>>({&q, &k, &v}, a);                          \
+        attend<form<type, __VA_ARGS__>>({&q, &k, &v}, a);                                          \
     }
 #define ATTENTION_KERNELS(suffix, ...)                                                             \
     ATTENTION_KERNEL(cuda_attention_bf16_##suffix, WGMMA_BF16, __VA_ARGS__)                        \

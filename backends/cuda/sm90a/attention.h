@@ -5,32 +5,32 @@
 #include <stdint.h>
 
 /* A warpgroup has 64 rows of queries. Keys are listed in units of 64, or of 32 where blocks have 32
- * rows and columns: a tile's rows are those of two block rows then. A step multiplies the rows of a
- * tile with so many keys, for the gradient with fewer, as it has more to hold in registers. */
+ * rows and columns. A step multiplies the rows of a tile with one or two units. The rows of a tile
+ * are one band, which sees a unit or not, or two: those of two block rows. */
 enum {
     ATTENTION_UNIT = 64,
-    ATTENTION_STEP = 128,
-    ATTENTION_DQ_STEP = 64,
     ATTENTION_ROWS = 128,          /* the most of a tile */
     ATTENTION_CONTROL_BYTES = 2048 /* of shared memory: barriers, and what consumers are told */
 };
 
-/* Forms of a kernel: the width of a head, which smaller ones are padded to; warpgroups that
- * multiply; rings of keys and values, each read by one warpgroup or by all; slots of a ring;
- * buffers of queries; keys of a unit.
- * X(suffix of the name, width, groups, rings, slots, buffers, side) */
+/* Forms of a kernel: keys of a step; the width of a head, which smaller ones are padded to;
+ * warpgroups that multiply; rings of keys and values, each read by one warpgroup or by all; slots
+ * of a ring; buffers of queries; keys of a unit; bands of a tile.
+ * X(suffix of the name, step, width, groups, rings, slots, buffers, side, bands) */
 #define ATTENTION_FORMS(X)                                                                         \
-    X(64, 64, 3, 3, 4, 1, 64)                                                                      \
-    X(128, 128, 2, 2, 3, 1, 64)                                                                    \
-    X(128_shared, 128, 2, 1, 5, 2, 64)                                                             \
-    X(64_union, 64, 3, 3, 4, 1, 32)                                                                \
-    X(128_union, 128, 2, 2, 3, 1, 32)
+    X(64, 64, 64, 3, 3, 8, 1, 64, 1)                                                               \
+    X(64_long, 128, 64, 3, 3, 4, 1, 64, 1)                                                         \
+    X(128, 64, 128, 2, 2, 6, 1, 64, 1)                                                             \
+    X(128_pair, 64, 128, 2, 1, 12, 1, 64, 2)                                                       \
+    X(128_shared, 128, 128, 2, 1, 5, 2, 64, 1)                                                     \
+    X(64_union, 64, 64, 3, 3, 8, 1, 32, 2)                                                         \
+    X(128_union, 64, 128, 2, 2, 6, 1, 32, 2)
 #define ATTENTION_DQ_FORMS(X)                                                                      \
-    X(64, 64, 2, 2, 8, 1, 64)                                                                      \
-    X(128, 128, 2, 2, 6, 1, 64)                                                                    \
-    X(128_shared, 128, 2, 1, 12, 1, 64)                                                            \
-    X(64_union, 64, 2, 2, 8, 1, 32)                                                                \
-    X(128_union, 128, 2, 2, 6, 1, 32)
+    X(64, 64, 64, 2, 2, 8, 1, 64, 1)                                                               \
+    X(128, 64, 128, 2, 2, 6, 1, 64, 1)                                                             \
+    X(128_shared, 64, 128, 2, 1, 12, 1, 64, 1)                                                     \
+    X(64_union, 64, 64, 2, 2, 8, 1, 32, 2)                                                         \
+    X(128_union, 64, 128, 2, 2, 6, 1, 32, 2)
 
 #define ATTENTION_THREADS(groups) (((groups) + 1) * 128)
 #define ATTENTION_SHARED_BYTES(step, width, groups, rings, slots, buffers)                         \
@@ -43,7 +43,7 @@ typedef struct attention_unit {
     int32_t slot;
 } attention_unit;
 
-/* The keys of a block that one or both of two block rows keep. */
+/* The keys of a block that one or both of a tile's two block rows keep. */
 typedef struct attention_union {
     int32_t key;     /* the first */
     int32_t slot[2]; /* of each row's block; -1: it has none */
@@ -53,8 +53,9 @@ typedef struct attention_union {
 /* Rows of one head: 64, or where warpgroups share a ring 64 for each. */
 typedef struct attention_tile {
     int32_t head;         /* of all members' */
-    int32_t row;          /* the first */
-    int32_t first, count; /* units or unions */
+    int32_t first, count; /* units, or unions where there are two bands */
+    int32_t row[2];       /* the first of each band */
+    int32_t unused[3];
 } attention_tile;
 
 /* Strides in elements. */
@@ -86,7 +87,7 @@ typedef struct attention_arg {
     int32_t block_rows, block_cols; /* powers of two */
     int32_t causal, align_end, window;
     float scale;                   /* of products, so that 2^score is the share; never 0 */
-    const attention_union *unions; /* or units, by the kernel's form */
+    const attention_union *unions; /* or units, by the bands */
     attention_in q, k, v;          /* beside unions */
 } attention_arg;
 

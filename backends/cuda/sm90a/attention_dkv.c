@@ -36,6 +36,12 @@ static int32_t keys_of(const form *f)
     return f->groups / f->rings * DKV_KEYS;
 }
 
+/* Queries of a piece. */
+static int32_t piece_of(const form *f)
+{
+    return DKV_PIECE(f->side);
+}
+
 /* The narrowest that holds a head, of those for blocks with the most keys. */
 static const form *form_of(const bsk_problem *problem)
 {
@@ -45,6 +51,7 @@ static const form *form_of(const bsk_problem *problem)
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         const form *f = &forms[i];
         if (f->dtype == problem->dtype && f->width >= width &&
+            problem->layout->block_rows % piece_of(f) == 0 &&
             problem->layout->block_cols % f->side == 0 &&
             (!best || f->width < best->width || (f->width == best->width && f->side > best->side)))
             best = f;
@@ -56,7 +63,7 @@ static const form *form_of(const bsk_problem *problem)
 
 static bool is_side(int32_t block)
 {
-    return block % DKV_PIECE == 0 && (block < DKV_KEYS || block % DKV_KEYS == 0);
+    return block % DKV_SMALL == 0 && (block < DKV_KEYS || block % DKV_KEYS == 0);
 }
 
 /* Tiles and lists of all heads, pieces, and the steps of a tile have 32 bits. */
@@ -67,8 +74,8 @@ static bool lists_fit(const bsk_problem *problem)
     int64_t lists, pieces, steps;
     return bski_mul_i64(p->q.dims[0], p->q.dims[1], &lists) &&
            bski_mul_i64(lists, bski_ceil_div(t->cols, DKV_KEYS), &lists) && lists <= INT32_MAX &&
-           bski_mul_i64(t->nnz, t->block_rows / DKV_PIECE, &pieces) && pieces <= INT32_MAX &&
-           bski_mul_i64(p->q.dims[1], bski_ceil_div(t->rows, DKV_PIECE), &steps) &&
+           bski_mul_i64(t->nnz, t->block_rows / DKV_SMALL, &pieces) && pieces <= INT32_MAX &&
+           bski_mul_i64(p->q.dims[1], bski_ceil_div(t->rows, DKV_SMALL), &steps) &&
            steps < INT32_MAX;
 }
 
@@ -118,10 +125,10 @@ static void scratch_free(builder *b)
         host_drop(b->device->host, all[i]);
 }
 
-/* The queries of a block row; slots are of its blocks with the halves of the keys. */
+/* The queries of a block row; slots are of its blocks with the parts of the keys. */
 static void list_rows(builder *b, int32_t block, int32_t first_slot, int32_t last_slot)
 {
-    for (int32_t i = 0; i < b->t->block_rows; i += DKV_PIECE) {
+    for (int32_t i = 0; i < b->t->block_rows; i += piece_of(b->out->form)) {
         const int64_t row = (int64_t)block * b->t->block_rows + i;
         if (row < b->t->rows)
             b->pieces[b->count++] = (attention_piece){(int32_t)row, {first_slot, last_slot}, 0};
@@ -155,9 +162,10 @@ static bsk_status build_lists(builder *b)
     a->each = span / keys;
     a->lists = (int32_t)bski_ceil_div(t->cols, span);
     a->tiles = (int32_t)bski_ceil_div(t->cols, keys);
-    const int64_t lists = (int64_t)t->heads * a->lists + 1, most = t->nnz * t->block_rows;
+    const int64_t lists = (int64_t)t->heads * a->lists + 1;
+    const int64_t most = t->nnz * t->block_rows / piece_of(b->out->form);
     TRY(host_array(b->device->host, &b->list_start, lists, sizeof *b->list_start));
-    TRY(host_array(b->device->host, &b->pieces, most / DKV_PIECE, sizeof *b->pieces));
+    TRY(host_array(b->device->host, &b->pieces, most, sizeof *b->pieces));
     for (int32_t head = 0; head < t->heads; head++)
         for (int32_t l = 0; l < a->lists; l++) {
             list_columns(b, head, l * columns, columns);
@@ -173,16 +181,17 @@ static bsk_status build_lists(builder *b)
 static int32_t count_steps(const builder *b, int32_t head, int32_t tile)
 {
     const attention_dkv_arg *a = &b->out->arg;
-    const int32_t keys = keys_of(b->out->form), *start = b->list_start + head * a->lists;
+    const form *f = b->out->form;
+    const int32_t keys = keys_of(f), rows = piece_of(f), *start = b->list_start + head * a->lists;
     const int64_t key = (int64_t)tile * keys, last = key + keys - 1;
     const int64_t shift = a->all.align_end ? a->all.k_time - a->all.q_time : 0;
     int32_t pieces = 0;
     for (int32_t i = start[tile / a->each]; i < start[tile / a->each + 1]; i++) {
-        const int64_t row = b->pieces[i].row + shift, row_end = row + DKV_PIECE - 1;
+        const int64_t row = b->pieces[i].row + shift, row_end = row + rows - 1;
         pieces += (!a->all.causal || row_end >= key) &&
                   (!a->all.window || (row - last < a->all.window && key - row_end < a->all.window));
     }
-    return (pieces + 1) / 2;
+    return (int32_t)bski_ceil_div(pieces, DKV_STEP / rows);
 }
 
 static bsk_status count_all_steps(builder *b)
@@ -244,10 +253,10 @@ static bsk_status build(builder *b, const bsk_problem *problem)
     const bsk_attention_grad_params *p = b->p;
     state *s = b->out;
     s->form = form_of(problem);
-    s->q = attention90_tensor(&p->q, DKV_PIECE);
+    s->q = attention90_tensor(&p->q, piece_of(s->form));
     s->k = attention90_tensor(&p->k, DKV_KEYS);
     s->v = attention90_tensor(&p->v, DKV_KEYS);
-    s->dout = attention90_tensor(&p->dout, DKV_PIECE);
+    s->dout = attention90_tensor(&p->dout, piece_of(s->form));
     s->arg = (attention_dkv_arg){
         .all = {ATTENTION90_ARG(p, b->t)},
         .dout = bski_attention90_in(&p->dout),

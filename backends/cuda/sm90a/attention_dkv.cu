@@ -10,8 +10,9 @@
 #include <backends/cuda/sm90a/attention_dkv_arg.h>
 #include <backends/cuda/sm90a/attention_tile.h>
 
-enum { PIECE_BYTES = DKV_PIECE * ROW_BYTES, INFO = 2 * DKV_SUM_BYTES };
-enum { KEY_HALVES = 2, KEYS_K = 0, KEYS_V = 1 };
+enum { INFO = 2 * DKV_SUM_BYTES, CODES = INFO + 16, MOST_PARTS = 2 };
+enum { KEYS_K = 0, KEYS_V = 1 };
+enum { HALVES = DKV_STEP / LANES }; /* of a step: a lane has a query of each */
 
 /* Words of a tile's description: its first key, its member's keys (0 if it has no queries), from a
  * query to where it stands among the keys, and whose it is. */
@@ -23,14 +24,16 @@ enum { SECOND_BUFFER = 16 };
 template <int TYPE_, int WIDTH_, int GROUPS_, int RINGS_, int SLOTS_, int STEPS_, int BUFFERS_,
           int SIDE_>
 struct dkv_form {
-    static constexpr int SCORES = DKV_STEP / 2; /* of a lane */
+    static constexpr int SCORES = DKV_STEP / 2;                               /* of a lane */
+    static constexpr int PIECE = DKV_PIECE(SIDE_), PIECES = DKV_STEP / PIECE; /* of a step */
+    static constexpr int PART = SIDE_ < DKV_KEYS ? SIDE_ : DKV_KEYS; /* keys told of together */
     static constexpr int TYPE = TYPE_, WIDTH = WIDTH_, GROUPS = GROUPS_, RINGS = RINGS_;
     static constexpr int SLOTS = SLOTS_, STEPS = STEPS_, BUFFERS = BUFFERS_, SIDE = SIDE_;
     static constexpr int PANELS = WIDTH / PANEL;
-    static constexpr int READERS = GROUPS / RINGS;                  /* warpgroups of a ring */
-    static constexpr int KEYS = READERS * DKV_KEYS;                 /* of a tile */
-    static constexpr int HALF = READERS == 1 ? DKV_KEYS / 2 : KEYS; /* keys classified together */
-    static constexpr uint32_t LINES_BYTES = PANELS * TILE_BYTES;
+    static constexpr int READERS = GROUPS / RINGS;  /* warpgroups of a ring */
+    static constexpr int KEYS = READERS * DKV_KEYS; /* of a tile */
+    static constexpr int PARTS = KEYS / PART;
+    static constexpr uint32_t LINES_BYTES = PANELS * TILE_BYTES, PIECE_BYTES = PIECE * ROW_BYTES;
     static constexpr int BARRIERS = DKV_BARRIERS(SLOTS, STEPS, BUFFERS);
     static constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
     typedef typename element<TYPE>::type T;
@@ -121,23 +124,33 @@ __device__ __forceinline__ tile_view tile_of(const attention_dkv_arg &a, int num
 
 /* --- Producers --- */
 
-/* A piece, and for each half of the keys what is visible. */
-struct piece {
+/* A piece, and what is visible of it for each part of the keys. */
+template <int PARTS> struct piece {
     int row; /* NONE: there is no piece */
-    int code[KEY_HALVES];
+    int code[PARTS];
 
     __device__ bool exists() const
     {
         return row >= 0;
     }
+    __device__ bool is(int what) const
+    {
+        bool all = true;
+#pragma unroll
+        for (int i = 0; i < PARTS; i++)
+            all = all && code[i] == what;
+        return all;
+    }
 };
 
+template <class F>
 __device__ __forceinline__ int code_of(const attention_dkv_arg &a, const tile_view &t, int row,
-                                       int key, int keys, int slot)
+                                       int key, int slot)
 {
     if (slot < 0 || row >= t.queries || key >= t.keys)
         return NOTHING;
-    const int row_end = min(row + DKV_PIECE, t.queries) - 1, key_end = min(key + keys, t.keys) - 1;
+    const int row_end = min(row + F::PIECE, t.queries) - 1;
+    const int key_end = min(key + F::PART, t.keys) - 1;
     const int near = row + t.shift - key_end, far = row_end + t.shift - key;
     if ((a.all.causal && far < 0) ||
         (a.all.window && (near >= a.all.window || -far >= a.all.window)))
@@ -150,6 +163,18 @@ __device__ __forceinline__ int code_of(const attention_dkv_arg &a, const tile_vi
     return edge ? SOME : ALL;
 }
 
+/* A step: pieces of one head. The lane's bounds of it are on their way. */
+template <class F> struct dkv_step {
+    int head; /* of queries, of the member */
+    piece<F::PARTS> pieces[F::PIECES];
+    float bound[HALVES];
+
+    __device__ int row(int i, int none) const
+    {
+        return pieces[i].exists() ? pieces[i].row : none;
+    }
+};
+
 /* The visible pieces of a tile's lists, one for each of its query heads. Lists are counted over all
  * tiles; lanes know the tables of 32. */
 template <class F> struct piece_walk {
@@ -160,8 +185,8 @@ template <class F> struct piece_walk {
     tile_view tile;
     int head; /* of queries, of those of the tile */
     int list, left;
-    piece mine;    /* of the first 32 that are left */
-    uint32_t live; /* those of them that are still to come */
+    piece<F::PARTS> mine; /* of the first 32 that are left */
+    uint32_t live;        /* those of them that are still to come */
 
     __device__ static int lane()
     {
@@ -183,15 +208,15 @@ template <class F> struct piece_walk {
     }
     __device__ void look()
     {
-        mine = {NONE, {NOTHING, NOTHING}};
-        if (lane() < left) {
-            const int4 v = __ldg((const int4 *)(a.pieces + list + lane()));
-            mine.row = v.x;
-            mine.code[0] = code_of(a, tile, v.x, tile.key, F::HALF, v.y);
-            mine.code[1] = F::READERS > 1 ? mine.code[0]
-                                          : code_of(a, tile, v.x, tile.key + F::HALF, F::HALF, v.z);
-        }
-        live = __ballot_sync(~0u, mine.code[0] != NOTHING || mine.code[1] != NOTHING);
+        const bool some = lane() < left;
+        int4 v = {NONE, NONE, NONE, 0};
+        if (some)
+            v = __ldg((const int4 *)(a.pieces + list + lane()));
+        mine.row = v.x;
+#pragma unroll
+        for (int i = 0; i < F::PARTS; i++)
+            mine.code[i] = code_of<F>(a, tile, v.x, tile.key + i * F::PART, i ? v.z : v.y);
+        live = __ballot_sync(~0u, !mine.is(NOTHING));
     }
     /* On to the first lanes that have a piece, if the list has one. */
     __device__ void settle()
@@ -228,54 +253,45 @@ template <class F> struct piece_walk {
         open();
         settle_tile();
     }
-    __device__ int query_head() const
+    __device__ piece<F::PARTS> take()
     {
-        return tile.member * a.all.heads + tile.head * a.all.group + head;
-    }
-    __device__ piece take()
-    {
-        if (!live)
-            return {NONE, {NOTHING, NOTHING}};
+        const bool some = live != 0;
         const int from = __ffs(live) - 1;
+        piece<F::PARTS> p;
         live &= live - 1;
-        piece p = {__shfl_sync(~0u, mine.row, from)};
-        p.code[0] = __shfl_sync(~0u, mine.code[0], from);
-        p.code[1] = F::READERS > 1 ? p.code[0] : __shfl_sync(~0u, mine.code[1], from);
+        p.row = __shfl_sync(~0u, mine.row, from);
+        p.row = some ? p.row : NONE;
+#pragma unroll
+        for (int i = 0; i < F::PARTS; i++) {
+            p.code[i] = __shfl_sync(~0u, mine.code[i], from);
+            p.code[i] = some ? p.code[i] : NOTHING;
+        }
         return p;
     }
-};
-
-/* A lane's bounds and deltas of a step. */
-struct step_sums {
-    float bound[2], delta[2];
-};
-
-__device__ __forceinline__ step_sums load_sums(const attention_dkv_arg &a, int head, const piece &x,
-                                               const piece &y)
-{
-    const int64_t base = (int64_t)head * a.pad + threadIdx.x % LANES;
-    step_sums v = {{INFINITY, INFINITY}, {0, 0}};
-    if (x.exists()) {
-        v.bound[0] = __ldg(a.bound + base + x.row);
-        v.delta[0] = __ldg(a.delta + base + x.row);
+    /* Where sums of a row of a query head of the tile are. */
+    __device__ int64_t sum_at(int query_head, int row) const
+    {
+        return (int64_t)(tile.member * a.all.heads + query_head) * a.pad + row;
     }
-    if (y.exists()) {
-        v.bound[1] = __ldg(a.bound + base + y.row);
-        v.delta[1] = __ldg(a.delta + base + y.row);
+    /* The tile's next step. A tile that sees nothing has one without pieces. */
+    __device__ dkv_step<F> take_step()
+    {
+        dkv_step<F> s;
+        s.head = tile.head * a.all.group + head;
+#pragma unroll
+        for (int i = 0; i < F::PIECES; i++) {
+            if (i)
+                settle();
+            s.pieces[i] = take();
+        }
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            const int piece = h * LANES / F::PIECE, row = s.row(piece, 0) + h * LANES % F::PIECE;
+            s.bound[h] = __ldg(a.bound + sum_at(s.head, row) + lane());
+        }
+        settle_tile();
+        return s;
     }
-    return v;
-}
-
-/* Where the sum of query `i` of a piece stands, so that a lane's queries of 16 are 16 bytes. */
-__device__ __forceinline__ uint32_t sum_place(int i)
-{
-    return (i / 16 * 16 + i % 8 / 2 * 4 + i / 8 % 2 * 2 + i % 2) * 4;
-}
-
-/* Where a step's lines come from. */
-struct line_source {
-    int row[2], head;
-    uint32_t dead[2]; /* rows without a bound, inside of the tensor */
 };
 
 /* One ring's producer. All lanes of its warp do the same, but for copies and signals, which are the
@@ -295,12 +311,20 @@ template <class F> struct dkv_producer {
         return threadIdx.x % LANES == 0;
     }
 
-    /* Rows without a bound are zeros: shares of 0 times what lies there need not be 0. */
+    /* Rows without a bound, inside of the tensor. */
+    __device__ uint32_t dead_rows(const dkv_step<F> &s, int half) const
+    {
+        const int row = s.row(half * LANES / F::PIECE, a.all.q_time) + half * LANES % F::PIECE;
+        return __ballot_sync(~0u, row + (int)threadIdx.x % LANES < a.all.q_time &&
+                                      s.bound[half] == INFINITY);
+    }
+
+    /* They are zeros: shares of 0 times what lies there need not be 0. */
     __device__ void clear(uint32_t to, uint32_t rows) const
     {
         const int lane = threadIdx.x % LANES;
 #pragma unroll 1
-        for (int row = lane / 8; row < DKV_PIECE; row += LANES / 8)
+        for (int row = lane / 8; row < LANES; row += LANES / 8)
             if (rows >> row & 1)
 #pragma unroll
                 for (int panel = 0; panel < F::PANELS; panel++)
@@ -308,29 +332,30 @@ template <class F> struct dkv_producer {
                                     0, 0);
     }
 
-    /* Queries or dO. */
-    __device__ void fetch_lines(const CUtensorMap *from, const line_source &s)
+    /* Queries or dO. A piece that does not exist is beyond the queries, where copies bring zeros. */
+    __device__ void fetch_lines(const CUtensorMap *from, const dkv_step<F> &s, int member,
+                                const uint32_t (&dead)[HALVES])
     {
         const uint32_t to = m.slot(ring, at.slot), full = m.full(ring, at.slot);
-        const bool cut = (s.dead[0] | s.dead[1]) != 0;
+        const bool cut = (dead[0] | dead[1]) != 0;
         mbar_wait(m.empty(ring, at.slot), at.parity ^ 1);
         if (leads()) {
             const uint32_t bar = cut ? m.cut(ring) : full;
-            const int member = s.head / a.all.heads, head = s.head - member * a.all.heads;
             mbar_expect(bar, F::LINES_BYTES);
 #pragma unroll
             for (int panel = 0; panel < F::PANELS; panel++)
 #pragma unroll
-                for (int half = 0; half < 2; half++)
-                    tensor_load_4d(to + panel * TILE_BYTES + half * PIECE_BYTES, from,
-                                   panel * PANEL, s.row[half], head, member, bar);
+                for (int i = 0; i < F::PIECES; i++)
+                    tensor_load_4d(to + panel * TILE_BYTES + i * F::PIECE_BYTES, from,
+                                   panel * PANEL, s.row(i, a.all.q_time), s.head, member, bar);
         }
         __syncwarp();
         if (cut) {
             mbar_wait(m.cut(ring), cut_parity);
             cut_parity ^= 1;
-            clear(to, s.dead[0]);
-            clear(to + PIECE_BYTES, s.dead[1]);
+#pragma unroll
+            for (int half = 0; half < HALVES; half++)
+                clear(to + half * LANES * ROW_BYTES, dead[half]);
             async_fence();
             __syncwarp();
             if (leads())
@@ -358,69 +383,54 @@ template <class F> struct dkv_producer {
     }
 
     /* What a step is, and its sums. */
-    __device__ void tell(const piece &x, const piece &y, int flags, const step_sums &v)
+    __device__ void tell(const piece_walk<F> &w, const dkv_step<F> &s, int flags)
     {
-        const uint32_t to = m.step(ring, entry.slot), mine = sum_place(threadIdx.x % LANES);
-        const bool partial =
-            x.code[0] != ALL || x.code[1] != ALL || y.code[0] != ALL || y.code[1] != ALL;
-        mbar_wait(m.step_empty(ring, entry.slot), entry.parity ^ 1);
+        const uint32_t to = m.step(ring, entry.slot), bar = m.step_full(ring, entry.slot);
+        bool whole = true;
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const uint32_t at_half = to + mine + half * DKV_PIECE * 4;
-            shared_store_4(at_half, __float_as_uint(v.bound[half]));
-            shared_store_4(at_half + DKV_SUM_BYTES, __float_as_uint(v.delta[half]));
-        }
+        for (int i = 0; i < F::PIECES; i++)
+            whole = whole && s.pieces[i].is(ALL);
+        mbar_wait(m.step_empty(ring, entry.slot), entry.parity ^ 1);
         if (leads()) {
-            shared_store_16(to + INFO, flags | (partial ? PARTIAL : 0), x.row, y.row, 0);
-            shared_store_16(to + INFO + 16, x.code[0], x.code[1], y.code[0], y.code[1]);
+            const piece<F::PARTS> &x = s.pieces[0], &y = s.pieces[F::PIECES - 1];
+            shared_store_16(to + INFO, flags | (whole ? 0 : PARTIAL), x.row, y.row, 0);
+            shared_store_16(to + CODES, x.code[0], x.code[F::PARTS - 1], y.code[0],
+                            y.code[F::PARTS - 1]);
+            mbar_expect(bar, 2 * DKV_SUM_BYTES);
+#pragma unroll
+            for (int i = 0; i < F::PIECES; i++) {
+                const int64_t from = w.sum_at(s.head, s.row(i, s.row(0, 0)));
+                const uint32_t at_piece = to + i * F::PIECE * 4;
+                bulk_load(at_piece, a.bound + from, F::PIECE * 4, bar);
+                bulk_load(at_piece + DKV_SUM_BYTES, a.delta + from, F::PIECE * 4, bar);
+            }
         }
         __syncwarp();
-        if (leads())
-            mbar_arrive(m.step_full(ring, entry.slot));
         entry.next();
     }
 
-    /* A piece that does not exist is beyond the queries, where copies bring zeros. */
-    __device__ int source_row(const piece &p) const
+    __device__ void fetch_step(const piece_walk<F> &w, const dkv_step<F> &s, int flags)
     {
-        return p.exists() ? p.row : a.all.q_time;
-    }
-    __device__ uint32_t dead_rows(int row, float bound) const
-    {
-        return __ballot_sync(~0u,
-                             row + (int)threadIdx.x % LANES < a.all.q_time && bound == INFINITY);
-    }
-
-    /* The walk's next step: two pieces of one head. A tile that sees nothing has one step without
-     * pieces. */
-    __device__ void fetch_step(piece_walk<F> &w, int flags)
-    {
-        const int head = w.query_head();
-        const tile_view &tile = w.tile; /* which the walk stays in */
-        const piece x = w.take();
-        w.settle();
-        const piece y = w.take();
-        w.settle_tile();
-        if (!w.live)
-            flags |= LAST;
-        const step_sums sums = load_sums(a, head, x, y);
-        line_source s = {{source_row(x), source_row(y)}, head};
-        s.dead[0] = dead_rows(s.row[0], sums.bound[0]);
-        s.dead[1] = dead_rows(s.row[1], sums.bound[1]);
+        const tile_view &tile = w.tile;
+        uint32_t dead[HALVES];
+#pragma unroll
+        for (int half = 0; half < HALVES; half++)
+            dead[half] = dead_rows(s, half);
         if ((flags & FIRST ? tiles : tiles - 1) % F::BUFFERS)
             flags |= SECOND_BUFFER;
-        tell(x, y, flags, sums);
-        fetch_lines(map.q, s);
+        tell(w, s, flags);
+        fetch_lines(map.q, s, tile.member, dead);
         if (flags & FIRST) {
             /* Without queries all results are those of keys that do not exist. */
             if (leads()) {
                 const uint32_t info = m.tile(ring, tiles);
-                shared_store_16(info, tile.key, x.exists() ? tile.keys : 0, tile.shift, tile.head);
+                shared_store_16(info, tile.key, s.pieces[0].exists() ? tile.keys : 0, tile.shift,
+                                tile.head);
                 shared_store_4(info + 4 * TILE_MEMBER, tile.member);
             }
             fetch_keys(map.k, tile, KEYS_K);
         }
-        fetch_lines(map.dout, s);
+        fetch_lines(map.dout, s, tile.member, dead);
         if (flags & FIRST) {
             fetch_keys(map.v, tile, KEYS_V);
             tiles++;
@@ -446,11 +456,15 @@ __device__ __forceinline__ void produce_dkv(const maps &map, const attention_dkv
     w.load_lists();
     while (w.next < w.end) {
         w.begin_tile();
+        dkv_step<F> now = w.take_step();
         int flags = FIRST;
-        do {
-            p.fetch_step(w, flags);
+        while (w.live) {
+            const dkv_step<F> next = w.take_step();
+            p.fetch_step(w, now, flags);
+            now = next;
             flags = 0;
-        } while (w.live);
+        }
+        p.fetch_step(w, now, flags | LAST);
     }
     p.finish();
 }
@@ -489,33 +503,28 @@ __device__ __forceinline__ void add_lines(float (&sums)[F::WIDTH / 2], const uin
             sums, p + 4 * i, descriptor(b + (i * 16 * ROW_BYTES >> 4), high), i > 0 || accumulate);
 }
 
-/* Four numbers of a step's sums: of the lane's queries 16 i + 2 (lane % 4) + (0, 1, 8, 9). */
-struct four {
-    float v[4];
+/* Two numbers of a step's sums: of the lane's queries 8 i + 2 (lane % 4) + (0, 1). */
+struct two {
+    float v[2];
 };
 
-__device__ __forceinline__ four load_four(uint32_t from, int i)
+__device__ __forceinline__ two load_two(uint32_t from, int i)
 {
-    const uint4 v = shared_load_16(from + i * 64 + threadIdx.x % 4 * 16);
-    return {
-        {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)}};
+    const uint2 v = shared_load_8(from + i * 32 + threadIdx.x % 4 * 8);
+    return {{__uint_as_float(v.x), __uint_as_float(v.y)}};
 }
 
 /* Scores become shares. */
 __device__ __forceinline__ void make_shares(float (&s)[SCORES], float scale, uint32_t entry)
 {
 #pragma unroll
-    for (int i = 0; i < SCORES / 8; i++) {
-        const four bound = load_four(entry, i);
+    for (int i = 0; i < SCORES / 4; i++) {
+        const two bound = load_two(entry, i);
 #pragma unroll
-        for (int j = 0; j < 2; j++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    float &x = s[8 * i + 4 * j + 2 * h + e];
-                    x = power_of_two(fmaf(x, scale, -bound.v[2 * j + e]));
-                }
+        for (int j = 0; j < 4; j++) {
+            float &x = s[4 * i + j];
+            x = power_of_two(fmaf(x, scale, -bound.v[j % 2]));
+        }
     }
 }
 
@@ -524,17 +533,13 @@ __device__ __forceinline__ void make_slopes(float (&dp)[SCORES], const float (&s
                                             float slope, uint32_t entry)
 {
 #pragma unroll
-    for (int i = 0; i < SCORES / 8; i++) {
-        const four delta = load_four(entry + DKV_SUM_BYTES, i);
+    for (int i = 0; i < SCORES / 4; i++) {
+        const two delta = load_two(entry + DKV_SUM_BYTES, i);
 #pragma unroll
-        for (int j = 0; j < 2; j++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const int n = 8 * i + 4 * j + 2 * h + e;
-                    dp[n] = s[n] * fmaf(dp[n], slope, -delta.v[2 * j + e]);
-                }
+        for (int j = 0; j < 4; j++) {
+            float &x = dp[4 * i + j];
+            x = s[4 * i + j] * fmaf(x, slope, -delta.v[j % 2]);
+        }
     }
 }
 
@@ -544,23 +549,31 @@ __device__ __forceinline__ uint32_t low_bits(int n)
     return n <= 0 ? 0 : n >= 32 ? ~0u : (1u << n) - 1;
 }
 
-/* Which queries of a piece a key sees by its position: bit i, row + i. */
+/* Which of 32 queries a key sees by its position: bit i, row + i. */
 __device__ __forceinline__ uint32_t seen_by(const attention_dkv_arg &a, int row, int shift, int key)
 {
     const int own = key - shift - row; /* the query that stands at the key */
     const int low = a.all.causal ? own : a.all.window ? own - a.all.window + 1 : 0;
-    const int high = a.all.window ? own + a.all.window : DKV_PIECE;
+    const int high = a.all.window ? own + a.all.window : 32;
     return low_bits(high) & ~low_bits(low);
 }
 
-/* The code of a warp's keys for half of a step's queries. */
-__device__ __forceinline__ int load_code(uint32_t entry, int half)
+/* The code of the lane's keys for half of a step's queries. line: the lane's first key in the
+ * tile. */
+template <class F> __device__ __forceinline__ int load_code(uint32_t entry, int half, int line)
 {
-    const int warp = threadIdx.x / LANES % GROUP_WARPS;
-    return shared_load_4(entry + INFO + 16 + 8 * half + warp / 2 * 4);
+    return shared_load_4(entry + CODES + half / (HALVES / F::PIECES) * MOST_PARTS * 4 +
+                         line / F::PART * 4);
+}
+
+template <class F> __device__ __forceinline__ int load_row(uint32_t entry, int half)
+{
+    return shared_load_4(entry + INFO + 4 + half / (HALVES / F::PIECES) * 4) +
+           half * LANES % F::PIECE;
 }
 
 /* Shares of what is not visible become 0. */
+template <class F>
 __device__ __forceinline__ void hide(float (&s)[SCORES], const attention_dkv_arg &a, uint32_t entry,
                                      uint32_t tile, int line)
 {
@@ -570,7 +583,7 @@ __device__ __forceinline__ void hide(float (&s)[SCORES], const attention_dkv_arg
     const int shift = shared_load_4(tile + 4 * TILE_SHIFT);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int code = load_code(entry, half), row = shared_load_4(entry + INFO + 4 + 4 * half);
+        const int code = load_code<F>(entry, half, line), row = load_row<F>(entry, half);
         if (code == ALL)
             continue;
         uint32_t seen[2] = {0, 0};
@@ -605,12 +618,13 @@ __device__ __forceinline__ void hide(float (&s)[SCORES], const attention_dkv_arg
 }
 
 /* Where there is no block, what lies in memory does not count: neither do its products. */
-__device__ __forceinline__ void forget(float (&dp)[SCORES], uint32_t entry)
+template <class F>
+__device__ __forceinline__ void forget(float (&dp)[SCORES], uint32_t entry, int line)
 {
     enum { HALF = SCORES / 2 };
 #pragma unroll
     for (int half = 0; half < 2; half++)
-        if (load_code(entry, half) == NOTHING)
+        if (load_code<F>(entry, half, line) == NOTHING)
 #pragma unroll
             for (int i = 0; i < HALF; i++)
                 dp[HALF * half + i] = 0;
@@ -627,7 +641,7 @@ __device__ __forceinline__ void repeat_key(const attention_dkv_arg &a, uint32_t 
     const int member = shared_load_4(tile + 4 * TILE_MEMBER);
     const int keys = shared_load_4(tile + 4 * TILE_KEYS);
     const int shift = shared_load_4(tile + 4 * TILE_SHIFT);
-    const int list = key / F::KEYS / a.each, inner = key & (DKV_PIECE - 1);
+    const int list = key / F::KEYS / a.each, inner = key & (DKV_SMALL - 1);
     const int64_t k_line = line_at(all.k, member, head, key);
     const int64_t v_line = line_at(all.v, member, head, key);
     float dk[F::WIDTH / LANES] = {}, dv[F::WIDTH / LANES] = {};
@@ -639,13 +653,13 @@ __device__ __forceinline__ void repeat_key(const attention_dkv_arg &a, uint32_t 
 #pragma unroll 1
         for (int i = __ldg(start); i < __ldg(start + 1); i++) {
             const int4 piece = __ldg((const int4 *)(a.pieces + i));
-            const int row = piece.x + lane, slot = key & DKV_PIECE ? piece.z : piece.y;
+            const int row = piece.x + lane, slot = key & DKV_SMALL ? piece.z : piece.y;
             if (slot < 0)
                 continue;
             const float bound = __ldg(a.bound + sums + piece.x);
             const bool seen =
                 bound != INFINITY &&
-                (visible<DKV_PIECE>(all, row, shift, keys, key - inner, mask_of(all, slot)) >>
+                (visible<DKV_SMALL>(all, row, shift, keys, key - inner, mask_of(all, slot)) >>
                      inner &
                  1);
             float p = 0, ds = 0;
@@ -776,12 +790,12 @@ __device__ __forceinline__ void consume(const attention_dkv_arg &a, dkv_memory<F
         const uint32_t told = m.step(ring, entry.slot);
         make_shares(s, a.all.scale, told);
         if (flags & PARTIAL)
-            hide(s, a, told, m.tile(ring, tile), line);
+            hide<F>(s, a, told, m.tile(ring, tile), line);
     };
     const auto products_to_slopes = [&]() {
         const uint32_t told = m.step(ring, entry.slot);
         if (flags & PARTIAL)
-            forget(dp, told);
+            forget<F>(dp, told, line);
         make_slopes(dp, s, a.slope, told);
         __syncwarp();
         if (is_speaker())

@@ -4,9 +4,11 @@
 
 #include <backends/cuda/sm90a/attention.h>
 
-/* A warpgroup has 64 keys, and a step multiplies them with 64 queries: two pieces of 32 of one
- * head. What is visible of a piece is told for each half of a warpgroup's keys. */
-enum { DKV_KEYS = 64, DKV_PIECE = 32, DKV_STEP = 2 * DKV_PIECE };
+/* A warpgroup has 64 keys, and a step multiplies them with 64 queries of one head: a piece of a
+ * list, or two where blocks are smaller. What is visible of a piece is told for each warpgroup's
+ * keys, or for each half of them. */
+enum { DKV_KEYS = 64, DKV_STEP = 64, DKV_SMALL = 32 /* side of the smallest blocks */ };
+#define DKV_PIECE(side) ((side) < DKV_STEP ? DKV_SMALL : DKV_STEP)
 
 enum {
     DKV_SUM_BYTES = DKV_STEP * 4,
@@ -34,8 +36,7 @@ enum {
      (rings) * ((steps)*DKV_STEP_BYTES + DKV_TILES * DKV_TILE_BYTES +                              \
                 DKV_BARRIERS(slots, steps, buffers) * DKV_BARRIER_BYTES))
 
-/* Queries of a kept block. slot: of the blocks with the first and the last 32 of 64 keys; -1: there
- * is none. */
+/* Queries of a kept block. slot: of the blocks with each part of the keys; -1: there is none. */
 typedef struct attention_piece {
     int32_t row; /* the first query */
     int32_t slot[2];

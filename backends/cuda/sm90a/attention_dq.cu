@@ -12,7 +12,7 @@ struct maps {
 
 /* --- Producers --- */
 
-template <class F> struct producer : ring_producer<F> {
+template <class F> struct dq_producer : ring_producer<F> {
     typedef ring_producer<F> base;
     maps map;
 
@@ -24,11 +24,7 @@ template <class F> struct producer : ring_producer<F> {
         base::wait_empty();
         if (base::leads()) {
             mbar_expect(bar, F::Q_BYTES);
-#pragma unroll
-            for (int panel = 0; panel < F::PANELS; panel++)
-                tensor_load_4d(to + panel * TILE_BYTES, map.dout, panel * PANEL,
-                               w.tile.row + part * ATTENTION_UNIT, w.tile.head % base::a.heads,
-                               w.tile.head / base::a.heads, bar);
+            base::copy_rows(map.dout, w, part, to, bar);
         }
         __syncwarp();
         base::at.next();
@@ -57,41 +53,7 @@ template <class F> struct producer : ring_producer<F> {
 
 /* --- Consumers --- */
 
-/* Panels of queries that registers hold; the others stay in shared memory. */
-enum { HELD = 1 };
-
-/* The warp's 16 rows of some panels as left operand. */
-template <int PANELS>
-__device__ __forceinline__ void load_rows(uint32_t (&x)[PANELS * 16], uint32_t from)
-{
-    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES % GROUP_WARPS;
-    const int row = warp * 16 + lane % 16;
-#pragma unroll
-    for (int i = 0; i < PANELS * 4; i++)
-        ldmatrix_x4(x + 4 * i, from + i / 4 * TILE_BYTES + row * ROW_BYTES +
-                                   ((i % 4 * 2 + lane / 16) ^ row % 8) * 16);
-}
-
-/* s = X Y^T for a slot of keys or values and rows of which registers hold some panels. */
-template <class F, int PANELS>
-__device__ __forceinline__ void multiply_rows(float (&s)[F::SCORES],
-                                              const uint32_t (&x)[PANELS * 16], uint32_t rows,
-                                              uint32_t slot)
-{
-    constexpr uint32_t high = descriptor_high(1024, SWIZZLE_128);
-    const uint32_t a = descriptor_low(rows, 16), b = descriptor_low(slot, 16);
-#pragma unroll
-    for (int i = 0; i < F::WIDTH / 16; i++) {
-        const uint32_t in = i % 4 * 32;
-        const uint64_t y = descriptor(b + ((i / 4 * F::PANEL_BYTES + in) >> 4), high);
-        if (i < PANELS * 4)
-            wgmma_rs<F::TYPE, F::STEP, 0>(s, x + 4 * i, y, i > 0);
-        else
-            wgmma_ss<F::TYPE, F::STEP, 0, 0>(
-                s, descriptor(a + ((i / 4 * TILE_BYTES + in) >> 4), high), y, i > 0);
-    }
-    wgmma_commit();
-}
+enum { HELD = 1 /* panels of queries that registers hold; the others stay in shared memory */ };
 
 /* Of a lane's two rows, 8 apart. */
 struct row_sums {
@@ -111,7 +73,7 @@ __device__ __forceinline__ void slope(float (&dp)[F::SCORES], const float (&s)[F
         dp[i] = p * fmaf(dp[i], a.slope, -r.delta[h]);
     }
     if (partial)
-        for_hidden<F>(a.all, m, step, tile, row_of(here), [&](int i) { dp[i] = 0; });
+        for_hidden<F>(a.all, step, tile, row_of(here), [&](int i) { dp[i] = 0; });
 }
 
 /* The rows of a warp that are marked, again: dQ element by element. */
@@ -143,7 +105,7 @@ __device__ __forceinline__ void store_tile(const float (&dq)[F::WIDTH / 2], cons
 {
     const attention_out &out = a.all.o;
     const int head = shared_load_4(tile + 4 * HEAD_WORD);
-    const int first = shared_load_4(tile + 4 * ROW_WORD) + row;
+    const int first = time_of<F>(tile, row);
     const int64_t base = head / a.all.heads * out.batch + head % a.all.heads * out.head;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -195,8 +157,8 @@ __device__ __forceinline__ void consume(const attention_dq_arg &a, memory<F> m, 
         row_sums rows;
         mbar_wait(m.q_full(here.ring, buffer), parity_of<F>(n));
         load_rows<HELD>(q, queries);
-        const int64_t line = (int64_t)shared_load_4(tile + 4 * HEAD_WORD) * a.pad +
-                             shared_load_4(tile + 4 * ROW_WORD) + row_of(here);
+        const int64_t line =
+            (int64_t)shared_load_4(tile + 4 * HEAD_WORD) * a.pad + time_of<F>(tile, row_of(here));
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             rows.bound[h] = __ldg(a.bound + line + 8 * h);
@@ -267,7 +229,7 @@ __device__ __forceinline__ void attend(const maps &map, const attention_dq_arg &
     run_block<F>(
         a.all,
         [&](memory<F> m, int ring, int begin, int end) {
-            producer<F> p = {{a.all, m, ring, {0, 0}, 0, 0}, map};
+            dq_producer<F> p = {{a.all, m, ring, {0, 0}, 0, 0}, map};
             produce<F>(p, a.all, begin, end);
         },
         [&](memory<F> m, const place &here, int tiles) { consume<F>(a, m, here, tiles); });
@@ -275,12 +237,12 @@ __device__ __forceinline__ void attend(const maps &map, const attention_dq_arg &
 
 #define ATTENTION_KERNEL(name, type, ...)                                                          \
     extern "C" __global__ void __launch_bounds__(                                                  \
-        (ATTENTION_THREADS((form<type, ATTENTION_DQ_STEP, __VA_ARGS__>::GROUPS))), 1)              \
+        (ATTENTION_THREADS((form<type, __VA_ARGS__>::GROUPS))), 1)                                 \
         name(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap dout,      \
              const __grid_constant__ CUtensorMap k, const __grid_constant__ CUtensorMap v,         \
              const __grid_constant__ attention_dq_arg a)                                           \
     {                                                                                              \
-        attend<form<type, ATTENTION_DQ_STEP, __VA_ARGS__>>({&q, &dout, &k, &v}, a);                \
+        attend<form<type, __VA_ARGS__>>({&q, &dout, &k, &v}, a);                                   \
     }
 #define ATTENTION_KERNELS(suffix, ...)                                                             \
     ATTENTION_KERNEL(cuda_attention_dq_bf16_##suffix, WGMMA_BF16, __VA_ARGS__)                     \

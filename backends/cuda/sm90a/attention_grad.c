@@ -12,8 +12,8 @@ CUDA_SOLE_FUNCTIONS(sm90a_attention_grad)
 ATTENTION_DQ_FORMS(EXTERN)
 #undef EXTERN
 #define ROWS(suffix, ...)                                                                          \
-    ATTENTION90_FORM(BSK_BF16, cuda_attention_dq_bf16_##suffix, ATTENTION_DQ_STEP, __VA_ARGS__)    \
-    ATTENTION90_FORM(BSK_F16, cuda_attention_dq_f16_##suffix, ATTENTION_DQ_STEP, __VA_ARGS__)
+    ATTENTION90_FORM(BSK_BF16, cuda_attention_dq_bf16_##suffix, __VA_ARGS__)                       \
+    ATTENTION90_FORM(BSK_F16, cuda_attention_dq_f16_##suffix, __VA_ARGS__)
 static const attention90_form forms[] = {ATTENTION_DQ_FORMS(ROWS)};
 #undef ROWS
 
@@ -101,8 +101,8 @@ static bsk_status build_dq(simt_device *d, const bsk_problem *problem, state *s)
 {
     const bsk_attention_grad_params *p = problem->params;
     s->form = form_of(problem);
-    s->q = attention90_tensor(&p->q, ATTENTION_UNIT);
-    s->dout = attention90_tensor(&p->dout, ATTENTION_UNIT);
+    s->q = attention90_tensor(&p->q, s->form->side);
+    s->dout = attention90_tensor(&p->dout, s->form->side);
     s->k = attention90_tensor(&p->k, s->form->side);
     s->v = attention90_tensor(&p->v, s->form->side);
     s->arg = (attention_dq_arg){
@@ -112,8 +112,8 @@ static bsk_status build_dq(simt_device *d, const bsk_problem *problem, state *s)
     TRY(bski_cuda_encoder_find(d->host, &s->encoder));
     TRY(bski_cuda_kernel((const bski_cuda_device *)d, s->form->function, s->form->shared_bytes,
                          s->form->name));
-    return bski_attention90_tables(d, problem->layout, s->form, ATTENTION_DQ_STEP, p->q.dims[0],
-                                   &s->tables, &s->arg.all);
+    return bski_attention90_tables(d, problem->layout, s->form, p->q.dims[0], &s->tables,
+                                   &s->arg.all);
 }
 
 static bsk_status build(simt_device *d, bsk_prepared *prepared)

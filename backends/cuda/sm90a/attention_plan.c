@@ -18,14 +18,64 @@ static int32_t side_of(const bsk_layout_tables *t)
     return t->block_rows >= ATTENTION_UNIT && t->block_cols >= ATTENTION_UNIT ? ATTENTION_UNIT : 0;
 }
 
-static bool is_shared(const attention90_form *f)
-{
-    return f->rings < f->groups;
-}
-
 static int32_t rows_of(const attention90_form *f)
 {
     return f->groups / f->rings * ATTENTION_UNIT;
+}
+
+/* The lists of two block rows in one, by columns. A row beyond the grid has none. */
+static int32_t unite(const bsk_layout_tables *t, int32_t head, const int32_t row[2],
+                     attention_union *to)
+{
+    const int64_t *start = t->row_start + (int64_t)head * (t->grid_rows + 1);
+    int64_t at[2], end[2];
+    int32_t count = 0;
+    for (int i = 0; i < 2; i++) {
+        at[i] = start[row[i]];
+        end[i] = row[i] < t->grid_rows ? start[row[i] + 1] : at[i];
+    }
+    while (at[0] < end[0] || at[1] < end[1]) {
+        const int32_t x = at[0] < end[0] ? t->row_col[at[0]] : INT32_MAX;
+        const int32_t y = at[1] < end[1] ? t->row_col[at[1]] : INT32_MAX;
+        attention_union u = {(x < y ? x : y) * t->block_cols, {-1, -1}, 0};
+        if (x <= y)
+            u.slot[0] = t->row_slot[at[0]++];
+        if (y <= x)
+            u.slot[1] = t->row_slot[at[1]++];
+        to[count++] = u;
+    }
+    return count;
+}
+
+/* Whether neighbouring block rows are alike: what both multiply then, each with the blocks of
+ * either, is little more than what they keep, and is read once. */
+static bool rows_alike(const bsk_layout_tables *t)
+{
+    int64_t alone = 0;
+    for (int32_t h = 0; h < t->heads; h++)
+        for (int32_t row = 0; row + 1 < t->grid_rows; row += 2) {
+            const int64_t *start = t->row_start + (int64_t)h * (t->grid_rows + 1) + row;
+            int64_t x = start[0], y = start[1];
+            alone += start[2] - start[0];
+            while (x < start[1] && y < start[2]) {
+                const int32_t a = t->row_col[x], b = t->row_col[y];
+                alone -= a == b ? 2 : 0;
+                x += a <= b;
+                y += b <= a;
+            }
+        }
+    return alone * 16 <= t->nnz;
+}
+
+/* Whether the rows of a tile see what the form's lists can say, in steps that blocks fill. */
+static bool rows_fit(const attention90_form *f, const bsk_layout_tables *t)
+{
+    if (f->bands == 1)
+        return f->rings == f->groups ? t->block_cols % f->step == 0
+                                     : t->block_rows % rows_of(f) == 0;
+    const int32_t side = rows_of(f) / f->bands;
+    return t->block_rows == side && t->block_cols == f->side &&
+           (f->rings == f->groups || rows_alike(t));
 }
 
 const attention90_form *bski_attention90_form(const attention90_form *forms, size_t count,
@@ -36,7 +86,7 @@ const attention90_form *bski_attention90_form(const attention90_form *forms, siz
     for (size_t i = 0; i < count; i++) {
         const attention90_form *f = &forms[i];
         if (f->dtype != dtype || f->side != side_of(layout) || f->width < width ||
-            (is_shared(f) && layout->block_rows % rows_of(f)) || (best && f->width > best->width))
+            (best && f->width > best->width) || !rows_fit(f, layout))
             continue;
         best = f;
     }
@@ -145,6 +195,7 @@ typedef struct builder {
     int32_t step; /* units */
     int32_t rows; /* of a tile */
     int32_t lines, line_rows;
+    int32_t *pairs;        /* [layout heads][lines][2]: block rows of two bands */
     int32_t *start;        /* [layout heads * lines + 1] */
     attention_unit *units; /* one of these two */
     attention_union *unions;
@@ -155,7 +206,7 @@ typedef struct builder {
 
 static bool is_union(const builder *b)
 {
-    return b->form->side < ATTENTION_UNIT;
+    return b->form->bands > 1;
 }
 
 /* Kept blocks in units of 64 keys. */
@@ -176,24 +227,25 @@ static bsk_status list_units(builder *b)
     return BSK_OK;
 }
 
-/* The lists of two block rows in one, by columns. */
-static int32_t unite(const bsk_layout_tables *t, int32_t head, int32_t row, attention_union *to)
+/* Which block rows share a tile: any that have much in common, if warpgroups have lists of their
+ * own and that saves more than some percent, or neighbours. A row that is left over has the end of
+ * the grid beside it. */
+static bsk_status pair_rows(const builder *b, int32_t head, int32_t *pairs)
 {
-    const int64_t *start = t->row_start + (int64_t)head * (t->grid_rows + 1) + row;
-    const int64_t end[2] = {start[1], row + 1 < t->grid_rows ? start[2] : start[1]};
-    int64_t at[2] = {start[0], start[1]};
-    int32_t count = 0;
-    while (at[0] < end[0] || at[1] < end[1]) {
-        const int32_t x = at[0] < end[0] ? t->row_col[at[0]] : INT32_MAX;
-        const int32_t y = at[1] < end[1] ? t->row_col[at[1]] : INT32_MAX;
-        attention_union u = {(x < y ? x : y) * t->block_cols, {-1, -1}, 0};
-        if (x <= y)
-            u.slot[0] = t->row_slot[at[0]++];
-        if (y <= x)
-            u.slot[1] = t->row_slot[at[1]++];
-        to[count++] = u;
-    }
-    return count;
+    enum { WINDOW = 64 };
+    const bsk_layout_tables *t = b->t;
+    const bsk_host *host = b->device->host;
+    bski_diag diag = {BSK_OK, ""};
+    int64_t cost = 1, natural = 0;
+    pairs[2 * b->lines - 1] = t->grid_rows;
+    if (b->form->rings == b->form->groups &&
+        (bski_schedule_groups(t, false, head, 2, WINDOW, &host->allocator, pairs, &diag) ||
+         bski_schedule_group_cost(t, false, head, 2, pairs, &host->allocator, &cost, &diag) ||
+         bski_schedule_group_cost(t, false, head, 2, NULL, &host->allocator, &natural, &diag)))
+        return host->fail(host->context, diag.status, "attention: %s", diag.text);
+    for (int32_t i = 0; i < t->grid_rows && cost * 33 > natural * 32; i++)
+        pairs[i] = i;
+    return BSK_OK;
 }
 
 static bsk_status list_unions(builder *b)
@@ -201,11 +253,15 @@ static bsk_status list_unions(builder *b)
     const bsk_layout_tables *t = b->t;
     int32_t count = 0;
     TRY(host_array(b->device->host, &b->unions, t->nnz, sizeof *b->unions));
-    for (int32_t h = 0; h < t->heads; h++)
+    TRY(host_array(b->device->host, &b->pairs, (int64_t)t->heads * b->lines * 2, sizeof *b->pairs));
+    for (int32_t h = 0; h < t->heads; h++) {
+        int32_t *pairs = b->pairs + (int64_t)h * b->lines * 2;
+        TRY(pair_rows(b, h, pairs));
         for (int32_t l = 0; l < b->lines; l++) {
             b->start[(int64_t)h * b->lines + l] = count;
-            count += unite(t, h, 2 * l, b->unions + count);
+            count += unite(t, h, pairs + 2 * l, b->unions + count);
         }
+    }
     b->start[(int64_t)t->heads * b->lines] = count;
     return BSK_OK;
 }
@@ -215,21 +271,37 @@ static const int32_t *list_of(const builder *b, int32_t head, int32_t tile)
     return b->start + (int64_t)head * b->lines + (int64_t)tile * b->rows / b->line_rows;
 }
 
-/* Steps of a tile whose member has all times. */
-static int32_t count_steps(const builder *b, int32_t head, int32_t tile)
+/* The first row of a tile's band. */
+static int32_t row_of(const builder *b, int32_t head, int32_t tile, int32_t band)
+{
+    if (!is_union(b))
+        return tile * b->rows;
+    return b->pairs[((int64_t)head * b->lines + tile) * 2 + band] * b->t->block_rows;
+}
+
+/* Whether a band sees some of a unit, if its member has all times. */
+static bool is_seen(const builder *b, int64_t row, int64_t key)
 {
     const attention_arg *a = b->arg;
-    const int64_t row = (int64_t)tile * b->rows;
-    const int64_t row_end = row + b->rows < a->q_time ? row + b->rows : a->q_time;
+    const int64_t end = row + b->rows / b->form->bands;
     const int64_t shift = a->align_end ? a->k_time - a->q_time : 0;
+    const int64_t near = row + shift - (key + b->form->side - 1);
+    const int64_t far = (end < a->q_time ? end : a->q_time) - 1 + shift - key;
+    return row < a->q_time && key < a->k_time && (!a->causal || far >= 0) &&
+           (!a->window || (near < a->window && -far < a->window));
+}
+
+/* Steps of such a tile. */
+static int32_t count_steps(const builder *b, int32_t head, int32_t tile)
+{
     const int32_t *list = list_of(b, head, tile);
     int32_t units = 0;
     for (int32_t u = list[0]; u < list[1]; u++) {
-        const int64_t key = is_union(b) ? b->unions[u].key : b->units[u].key;
-        const int64_t near = row + shift - (key + b->form->side - 1);
-        const int64_t far = row_end - 1 + shift - key;
-        units += key < a->k_time && (!a->causal || far >= 0) &&
-                 (!a->window || (near < a->window && -far < a->window));
+        bool seen = !is_union(b) && is_seen(b, row_of(b, head, tile, 0), b->units[u].key);
+        for (int band = 0; is_union(b) && band < 2; band++)
+            seen = seen || (b->unions[u].slot[band] >= 0 &&
+                            is_seen(b, row_of(b, head, tile, band), b->unions[u].key));
+        units += seen;
     }
     return units > 0 ? (units + b->step - 1) / b->step : 1;
 }
@@ -263,8 +335,13 @@ static bsk_status make_tiles(builder *b)
     TRY(host_array(b->device->host, &b->tiles, count, sizeof *b->tiles));
     for (int32_t n = 0; n < count; n++) {
         const int32_t head = s->order[n] / s->tiles, i = s->order[n] % s->tiles;
-        const int32_t *list = list_of(b, head % s->period / s->each, i);
-        b->tiles[n] = (attention_tile){head, i * b->rows, list[0], list[1] - list[0]};
+        const int32_t pattern = head % s->period / s->each;
+        const int32_t *list = list_of(b, pattern, i);
+        b->tiles[n] = (attention_tile){head,
+                                       list[0],
+                                       list[1] - list[0],
+                                       {row_of(b, pattern, i, 0), row_of(b, pattern, i, 1)},
+                                       {0}};
     }
     return BSK_OK;
 }
@@ -289,20 +366,20 @@ static bsk_status build(builder *b, int64_t batch, attention90_tables *tables, a
 }
 
 bsk_status bski_attention90_tables(simt_device *device, const bsk_layout_tables *layout,
-                                   const attention90_form *form, int32_t step, int64_t batch,
+                                   const attention90_form *form, int64_t batch,
                                    attention90_tables *tables, attention_arg *arg)
 {
     builder b = {.device = device,
                  .t = layout,
                  .form = form,
                  .arg = arg,
-                 .step = step / form->side,
+                 .step = form->step / form->side,
                  .rows = rows_of(form)};
     b.line_rows = is_union(&b) ? 2 * layout->block_rows : layout->block_rows;
     b.lines = is_union(&b) ? (layout->grid_rows + 1) / 2 : layout->grid_rows;
     const bsk_status status = build(&b, batch, tables, arg);
-    void *all[] = {b.start, b.units,          b.unions,        b.steps,
-                   b.tiles, b.schedule.order, b.schedule.start};
+    void *all[] = {b.start, b.units, b.unions,         b.pairs,
+                   b.steps, b.tiles, b.schedule.order, b.schedule.start};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         host_drop(device->host, all[i]);
     return status;

@@ -8,23 +8,24 @@
 
 /* A kernel of a pass that owns query rows. */
 typedef struct attention90_form {
-    int32_t width, groups, rings, side; /* see ATTENTION_FORMS */
+    int32_t step, width, groups, rings, side, bands; /* see ATTENTION_FORMS */
     bsk_dtype dtype;
     size_t shared_bytes;
     const char *name;
     const void *function;
 } attention90_form;
 
-/* Rows of a table of forms, for kernels <prefix>_<type>_<suffix> with steps of so many keys. The
- * address of the symbol that the compiler makes for a kernel stands for it. */
+/* Rows of a table of forms, for kernels <prefix>_<type>_<suffix>. The address of the symbol that
+ * the compiler makes for a kernel stands for it. */
 #define ATTENTION90_EXTERN(symbol) extern const char symbol[];
-#define ATTENTION90_FORM(type, symbol, step, width, groups, rings, slots, buffers, side)           \
-    {width,   groups, rings,                                                                       \
-     side,    type,   ATTENTION_SHARED_BYTES(step, width, groups, rings, slots, buffers),          \
+#define ATTENTION90_FORM(type, symbol, step, width, groups, rings, slots, buffers, side, bands)    \
+    {step,    width, groups, rings,                                                                \
+     side,    bands, type,   ATTENTION_SHARED_BYTES(step, width, groups, rings, slots, buffers),   \
      #symbol, symbol},
 
-/* The narrowest that holds heads of `width`; among such one whose warpgroups share keys and values,
- * if blocks have rows for all of them. NULL: there is none. */
+/* The narrowest that holds heads of `width`; among such one of long steps, if blocks fill them, or
+ * one whose warpgroups share keys and values, if blocks have rows for all of them or block rows
+ * nearly all blocks in common with their neighbours. NULL: there is none. */
 const attention90_form *bski_attention90_form(const attention90_form *forms, size_t count,
                                               bsk_dtype dtype, const bsk_layout_tables *layout,
                                               int64_t width);
@@ -52,10 +53,10 @@ typedef struct attention90_tables {
         tile_start; /* attention_unit or attention_union, attention_tile, int32_t */
 } attention90_tables;
 
-/* For steps of so many keys. Fills arg's pointers to the tables; the rest of it says what can be
+/* Fills arg's pointers to the tables; the rest of it says what can be
  * seen, but for lengths. */
 bsk_status bski_attention90_tables(simt_device *device, const bsk_layout_tables *layout,
-                                   const attention90_form *form, int32_t step, int64_t batch,
+                                   const attention90_form *form, int64_t batch,
                                    attention90_tables *tables, attention_arg *arg);
 void bski_attention90_tables_free(simt_device *device, attention90_tables *tables);
 

@@ -32,20 +32,24 @@ template <> struct element<WGMMA_F16> {
 
 /* See ATTENTION_FORMS. STEP: keys of a step. */
 template <int TYPE_, int STEP_, int WIDTH_, int GROUPS_, int RINGS_, int SLOTS_, int BUFFERS_,
-          int SIDE_>
+          int SIDE_, int BANDS_>
 struct form {
     static constexpr int TYPE = TYPE_, STEP = STEP_, WIDTH = WIDTH_, GROUPS = GROUPS_;
     static constexpr int RINGS = RINGS_, SLOTS = SLOTS_, BUFFERS = BUFFERS_, SIDE = SIDE_;
     static constexpr int PANELS = WIDTH / PANEL;
-    static constexpr int READERS = GROUPS / RINGS;      /* warpgroups of a ring */
-    static constexpr int UNITS = STEP / SIDE;           /* of a step */
-    static constexpr int BANDS = ATTENTION_UNIT / SIDE; /* of rows that have blocks of their own */
-    static constexpr int BAND_ROWS = BANDS > 1 ? SIDE : READERS *ATTENTION_UNIT;
+    static constexpr int READERS = GROUPS / RINGS; /* warpgroups of a ring */
+    static constexpr int UNITS = STEP / SIDE;      /* of a step */
+    static constexpr int BANDS = BANDS_, BAND_ROWS = READERS * ATTENTION_UNIT / BANDS;
+    static constexpr int BOX = BAND_ROWS < ATTENTION_UNIT ? BAND_ROWS : ATTENTION_UNIT; /* rows */
     static constexpr int SCORES = STEP / 2; /* of a lane */
     static constexpr uint32_t UNIT_BYTES = SIDE * ROW_BYTES, PANEL_BYTES = STEP * ROW_BYTES;
     static constexpr uint32_t Q_BYTES = PANELS * TILE_BYTES, SLOT_BYTES = PANELS * PANEL_BYTES;
-    static constexpr int CONSUMER_REGISTERS = GROUPS == 2 ? 232 : 160;
-    static constexpr int PRODUCER_REGISTERS = GROUPS == 2 ? 40 : 32;
+    /* Short steps leave registers for queries, and for scores beside their shares. */
+    static constexpr bool SHORT = STEP <= 64;
+    static constexpr int REGISTERS = 65536 / ATTENTION_THREADS(GROUPS) / 8 * 8; /* at launch */
+    static constexpr int PRODUCER_REGISTERS = GROUPS == 2 ? (SHORT ? 56 : 40) : BANDS > 1 ? 56 : 32;
+    static constexpr int CONSUMER_REGISTERS =
+        ((GROUPS + 1) * REGISTERS - PRODUCER_REGISTERS) / GROUPS / 8 * 8;
     typedef typename element<TYPE>::type T;
 
     /* Words of a step's description: flags, the units' first keys, what each band sees of each. */
@@ -57,11 +61,11 @@ struct form {
 /* Words of a tile's description. SHIFT: from a query to where it stands among the keys. */
 enum {
     HEAD_WORD,
-    ROW_WORD,
     QUERIES_WORD,
     KEYS_WORD,
     SHIFT_WORD,
-    FIRST_WORD, /* of its list; for unions */
+    ROW_WORD,                  /* of each band */
+    FIRST_WORD = ROW_WORD + 2, /* of its list; for unions */
     COUNT_WORD,
     INFO_BYTES = 32
 };
@@ -153,8 +157,9 @@ __device__ __forceinline__ int length_of(const int32_t *length, int member, int 
 
 __device__ __forceinline__ attention_tile load_tile(const attention_arg &a, int i, int end)
 {
-    const int4 v = __ldg((const int4 *)(a.tiles + (i < end ? i : end - 1)));
-    return {v.x, v.y, v.z, v.w};
+    const attention_tile *tile = a.tiles + (i < end ? i : end - 1);
+    const int4 v = __ldg((const int4 *)tile);
+    return {v.x, v.y, v.z, {v.w, __ldg(tile->row + 1)}};
 }
 
 /* A lane's unit of 32 from `at` on. */
@@ -184,11 +189,14 @@ __device__ __forceinline__ listed<BANDS> load_unit(const attention_arg &a,
 struct tile_walk {
     attention_tile tile;
     int queries, keys;
+    int member, head, key_head; /* heads of the member */
 
     __device__ void begin(const attention_arg &a, const attention_tile &t)
     {
-        const int member = t.head / a.heads;
         tile = t;
+        member = t.head / a.heads;
+        head = t.head - member * a.heads;
+        key_head = head / a.group;
         queries = length_of(a.q_len, member, a.q_time);
         keys = length_of(a.k_len, member, a.k_time);
     }
@@ -233,9 +241,9 @@ __device__ __forceinline__ unit<F::BANDS> classify(const attention_arg &a, const
     bool seen = false, whole = true;
 #pragma unroll
     for (int i = 0; i < F::BANDS; i++) {
-        x.view[i] = u.key < 0 ? NOTHING
-                              : view_of(a, w, w.tile.row + i * F::BAND_ROWS, F::BAND_ROWS, u.key,
-                                        F::SIDE, u.slot[i]);
+        x.view[i] = u.key < 0
+                        ? NOTHING
+                        : view_of(a, w, w.tile.row[i], F::BAND_ROWS, u.key, F::SIDE, u.slot[i]);
         seen = seen || x.view[i] != NOTHING;
         whole = whole && x.view[i] == ALL;
     }
@@ -281,25 +289,16 @@ template <class F> struct unit_walk {
     }
 };
 
-/* Where a step's lines come from. Of many units registers do not hold the keys: they are where the
- * step is described. */
+/* Where a step's lines come from. */
 template <class F> struct source {
-    static constexpr bool DIRECT = F::BANDS == 1;
-    int at[DIRECT ? F::UNITS : 1]; /* the keys, or the address of the description */
-    int keys;                      /* of the member */
+    int key[F::UNITS]; /* the first of each unit */
+    int keys;          /* of the member */
     int head, member;
 
-    __device__ int key(int i) const
-    {
-        if constexpr (DIRECT)
-            return at[i];
-        else
-            return shared_load_4(at[0] + 4 * (F::KEY_WORD + i));
-    }
     /* Whether a unit has keys beyond the member's. Beyond the tensor copies bring zeros. */
     __device__ bool is_cut(const attention_arg &a, int i) const
     {
-        return keys < a.k_time && key(i) < keys && keys < key(i) + F::SIDE;
+        return keys < a.k_time && key[i] < keys && keys < key[i] + F::SIDE;
     }
     __device__ bool is_cut(const attention_arg &a) const
     {
@@ -338,7 +337,7 @@ template <class F> struct ring_producer {
 #pragma unroll
             for (int i = 0; i < F::UNITS; i++)
                 tensor_load_4d(m.slot(ring, at.slot) + panel * F::PANEL_BYTES + i * F::UNIT_BYTES,
-                               from, panel * PANEL, s.key(i), s.head, s.member, bar);
+                               from, panel * PANEL, s.key[i], s.head, s.member, bar);
     }
 
     /* Zeros instead of a unit's lines beyond the member's keys. */
@@ -347,7 +346,7 @@ template <class F> struct ring_producer {
 #pragma unroll
         for (int panel = 0; panel < F::PANELS; panel++) {
             const uint32_t to = m.slot(ring, at.slot) + panel * F::PANEL_BYTES + i * F::UNIT_BYTES;
-            for (int x = (s.keys - s.key(i)) * ROW_BYTES + threadIdx.x % LANES * 16;
+            for (int x = (s.keys - s.key[i]) * ROW_BYTES + threadIdx.x % LANES * 16;
                  x < (int)F::UNIT_BYTES; x += LANES * 16)
                 shared_store_16(to + x, 0, 0, 0, 0);
         }
@@ -384,20 +383,19 @@ template <class F> struct ring_producer {
         const uint32_t step = m.step(ring, at.slot);
         bool partial = false;
         s.keys = w.keys;
-        s.head = w.tile.head % a.heads / a.group;
-        s.member = w.tile.head / a.heads;
+        s.head = w.key_head;
+        s.member = w.member;
 #pragma unroll
         for (int i = 0; i < F::UNITS; i++) {
             partial = partial || !units[i].exists() || (units[i].code & 1);
-            s.at[source<F>::DIRECT ? i : 0] =
-                source<F>::DIRECT ? units[i].key(a.k_time) : (int)step;
+            s.key[i] = units[i].key(a.k_time);
         }
         wait_empty();
         if (leads()) {
             shared_store_4(step, flags | (partial ? PARTIAL : 0));
 #pragma unroll
             for (int i = 0; i < F::UNITS; i++) {
-                shared_store_4(step + 4 * (F::KEY_WORD + i), units[i].key(a.k_time));
+                shared_store_4(step + 4 * (F::KEY_WORD + i), s.key[i]);
 #pragma unroll
                 for (int band = 0; band < F::BANDS; band++)
                     shared_store_4(step + 4 * (F::VIEW_WORD + i * F::BANDS + band),
@@ -412,12 +410,28 @@ template <class F> struct ring_producer {
     __device__ void describe_tile(const tile_walk &w) const
     {
         const uint32_t info = m.tile(ring, tiles);
-        shared_store_16(info, w.tile.head, w.tile.row, w.queries, w.keys);
-        shared_store_4(info + 4 * SHIFT_WORD, w.shift(a));
+        shared_store_16(info, w.tile.head, w.queries, w.keys, w.shift(a));
+        shared_store_4(info + 4 * ROW_WORD, w.tile.row[0]);
         if (F::BANDS > 1) {
+            shared_store_4(info + 4 * ROW_WORD + 4, w.tile.row[1]);
             shared_store_4(info + 4 * FIRST_WORD, w.tile.first);
             shared_store_4(info + 4 * COUNT_WORD, w.tile.count);
         }
+    }
+
+    /* The rows of one warpgroup, by the leader. */
+    __device__ void copy_rows(const CUtensorMap *from, const tile_walk &w, int part, uint32_t to,
+                              uint32_t bar) const
+    {
+#pragma unroll
+        for (int panel = 0; panel < F::PANELS; panel++)
+#pragma unroll
+            for (int i = 0; i < ATTENTION_UNIT; i += F::BOX) {
+                const int row = part * ATTENTION_UNIT + i;
+                tensor_load_4d(to + panel * TILE_BYTES + i * ROW_BYTES, from, panel * PANEL,
+                               w.tile.row[row / F::BAND_ROWS] + row % F::BAND_ROWS, w.head,
+                               w.member, bar);
+            }
     }
 
     /* A new tile's. */
@@ -431,11 +445,7 @@ template <class F> struct ring_producer {
             mbar_expect(bar, F::READERS * F::Q_BYTES);
 #pragma unroll
             for (int part = 0; part < F::READERS; part++)
-#pragma unroll
-                for (int panel = 0; panel < F::PANELS; panel++)
-                    tensor_load_4d(m.queries(ring, buffer, part) + panel * TILE_BYTES, from,
-                                   panel * PANEL, w.tile.row + part * ATTENTION_UNIT,
-                                   w.tile.head % a.heads, w.tile.head / a.heads, bar);
+                copy_rows(from, w, part, m.queries(ring, buffer, part), bar);
         }
         __syncwarp();
         tiles++;
@@ -486,10 +496,52 @@ __device__ __forceinline__ int row_of(const place &here)
     return here.part * ATTENTION_UNIT + warp * 16 + threadIdx.x % LANES / 4;
 }
 
+/* The band of a tile's row, and when that row is. */
+template <class F> __device__ __forceinline__ int band_of(int row)
+{
+    return F::BANDS > 1 ? row / F::BAND_ROWS : 0;
+}
+
+template <class F> __device__ __forceinline__ int time_of(uint32_t tile, int row)
+{
+    return shared_load_4(tile + 4 * (ROW_WORD + band_of<F>(row))) + row % F::BAND_ROWS;
+}
+
 /* One lane speaks for its warp at barriers. */
 __device__ __forceinline__ bool is_speaker()
 {
     return threadIdx.x % LANES == 0;
+}
+
+/* The warp's 16 rows of some panels as left operand. */
+template <int PANELS> __device__ __forceinline__ void load_rows(uint32_t *x, uint32_t from)
+{
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES % GROUP_WARPS;
+    const int row = warp * 16 + lane % 16;
+#pragma unroll
+    for (int i = 0; i < PANELS * 4; i++)
+        ldmatrix_x4(x + 4 * i, from + i / 4 * TILE_BYTES + row * ROW_BYTES +
+                                   ((i % 4 * 2 + lane / 16) ^ row % 8) * 16);
+}
+
+/* s = X Y^T for a slot of keys or values and rows of which registers hold some panels. */
+template <class F, int PANELS>
+__device__ __forceinline__ void multiply_rows(float (&s)[F::SCORES], const uint32_t *x,
+                                              uint32_t rows, uint32_t slot)
+{
+    constexpr uint32_t high = descriptor_high(1024, SWIZZLE_128);
+    const uint32_t a = descriptor_low(rows, 16), b = descriptor_low(slot, 16);
+#pragma unroll
+    for (int i = 0; i < F::WIDTH / 16; i++) {
+        const uint32_t in = i % 4 * 32;
+        const uint64_t y = descriptor(b + ((i / 4 * F::PANEL_BYTES + in) >> 4), high);
+        if (i < PANELS * 4)
+            wgmma_rs<F::TYPE, F::STEP, 0>(s, x + 4 * i, y, i > 0);
+        else
+            wgmma_ss<F::TYPE, F::STEP, 0, 0>(
+                s, descriptor(a + ((i / 4 * TILE_BYTES + in) >> 4), high), y, i > 0);
+    }
+    wgmma_commit();
 }
 
 /* sums += P V, where lines of V run across the keys. */
@@ -547,38 +599,82 @@ __device__ __forceinline__ uint64_t visible(const attention_arg &a, int row, int
     return seen;
 }
 
-/* Calls hide(i) for those scores i of a lane that are not visible. row: the lane's first in the
- * tile.
+/* A step's units, and what a warp's rows see of them. */
+template <class F> struct sight {
+    int key[F::UNITS], view[F::UNITS];
+
+    __device__ void load(uint32_t step, int row)
+    {
+#pragma unroll
+        for (int i = 0; i < F::UNITS; i++) {
+            key[i] = shared_load_4(step + 4 * (F::KEY_WORD + i));
+            view[i] = shared_load_4(step + 4 * (F::VIEW_WORD + i * F::BANDS + band_of<F>(row)));
+        }
+    }
+    /* Whether each unit is seen as a whole, or as a whole or not at all; the same for all lanes. */
+    __device__ bool is_whole() const
+    {
+        bool whole = true;
+#pragma unroll
+        for (int i = 0; i < F::UNITS; i++)
+            whole = whole && view[i] == ALL;
+        return __all_sync(~0u, whole);
+    }
+    __device__ bool is_plain() const
+    {
+        bool plain = true;
+#pragma unroll
+        for (int i = 0; i < F::UNITS; i++)
+            plain = plain && (view[i] == ALL || view[i] == NOTHING);
+        return __all_sync(~0u, plain);
+    }
+    /* What a lane's two rows, 8 apart, see of a unit: bit j, its key 2 (lane % 4) + j. row: the
+     * lane's first in the tile. */
+    __device__ void of_rows(uint64_t (&seen)[2], const attention_arg &a, uint32_t tile, int row,
+                            int i) const
+    {
+        seen[0] = seen[1] = view[i] == ALL ? ~UINT64_C(0) : 0;
+        if (view[i] == ALL || view[i] == NOTHING)
+            return;
+        const int keys = shared_load_4(tile + 4 * KEYS_WORD);
+        const int shift = shared_load_4(tile + 4 * SHIFT_WORD);
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            seen[h] =
+                visible<F::SIDE>(a, time_of<F>(tile, row) + 8 * h, shift, keys, key[i], view[i]) >>
+                threadIdx.x % 4 * 2;
+    }
+};
+
+/* Whether a lane's score is that of a key that its row sees.
  *
  * Number 4 j + 2 h + e of a lane's scores is that of row lane / 4 + 8 h of the warp's 16 and of key
  * 8 j + 2 (lane % 4) + e. */
-template <class F, class H>
-__device__ __forceinline__ void for_hidden(const attention_arg &a, memory<F> m, uint32_t step,
-                                           uint32_t tile, int row, const H &hide)
+template <class F>
+__device__ __forceinline__ bool is_seen(const uint64_t (&seen)[F::UNITS][2], int i)
 {
-    const int keys = shared_load_4(tile + 4 * KEYS_WORD);
-    const int shift = shared_load_4(tile + 4 * SHIFT_WORD);
-    const int first = shared_load_4(tile + 4 * ROW_WORD) + row, column = threadIdx.x % 4 * 2;
-    const int band = F::BANDS > 1 ? row / F::BAND_ROWS : 0;
+    const int unit = i / (F::SIDE / 2), in = i % (F::SIDE / 2);
+    return seen[unit][in / 2 % 2] >> (in / 4 * 8 + in % 2) & 1;
+}
+
+/* Calls hide(i) for those scores i of a lane that are not visible. row: the lane's first in the
+ * tile. */
+template <class F, class H>
+__device__ __forceinline__ void for_hidden(const attention_arg &a, uint32_t step, uint32_t tile,
+                                           int row, const H &hide)
+{
+    uint64_t seen[F::UNITS][2];
+    sight<F> sees;
+    sees.load(step, row);
 #pragma unroll
     for (int i = 0; i < F::UNITS; i++) {
-        const int key = shared_load_4(step + 4 * (F::KEY_WORD + i));
-        const int view = shared_load_4(step + 4 * (F::VIEW_WORD + i * F::BANDS + band));
-        if (F::BANDS > 1 && view == ALL)
+        if (sees.view[i] == ALL)
             continue;
+        sees.of_rows(seen[i], a, tile, row, i);
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const uint64_t seen =
-                F::BANDS > 1 && view == NOTHING
-                    ? 0
-                    : visible<F::SIDE>(a, first + 8 * h, shift, keys, key, view) >> column;
-#pragma unroll
-            for (int j = 0; j < F::SIDE / 8; j++)
-#pragma unroll
-                for (int e = 0; e < 2; e++)
-                    if (!(seen >> (8 * j + e) & 1))
-                        hide(F::SIDE / 2 * i + 4 * j + 2 * h + e);
-        }
+        for (int j = F::SIDE / 2 * i; j < F::SIDE / 2 * (i + 1); j++)
+            if (!is_seen<F>(seen, j))
+                hide(j);
     }
 }
 
@@ -703,7 +799,7 @@ __device__ __forceinline__ void repeat_row(const attention_arg &a, uint32_t tile
 {
     const int lane = threadIdx.x % LANES, head = shared_load_4(tile + 4 * HEAD_WORD);
     const int member = head / a.heads, kv = head % a.heads / a.group;
-    const int band = (time - (int)shared_load_4(tile + 4 * ROW_WORD)) / F::SIDE;
+    const int band = time - shared_load_4(tile + 4 * ROW_WORD + 4) < (uint32_t)F::BAND_ROWS;
     const int keys = shared_load_4(tile + 4 * KEYS_WORD);
     const int shift = shared_load_4(tile + 4 * SHIFT_WORD);
     const attention_union *list = a.unions + shared_load_4(tile + 4 * FIRST_WORD);
@@ -716,16 +812,19 @@ __device__ __forceinline__ void repeat_row(const attention_arg &a, uint32_t tile
         if (slot < 0 || u.x >= keys)
             continue;
         const uint64_t seen = visible<F::SIDE>(a, time, shift, keys, u.x, mask_of(a, slot));
-        const float share = seen >> lane & 1 ? weight(member, kv, u.x + lane) : 0;
+        float share = 0;
 #pragma unroll 1
         for (int j = 0; j < F::SIDE; j++) {
-            const float x = __shfl_sync(~0u, share, j);
+            const int key = u.x + j;
+            if (j % LANES == 0)
+                share = seen >> (j + lane) & 1 ? weight(member, kv, key + lane) : 0;
+            const float x = __shfl_sync(~0u, share, j % LANES);
             if (seen >> j & 1)
 #pragma unroll
                 for (int f = 0; f < F::WIDTH / LANES; f++)
                     if (f * LANES + lane < from.width)
-                        sum[f] += x * number<F>(from, line_at(from, member, kv, u.x + j) +
-                                                          f * LANES + lane);
+                        sum[f] +=
+                            x * number<F>(from, line_at(from, member, kv, key) + f * LANES + lane);
         }
     }
     const int64_t at = member * a.o.batch + head % a.heads * a.o.head + time * a.o.time;

@@ -69,17 +69,17 @@ bsk_reason cuda_sm90a_dsd_narrow_accept(const bsk_problem *problem, const bsk_de
 double cuda_sm90a_dsd_narrow_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
     /* A launch and the chain of accesses of a thread block; bytes a second from memory; a
-     * multiprocessor's time for a step, for one whose weights lie across the depth, and for each
-     * sample: measured. */
+     * multiprocessor's time for a step, for one whose weights lie across the depth in tiles of 8
+     * features or wider ones, and for each sample: measured. */
     static const double launch = 6e-6, memory = 3.8e12;
-    static const double step = 25e-9, across = 25e-9, sample = 2e-9;
+    static const double step = 25e-9, across_8 = 25e-9, across = 45e-9, sample = 2e-9;
     const bsk_layout_tables *t = problem->layout;
     const bsk_dsd_params *p = problem->params;
     const shape s = shape_of(problem);
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
     const double steps = kept / (s.tile * DSD_NARROW_STEP * DSD_RUN) / props->compute_units;
-    const double work =
-        steps * (step + (s.flip ? across : 0) + sample * (double)p->c.dims[p->c.rank - 1]);
+    const double turn = !s.flip ? 0 : s.tile == DSD_RUN ? across_8 : across;
+    const double work = steps * (step + turn + sample * (double)p->c.dims[p->c.rank - 1]);
     return launch + (work > 2 * kept / memory ? work : 2 * kept / memory);
 }
 
@@ -189,7 +189,7 @@ static int32_t runs_fill(const bsk_problem *problem, const shape *s, const bski_
                                                   (uint32_t)(value * 2 / UNIT_BYTES)};
             }
         while (at % DSD_NARROW_STEP)
-            runs[at++] = (dsd_narrow_run){0, DSD_NARROW_NONE};
+            runs[at++] = (dsd_narrow_run){DSD_NARROW_NONE, DSD_NARROW_NONE};
         plan[i].steps = (int32_t)(at / DSD_NARROW_STEP) - plan[i].first;
     }
     return (int32_t)(at / DSD_NARROW_STEP);

@@ -6,7 +6,8 @@
  * may hold any as long as its partner does: lane (g, q), g = lane / 4 and q = lane % 4, takes the
  * 8 of run q of a step of four runs, whose blocks need not be neighbours. Where an operand is
  * contiguous along the depth that is one load of 16 bytes; across it, eight loads of some
- * neighbours, whose halves are exchanged between pairs of rows. */
+ * neighbours, whose halves are exchanged between pairs of rows, or for tiles of 8 features four of
+ * two neighbours, which movmatrix brings to their lanes. */
 #include <string.h>
 
 #include <backends/cuda/mma.h>
@@ -26,6 +27,8 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TI_, int TN_> struct confi
     static constexpr int SCRATCH = DSD_NARROW_SCRATCH(TI, TN);
     /* Steps whose loads are under way together, as far as there are registers. */
     static constexpr int AHEAD = TN == 64 ? 1 : 2;
+    /* Weights across the depth are loaded as matrices: lane (g, q) those of run g / 2. */
+    static constexpr bool TURN = FLIP && TI == 8;
 };
 
 /* --- Loads --- */
@@ -76,21 +79,47 @@ FN const char *run_address(const char *base, uint32_t run)
     return base + (uint64_t)run * 16;
 }
 
+/* Two rows of each run at a time are a matrix: lane (g, q) loads two features of row g % 2 of those
+ * of run g / 2, and gets feature g of both rows of run q. Runs begin in the same banks of the cache,
+ * so each has other rows first. */
+FN void weights_turn(uint32_t (&w)[PAIRS], bool on, const char *s, int32_t pitch)
+{
+    const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+    uint32_t v[PAIRS], odd[PAIRS];
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        v[i] = 0;
+        if (on)
+            load_global<2, false>(v + i, s + ((i + g / 2) % PAIRS * 2 + g % 2) * pitch + q * 4);
+    }
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++)
+        v[i] = movmatrix_trans(v[i]);
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++)
+        odd[i] = q & 1 ? v[(i + 3) % PAIRS] : v[i];
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++)
+        w[i] = q & 2 ? odd[(i + 2) % PAIRS] : odd[i];
+}
+
 template <class C> FN void step_load(const place &p, dsd_narrow_run run, operands<C> &o)
 {
-    const bool on = run.s != DSD_NARROW_NONE;
+    const bool on = run.b != DSD_NARROW_NONE, kept = run.s != DSD_NARROW_NONE;
     const char *s = run_address(p.s, run.s), *b = run_address(p.b, run.b);
     rows<C::NT> flipped;
     rows<C::ROWS> across;
-    if constexpr (C::FLIP) {
-        rows_load<C::NT, false>(flipped, on, s, p.s_pitch);
+    if constexpr (C::TURN) {
+        weights_turn(o.w[0], kept, s, p.s_pitch);
+    } else if constexpr (C::FLIP) {
+        rows_load<C::NT, false>(flipped, kept, s, p.s_pitch);
     } else {
 #pragma unroll
         for (int j = 0; j < C::NT; j++) {
 #pragma unroll
             for (int i = 0; i < PAIRS; i++)
                 o.w[j][i] = 0;
-            if (on)
+            if (kept)
                 load_global<DSD_RUN, false>(o.w[j], s + (int64_t)j * p.s_pitch);
         }
     }
@@ -111,7 +140,7 @@ template <class C> FN void step_load(const place &p, dsd_narrow_run run, operand
             for (int i = 0; i < PAIRS; i++)
                 o.x[h][i] = rows_pair(across, h, i);
     }
-    if constexpr (C::FLIP)
+    if constexpr (C::FLIP && !C::TURN)
 #pragma unroll
         for (int j = 0; j < C::NT; j++)
 #pragma unroll
@@ -140,15 +169,23 @@ template <class C> FN void step_prefetch(const place &p, dsd_narrow_run run)
     const char *from = run_address(p.s, run.s);
     if (run.s != DSD_NARROW_NONE)
 #pragma unroll
-        for (int i = 0; i < (C::FLIP ? DSD_RUN : C::NT); i++)
+        for (int i = 0; i < (C::TURN ? 1 : C::FLIP ? DSD_RUN : C::NT); i++)
             prefetch_global(from + (int64_t)i * p.s_pitch);
 }
 
-FN dsd_narrow_run find_run(const dsd_narrow_run *runs, int step, int steps)
+/* A lane's run of b and of the weights. */
+template <class C> FN dsd_narrow_run find_run(const dsd_narrow_run *runs, int step, int steps)
 {
-    dsd_narrow_run run = {0, DSD_NARROW_NONE};
-    if (step < steps) {
-        const uint2 v = __ldg((const uint2 *)(runs + step * DSD_NARROW_STEP));
+    const int lane = threadIdx.x % 32, q = lane % DSD_NARROW_STEP;
+    dsd_narrow_run run = {DSD_NARROW_NONE, DSD_NARROW_NONE};
+    runs += step * DSD_NARROW_STEP;
+    if (step >= steps)
+        return run;
+    if (C::TURN) {
+        run.b = __ldg(&runs[q].b);
+        run.s = __ldg(&runs[lane / 8].s);
+    } else {
+        const uint2 v = __ldg((const uint2 *)(runs + q));
         run.b = v.x;
         run.s = v.y;
     }
@@ -165,7 +202,7 @@ FN void piece_multiply(const dsd_narrow_run *runs, int steps, const place &p,
     dsd_narrow_run next[C::AHEAD];
 #pragma unroll
     for (int i = 0; i < C::AHEAD; i++)
-        next[i] = find_run(runs, step + i * DSD_NARROW_WARPS, steps);
+        next[i] = find_run<C>(runs, step + i * DSD_NARROW_WARPS, steps);
 #pragma unroll
     for (int i = 0; i < C::AHEAD; i++)
         step_prefetch<C>(p, next[i]);
@@ -178,7 +215,7 @@ FN void piece_multiply(const dsd_narrow_run *runs, int steps, const place &p,
             step_load<C>(p, next[i], o[i]);
 #pragma unroll
         for (int i = 0; i < C::AHEAD; i++)
-            next[i] = find_run(runs, step + TURN + i * DSD_NARROW_WARPS, steps);
+            next[i] = find_run<C>(runs, step + TURN + i * DSD_NARROW_WARPS, steps);
 #pragma unroll
         for (int i = 0; i < C::AHEAD; i++)
             step_multiply<C>(o[i], sum);
@@ -311,14 +348,16 @@ template <class C> FN void narrow(const dsd_narrow_arg &a)
     const int row = C::ALONG_K ? g : C::ROWS * g;
     const int width = C::TI < 32 ? C::TI : a.features;
     place p;
-    p.s = (const char *)a.s + (C::FLIP ? first + g * C::NT : (int64_t)(first + g) * a.block_k) * 2;
+    p.s = (const char *)a.s + (C::TURN   ? 0
+                               : C::FLIP ? first + g * C::NT
+                                         : (int64_t)(first + g) * a.block_k) *
+                                  2;
     p.s_pitch = (C::FLIP ? width : 8 * a.block_k) * 2;
     p.b = (const char *)a.b + row * a.b_n * 2;
     p.b_pitch = C::ALONG_K ? (int32_t)(16 * a.b_n) : a.b_pitch;
     p.samples = (int32_t)a.end.n - row;
     float sum[C::ROWS / 2][C::NT][4] = {};
-    piece_multiply<C>(a.runs + (int64_t)piece.first * DSD_NARROW_STEP + lane % DSD_NARROW_STEP,
-                      piece.steps, p, sum);
+    piece_multiply<C>(a.runs + (int64_t)piece.first * DSD_NARROW_STEP, piece.steps, p, sum);
     sums_put<C>(shared + threadIdx.x / 32 * C::SCRATCH, lane, sum);
     __syncthreads();
     const int64_t feature = (int64_t)piece.row * a.features + first;

@@ -18,7 +18,7 @@ enum {
 /* Eight of the depth of a kept block: where they begin in b and in the values, 16 bytes each. The
  * runs of a block row follow each other, and are filled up to whole steps. */
 typedef struct dsd_narrow_run {
-    uint32_t b, s; /* s DSD_NARROW_NONE: none */
+    uint32_t b, s; /* DSD_NARROW_NONE: none */
 } dsd_narrow_run;
 
 #define DSD_NARROW_NONE UINT32_MAX

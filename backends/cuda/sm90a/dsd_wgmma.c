@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <backends/cuda/host.h>
+#include <backends/cuda/sm90a/dsd_pairing.h>
 #include <backends/cuda/sm90a/dsd_wgmma.h>
 #include <backends/cuda/tensor_map.h>
 #include <common/checked.h>
@@ -184,12 +185,20 @@ typedef struct dsd_pair {
     int32_t feature[PAIR];
 } dsd_pair;
 
+typedef struct kernel_row {
+    bsk_dtype dtype;
+    bool along_n;
+    int32_t cluster;
+    dsd_end end;
+    const char *name;
+    const void *function;
+} kernel_row;
+
 typedef struct state {
     const bsk_host *host;
     bski_cuda_encoder encoder;
     bski_cuda_tensor b;
-    const void *kernel;
-    const char *kernel_name;
+    const kernel_row *kernel[DSD_ENDS]; /* NULL: none of these */
     int32_t cluster;
     int32_t units; /* thread blocks or clusters that have tiles */
     int64_t cells;
@@ -264,57 +273,9 @@ static void place_part(builder *b, int32_t panel, int32_t slice, int32_t part, i
     b->s.slots[cell * b->parts_features * b->parts_k + part] = slot;
 }
 
-static const uint64_t *kept_of(const builder *b, int32_t panel)
-{
-    return b->s.kept + (int64_t)panel * b->words;
-}
-
 static bool is_kept(const builder *b, int32_t panel, int32_t slice)
 {
-    return kept_of(b, panel)[slice / WORD] >> slice % WORD & 1;
-}
-
-/* --- Which panels share a tile --- */
-
-/* Slices that two panels have in common: loads that sharing a tile saves. */
-static int32_t common_slices(const builder *b, int32_t x, int32_t y)
-{
-    const uint64_t *p = kept_of(b, x), *q = kept_of(b, y);
-    int32_t sum = 0;
-    for (int32_t i = 0; i < b->words; i++)
-        sum += __builtin_popcountll(p[i] & q[i]);
-    return sum;
-}
-
-/* Exchanges members of two pairs if that saves loads. */
-static bool improve(const builder *b, int32_t *p, int32_t *q)
-{
-    const int32_t now = common_slices(b, p[0], p[1]) + common_slices(b, q[0], q[1]);
-    const int32_t straight = common_slices(b, p[0], q[0]) + common_slices(b, p[1], q[1]);
-    const int32_t crossed = common_slices(b, p[0], q[1]) + common_slices(b, p[1], q[0]);
-    if (now >= straight && now >= crossed)
-        return false;
-    int32_t *partner = straight >= crossed ? &q[0] : &q[1];
-    const int32_t panel = p[1];
-    p[1] = *partner;
-    *partner = panel;
-    return true;
-}
-
-/* Pairs neighbours, then exchanges partners until nothing is gained, or for a number of rounds,
- * within windows of pairs. */
-static void pair_panels(builder *b)
-{
-    enum { ROUNDS = 16, WINDOW = 256 };
-    for (int32_t i = 0; i < PAIR * b->pairs; i++)
-        b->s.order[i] = i; /* an odd last one has a partner without cells */
-    bool better = b->w.panels > PAIR;
-    for (int round = 0; round < ROUNDS && better; round++) {
-        better = false;
-        for (int32_t i = 0; i < b->pairs; i++)
-            for (int32_t j = i + 1; j < b->pairs && j < i + WINDOW; j++)
-                better |= improve(b, b->s.order + PAIR * i, b->s.order + PAIR * j);
-    }
+    return b->s.kept[(int64_t)panel * b->words + slice / WORD] >> slice % WORD & 1;
 }
 
 /* --- Stages --- */
@@ -379,7 +340,7 @@ static bsk_status build_cells(builder *b)
     TRY(host_array(b->host, &b->s.pairs, b->pairs, sizeof *b->s.pairs));
     TRY(host_array(b->host, &b->s.cell, grid, sizeof *b->s.cell));
     for_each_part(b, keep_part);
-    pair_panels(b);
+    bski_dsd_pairing(b->s.kept, b->words, b->pairs, b->s.order);
     make_pairs(b, false);
     slots = b->out->cells * parts; /* at most a cell for each pair of 32-bit counts */
     TRY(host_array(b->host, &b->s.stages, b->stage_count, sizeof *b->s.stages));
@@ -492,43 +453,38 @@ static bsk_status build_schedule(builder *b, int32_t rows, int32_t units)
 
 /* --- Preparing --- */
 
-typedef struct kernel_row {
-    bsk_dtype dtype;
-    bool along_n;
-    int32_t cluster;
-    const char *name;
-    const void *function;
-} kernel_row;
-
 /* The address of the symbol that the compiler makes for a kernel stands for it. */
 extern const char cuda_dsd_wgmma_pack_kernel[];
 #define KERNELS(X)                                                                                 \
-    X(BSK_BF16, false, 1, cuda_dsd_wgmma_bf16_nc_1)                                                \
-    X(BSK_BF16, false, 2, cuda_dsd_wgmma_bf16_nc_2)                                                \
-    X(BSK_BF16, true, 1, cuda_dsd_wgmma_bf16_cn_1)                                                 \
-    X(BSK_BF16, true, 2, cuda_dsd_wgmma_bf16_cn_2)                                                 \
-    X(BSK_F16, false, 1, cuda_dsd_wgmma_f16_nc_1)                                                  \
-    X(BSK_F16, false, 2, cuda_dsd_wgmma_f16_nc_2)                                                  \
-    X(BSK_F16, true, 1, cuda_dsd_wgmma_f16_cn_1)                                                   \
-    X(BSK_F16, true, 2, cuda_dsd_wgmma_f16_cn_2)
-#define KERNEL_EXTERN(dtype, along_n, cluster, name) extern const char name[];
+    X(BSK_BF16, false, 1, DSD_END_PLAIN, cuda_dsd_wgmma_bf16_nc_1)                                 \
+    X(BSK_BF16, false, 2, DSD_END_PLAIN, cuda_dsd_wgmma_bf16_nc_2)                                 \
+    X(BSK_BF16, false, 1, DSD_END_LINES, cuda_dsd_wgmma_bf16_nc_1_lines)                           \
+    X(BSK_BF16, false, 2, DSD_END_LINES, cuda_dsd_wgmma_bf16_nc_2_lines)                           \
+    X(BSK_BF16, true, 1, DSD_END_PLAIN, cuda_dsd_wgmma_bf16_cn_1)                                  \
+    X(BSK_BF16, true, 2, DSD_END_PLAIN, cuda_dsd_wgmma_bf16_cn_2)                                  \
+    X(BSK_F16, false, 1, DSD_END_PLAIN, cuda_dsd_wgmma_f16_nc_1)                                   \
+    X(BSK_F16, false, 2, DSD_END_PLAIN, cuda_dsd_wgmma_f16_nc_2)                                   \
+    X(BSK_F16, false, 1, DSD_END_LINES, cuda_dsd_wgmma_f16_nc_1_lines)                             \
+    X(BSK_F16, false, 2, DSD_END_LINES, cuda_dsd_wgmma_f16_nc_2_lines)                             \
+    X(BSK_F16, true, 1, DSD_END_PLAIN, cuda_dsd_wgmma_f16_cn_1)                                    \
+    X(BSK_F16, true, 2, DSD_END_PLAIN, cuda_dsd_wgmma_f16_cn_2)
+#define KERNEL_EXTERN(dtype, along_n, cluster, end, name) extern const char name[];
 KERNELS(KERNEL_EXTERN)
 #undef KERNEL_EXTERN
-#define KERNEL_ROW(dtype, along_n, cluster, name) {dtype, along_n, cluster, #name, name},
+#define KERNEL_ROW(dtype, along_n, cluster, end, name) {dtype, along_n, cluster, end, #name, name},
 static const kernel_row kernels[] = {KERNELS(KERNEL_ROW)};
 #undef KERNEL_ROW
 
-static bsk_status find_kernel(builder *b, bsk_dtype dtype, bool along_n)
+static bsk_status find_kernels(builder *b, bsk_dtype dtype, bool along_n)
 {
     const bski_cuda_device *d = (const bski_cuda_device *)b->device;
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         const kernel_row *k = &kernels[i];
         if (k->dtype != dtype || k->along_n != along_n || k->cluster != b->out->cluster)
             continue;
-        b->out->kernel = k->function;
-        b->out->kernel_name = k->name;
+        b->out->kernel[k->end] = k;
+        TRY(bski_cuda_kernel(d, k->function, DSD_SHARED_BYTES, k->name));
     }
-    TRY(bski_cuda_kernel(d, b->out->kernel, DSD_SHARED_BYTES, b->out->kernel_name));
     return bski_cuda_kernel(d, cuda_dsd_wgmma_pack_kernel, 0, "cuda_dsd_wgmma_pack_kernel");
 }
 
@@ -607,7 +563,7 @@ static bsk_status build(builder *b, const bsk_problem *problem)
     TRY(bski_cuda_encoder_find(b->host, &s->encoder));
     TRY(build_cells(b));
     s->cluster = cluster_size(b, rows);
-    TRY(find_kernel(b, problem->dtype, along_n));
+    TRY(find_kernels(b, problem->dtype, along_n));
     s->idle = rows == 0;
     if (s->idle) {
         s->cells = 0; /* no image either */
@@ -684,9 +640,12 @@ bsk_status cuda_dsd_wgmma_launch(const bsk_prepared *prepared, void *queue, cons
     arg.parts = st->pack.parts;
     arg.weights = bsk_mem_address(packed);
     bski_cuda_epilogue_bind(a, &arg.epilogue);
+    const dsd_epilogue *e = &arg.epilogue;
+    const bool lines = e->lines && (!e->plain || e->bias) && st->kernel[DSD_END_LINES];
+    const kernel_row *kernel = st->kernel[lines ? DSD_END_LINES : DSD_END_PLAIN];
     void *arguments[] = {&map, &arg};
-    const bski_cuda_run run = {.function = st->kernel,
-                               .name = st->kernel_name,
+    const bski_cuda_run run = {.function = kernel->function,
+                               .name = kernel->name,
                                .grid = {(unsigned)(st->units * st->cluster), 1, 1},
                                .threads = DSD_THREADS,
                                .cluster = (unsigned)st->cluster,

@@ -262,8 +262,30 @@ __device__ __forceinline__ void store_plain(const float (&acc)[2][64], const dsd
         }
 }
 
-/* The same where n is contiguous: a group transposes 64 samples x 64 features at a time in its
- * scratch, of which rows are features, and stores whole lines. Rows are swizzled so that neither
+/* With bias, an older C and a residual, where all have runs along features. */
+__device__ __forceinline__ void store_lines(const float (&acc)[2][64], const dsd_epilogue &e,
+                                            const dsd_tile &tile, const place &at)
+{
+    const int lane = threadIdx.x % LANES;
+#pragma unroll
+    for (int run = 0; run < 4; run++) {
+        const int64_t f = tile.feature[run / 2] + run % 2 * 32 + lane % 4 * 8;
+        float bias[DSD_RUN];
+        dsd_bias(e, f, false, bias);
+#pragma unroll
+        for (int line = 0; line < 4; line++) {
+            const int m = line / 2, h = line % 2;
+            float v[DSD_RUN];
+#pragma unroll
+            for (int i = 0; i < DSD_RUN; i++)
+                v[i] = fmaf(e.alpha, acc[m][run * 16 + i / 2 * 4 + h * 2 + i % 2], bias[i]);
+            dsd_finish_line(e, v, f, at.sample + m * 64 + h * 8 + lane / 4, at.member);
+        }
+    }
+}
+
+/* C = alpha * sum where n is contiguous: a group transposes 64 samples x 64 features at a time in
+ * its scratch, of which rows are features, and stores whole lines. Rows are swizzled so that neither
  * way has bank conflicts. */
 __device__ __forceinline__ uint32_t turned(uint32_t scratch, int feature, int run)
 {
@@ -415,7 +437,7 @@ __device__ __forceinline__ void store_any(const float (&acc)[2][64], const dsd_w
 
 /* --- Tiles --- */
 
-template <int TYPE, int TRANS, int CLUSTER>
+template <int TYPE, int TRANS, int CLUSTER, int END>
 __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, int begin, int end,
                                               uint32_t rank)
 {
@@ -447,17 +469,19 @@ __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, 
         const bool wild = a.gaps && any_wild(acc, group);
         if (CLUSTER > 1 && at.member >= a.members)
             ; /* the second tile of a cluster where their number is odd */
-        else if (a.epilogue.plain && !a.epilogue.bias && !wild)
+        else if (END == DSD_END_PLAIN && a.epilogue.plain && !a.epilogue.bias && !wild)
             store_plain(acc, a.epilogue, tile, at);
-        else if (a.epilogue.plain_n && !a.epilogue.bias && !wild)
+        else if (END == DSD_END_PLAIN && a.epilogue.plain_n && !a.epilogue.bias && !wild)
             store_plain_n(acc, a.epilogue, tile, at, m.scratch(group * GROUP_WARPS), group);
+        else if (END == DSD_END_LINES && !wild)
+            store_lines(acc, a.epilogue, tile, at);
         else
             store_any<TYPE>(acc, a, tile, at, m.scratch(warp), wild);
         tile = next;
     }
 }
 
-template <int TYPE, int TRANS, int CLUSTER>
+template <int TYPE, int TRANS, int CLUSTER, int END>
 __device__ __forceinline__ void dsd_body(const CUtensorMap *map, const dsd_wgmma_arg &a)
 {
     extern __shared__ __align__(1024) char shared[];
@@ -492,27 +516,31 @@ __device__ __forceinline__ void dsd_body(const CUtensorMap *map, const dsd_wgmma
         __syncwarp();
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume_tiles<TYPE, TRANS, CLUSTER>(a, m, begin, end, rank);
+        consume_tiles<TYPE, TRANS, CLUSTER, END>(a, m, begin, end, rank);
     }
     /* A block must not end while its neighbour still writes to it. */
     if (CLUSTER > 1)
         cluster_sync();
 }
 
-#define DSD_KERNEL(name, type, trans, cluster)                                                     \
+#define DSD_KERNEL(name, type, trans, cluster, end)                                                \
     extern "C" __global__ void __launch_bounds__(DSD_THREADS, 1)                                   \
         name(const __grid_constant__ CUtensorMap map, const __grid_constant__ dsd_wgmma_arg a)     \
     {                                                                                              \
-        dsd_body<type, trans, cluster>(&map, a);                                                   \
+        dsd_body<type, trans, cluster, end>(&map, a);                                              \
     }
-DSD_KERNEL(cuda_dsd_wgmma_bf16_nc_1, WGMMA_BF16, 0, 1)
-DSD_KERNEL(cuda_dsd_wgmma_bf16_nc_2, WGMMA_BF16, 0, 2)
-DSD_KERNEL(cuda_dsd_wgmma_bf16_cn_1, WGMMA_BF16, 1, 1)
-DSD_KERNEL(cuda_dsd_wgmma_bf16_cn_2, WGMMA_BF16, 1, 2)
-DSD_KERNEL(cuda_dsd_wgmma_f16_nc_1, WGMMA_F16, 0, 1)
-DSD_KERNEL(cuda_dsd_wgmma_f16_nc_2, WGMMA_F16, 0, 2)
-DSD_KERNEL(cuda_dsd_wgmma_f16_cn_1, WGMMA_F16, 1, 1)
-DSD_KERNEL(cuda_dsd_wgmma_f16_cn_2, WGMMA_F16, 1, 2)
+DSD_KERNEL(cuda_dsd_wgmma_bf16_nc_1, WGMMA_BF16, 0, 1, DSD_END_PLAIN)
+DSD_KERNEL(cuda_dsd_wgmma_bf16_nc_2, WGMMA_BF16, 0, 2, DSD_END_PLAIN)
+DSD_KERNEL(cuda_dsd_wgmma_bf16_nc_1_lines, WGMMA_BF16, 0, 1, DSD_END_LINES)
+DSD_KERNEL(cuda_dsd_wgmma_bf16_nc_2_lines, WGMMA_BF16, 0, 2, DSD_END_LINES)
+DSD_KERNEL(cuda_dsd_wgmma_bf16_cn_1, WGMMA_BF16, 1, 1, DSD_END_PLAIN)
+DSD_KERNEL(cuda_dsd_wgmma_bf16_cn_2, WGMMA_BF16, 1, 2, DSD_END_PLAIN)
+DSD_KERNEL(cuda_dsd_wgmma_f16_nc_1, WGMMA_F16, 0, 1, DSD_END_PLAIN)
+DSD_KERNEL(cuda_dsd_wgmma_f16_nc_2, WGMMA_F16, 0, 2, DSD_END_PLAIN)
+DSD_KERNEL(cuda_dsd_wgmma_f16_nc_1_lines, WGMMA_F16, 0, 1, DSD_END_LINES)
+DSD_KERNEL(cuda_dsd_wgmma_f16_nc_2_lines, WGMMA_F16, 0, 2, DSD_END_LINES)
+DSD_KERNEL(cuda_dsd_wgmma_f16_cn_1, WGMMA_F16, 1, 1, DSD_END_PLAIN)
+DSD_KERNEL(cuda_dsd_wgmma_f16_cn_2, WGMMA_F16, 1, 2, DSD_END_PLAIN)
 
 /* --- Packing --- */
 

@@ -34,6 +34,8 @@ typedef struct sdd_segment {
 /* A unit of the wgmma kernels: panels of both operands, of which each of two warpgroups multiplies
  * one of A with up to four neighbouring ones of B. */
 enum { SDD_MAX_PANELS = 9, SDD_OF_B = 1 << 30 };
+/* Of two thread blocks in a cluster the second has the rows of the unit and so many more. */
+enum { SDD_CLUSTER_ROWS = 2 * SDD_PANEL };
 
 typedef struct sdd_unit {
     int32_t panels;                  /* of a stage */
@@ -61,7 +63,7 @@ typedef struct sdd_output {
 /* What a thread block sweeps over, and where partial sums go. */
 typedef struct sdd_work {
     const sdd_segment *segments;
-    const int32_t *start; /* [blocks + 1]: segments of each thread block */
+    const int32_t *start; /* [blocks + 1]: segments of each thread block, or cluster */
     float *parts;
     uint32_t *counters; /* zero at the start; the last arriver of a unit needs no reset */
     uint32_t *progress; /* zero at the start: rounds of 16 slices that all blocks have begun */

@@ -90,32 +90,27 @@ bsk_reason bski_sdd_refusal(const bsk_problem *problem)
 /* Cycles: to leave and to collect a partial sum, and to store a unit's blocks. A tail reads samples
  * that no other block reads at that time, and so is slower by this share. */
 static const double flush_cycles = 7000, store_cycles = 2500, tail_penalty = 0.8;
-/* Units cost more or less than the mean: beyond this ratio of the fullest block to the mean, tails
- * pay whatever the estimate for equal ones. Not while every block has one unit: their sweeps are in
- * step, and tails are not. */
-static const double most_uneven = 1.25;
 enum { MAX_PARTS = 16, MIN_TAIL = 4, PACE = 16 };
 
-bski_sdd_split bski_sdd_split_best(int64_t units, double cost, int64_t slices, int32_t blocks)
+/* With tails, of blocks that would have `even` cycles each, and on average `excess` more than that. */
+static double tailed_cycles(double even, double excess)
 {
-    const double even = (double)units * ((double)slices * cost + store_cycles) / blocks;
-    bski_sdd_split best = {.parts = 1, .cycles = 1e30};
-    for (int32_t parts = 1; parts <= MAX_PARTS && parts <= (slices > 1 ? slices : 1); parts++) {
-        const int64_t pieces = units * parts;
-        if (parts > 1 && pieces > blocks)
-            break; /* parts of later rounds would read other samples than those beside them */
-        const double flush = parts > 1 ? flush_cycles : store_cycles;
-        const double piece = (double)bski_ceil_div(slices, parts) * cost + flush;
-        const int64_t whole = pieces / blocks, rest = pieces % blocks;
-        const double plain = (double)(whole + (rest > 0)) * piece;
-        const double excess = (double)rest * ((double)(whole + 1) * piece - even);
-        const double share = even > 0 ? excess / (even * blocks) : 0;
-        const double tailed = even + (double)whole * (flush - store_cycles) + 2 * flush_cycles +
-                              tail_penalty * share * even;
-        if (plain < best.cycles)
-            best = (bski_sdd_split){.parts = parts, .cycles = plain};
-        if (whole && rest && tailed < best.cycles)
-            best = (bski_sdd_split){.parts = parts, .tails = true, .cycles = tailed};
+    return even + 2 * flush_cycles + tail_penalty * excess;
+}
+
+double bski_sdd_estimate(int64_t units, double cost, int64_t slices, int32_t blocks)
+{
+    const double unit = (double)slices * cost + store_cycles, even = (double)units * unit / blocks;
+    const int64_t whole = units / blocks, rest = units % blocks;
+    double best = (double)(whole + (rest > 0)) * unit;
+    if (whole && rest) {
+        const double tailed = tailed_cycles(even, (double)rest * (best - even) / blocks);
+        best = tailed < best ? tailed : best;
+    }
+    for (int64_t parts = 2; parts <= MAX_PARTS && parts <= slices && units * parts <= blocks;
+         parts++) {
+        const double divided = (double)bski_ceil_div(slices, parts) * cost + flush_cycles;
+        best = divided < best ? divided : best;
     }
     return best;
 }
@@ -147,17 +142,54 @@ static double piece_cycles(const pieces *p, const piece *x)
     return p->cost[x->unit] * x->count + store_cycles;
 }
 
-/* Every unit in `parts` pieces, each to the block with the least to do. */
+/* Every unit in its parts, each to the block with the least to do. */
 static void pieces_deal(pieces *p, const bski_pair *order, int32_t units, int32_t slices,
-                        int32_t parts)
+                        const int32_t *parts)
 {
-    for (int32_t u = 0; u < units; u++)
-        for (int32_t i = 0; i < parts; i++) {
-            const int32_t unit = (int32_t)order[u].value;
-            piece x = {unit, i, (int32_t)bski_ceil_div(slices - i, parts), parts, idlest(p)};
+    p->count = 0;
+    memset(p->load, 0, (size_t)p->blocks * sizeof *p->load);
+    for (int32_t u = 0; u < units; u++) {
+        const int32_t unit = (int32_t)order[u].value, step = parts[unit];
+        for (int32_t i = 0; i < step; i++) {
+            piece x = {unit, i, (int32_t)bski_ceil_div(slices - i, step), step, idlest(p)};
             p->load[x.block] += piece_cycles(p, &x);
             p->at[p->count++] = x;
         }
+    }
+}
+
+/* The cycles of the longest part of all units. */
+static double parts_longest(const double *cost, int32_t units, int32_t slices, const int32_t *parts,
+                            int32_t *which)
+{
+    double most = -1;
+    for (int32_t u = 0; u < units; u++) {
+        const double cycles = cost[u] * (double)bski_ceil_div(slices, parts[u]);
+        if (cycles <= most)
+            continue;
+        most = cycles;
+        *which = u;
+    }
+    return most;
+}
+
+/* Divides units among blocks that are more than these: the longest part is always made shorter.
+ * Returns its cycles. Units are not cut more than others make them wait for. */
+static double parts_divide(const double *cost, int32_t units, int32_t slices, int32_t blocks,
+                           int32_t *parts)
+{
+    int32_t which = 0;
+    for (int32_t left = blocks - units; left > 0; left--) {
+        parts_longest(cost, units, slices, parts, &which);
+        if (parts[which] == MAX_PARTS || parts[which] >= slices)
+            break;
+        parts[which]++;
+    }
+    const double most = parts_longest(cost, units, slices, parts, &which);
+    for (int32_t u = 0; u < units; u++)
+        while (parts[u] > 1 && cost[u] * (double)bski_ceil_div(slices, parts[u] - 1) <= most)
+            parts[u]--;
+    return most + flush_cycles;
 }
 
 /* Units in their order, or the costliest first. */
@@ -273,8 +305,35 @@ static int32_t longest_rounds(const bski_sdd_schedule *s)
     return (int32_t)bski_ceil_div(most, PACE);
 }
 
+/* Cuts units over the samples if that should be faster than to leave them whole. parts: of each unit,
+ * 1 at first. */
+static void pieces_cut(pieces *p, const bski_pair *order, int32_t units, int32_t slices,
+                       const bski_sdd_deal *deal, int32_t *parts, double *cycles)
+{
+    double total = 0, most = 0, excess = 0;
+    pieces_deal(p, order, units, slices, parts);
+    for (int32_t i = 0; i < p->blocks; i++) {
+        total += p->load[i];
+        most = p->load[i] > most ? p->load[i] : most;
+    }
+    const double even = total / p->blocks;
+    for (int32_t i = 0; i < p->blocks; i++)
+        excess += p->load[i] > even ? (p->load[i] - even) / p->blocks : 0;
+    *cycles = most;
+    if (units && units < p->blocks) {
+        const double divided = parts_divide(p->cost, units, slices, p->blocks, parts);
+        if (divided >= most)
+            return;
+        *cycles = divided;
+        pieces_deal(p, order, units, slices, parts);
+    } else if (tailed_cycles(even, excess) < deal->tails * most) {
+        *cycles = tailed_cycles(even, excess) / deal->tails;
+        pieces_level(p, even + flush_cycles);
+    }
+}
+
 static bsk_status schedule_fill(const bsk_host *host, pieces *p, int32_t units, int32_t slices,
-                                const bski_sdd_split *split, bski_sdd_schedule *s)
+                                const bski_sdd_deal *deal, bski_sdd_schedule *s)
 {
     const bsk_allocator *allocator = &host->allocator;
     int32_t *per_unit = bski_table_alloc(allocator, (int64_t)units * 3, sizeof *per_unit);
@@ -283,16 +342,11 @@ static bsk_status schedule_fill(const bsk_host *host, pieces *p, int32_t units, 
     bski_pair *order = bski_table_alloc(allocator, 2 * (int64_t)units, sizeof *order);
     const bool ok = per_unit && order && s->segments && s->start && p->at && p->load;
     if (ok) {
-        double total = 0, most = 0;
-        memset(p->load, 0, (size_t)p->blocks * sizeof *p->load);
-        units_sort(p->cost, units, split->by_cost, order);
-        pieces_deal(p, order, units, slices, split->parts);
-        for (int32_t i = 0; i < p->blocks; i++) {
-            total += p->load[i];
-            most = p->load[i] > most ? p->load[i] : most;
-        }
-        if (split->tails || (units > p->blocks && most * p->blocks > most_uneven * total))
-            pieces_level(p, total / p->blocks + flush_cycles);
+        int32_t *parts = per_unit; /* until the numbering */
+        for (int32_t u = 0; u < units; u++)
+            parts[u] = 1;
+        units_sort(p->cost, units, deal->by_cost, order);
+        pieces_cut(p, order, units, slices, deal, parts, &s->cycles);
         segments_number(p, units, per_unit, s);
         s->rounds = longest_rounds(s);
     }
@@ -303,18 +357,18 @@ static bsk_status schedule_fill(const bsk_host *host, pieces *p, int32_t units, 
 }
 
 bsk_status bski_sdd_schedule_make(const bsk_host *host, const double *cost, int32_t units,
-                                  int32_t slices, int32_t blocks, const bski_sdd_split *split,
+                                  int32_t slices, int32_t blocks, const bski_sdd_deal *deal,
                                   bski_sdd_schedule *schedule)
 {
     const bsk_allocator *allocator = &host->allocator;
-    const int64_t capacity = (int64_t)units * split->parts + 4 * (int64_t)blocks + 16;
+    const int64_t capacity = (int64_t)units + 5 * (int64_t)blocks + 16;
     pieces p = {.at = bski_table_alloc(allocator, capacity, sizeof *p.at),
                 .capacity = capacity,
                 .load = bski_table_alloc(allocator, blocks, sizeof *p.load),
                 .cost = cost,
                 .blocks = blocks};
     *schedule = (bski_sdd_schedule){.blocks = blocks};
-    const bsk_status status = schedule_fill(host, &p, units, slices, split, schedule);
+    const bsk_status status = schedule_fill(host, &p, units, slices, deal, schedule);
     bski_table_free(allocator, p.at);
     bski_table_free(allocator, p.load);
     if (status)

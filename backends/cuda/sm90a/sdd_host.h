@@ -18,16 +18,9 @@ int64_t bski_sdd_slices(const bsk_sdd_params *p, int32_t samples);
 
 /* --- Schedules --- */
 
-/* How units are cut over the samples. Costs are in clock cycles. */
-typedef struct bski_sdd_split {
-    int32_t parts; /* of every unit, by interleaved slices */
-    bool tails;    /* the ends of the fullest blocks' work go to the idlest ones */
-    bool by_cost;  /* the costliest units come first: a better balance, in another order */
-    double cycles; /* the estimate */
-} bski_sdd_split;
-
-/* The best cut of `units` that cost `cost` a slice each, on so many thread blocks. */
-bski_sdd_split bski_sdd_split_best(int64_t units, double cost, int64_t slices, int32_t blocks);
+/* Clock cycles that `units` which cost `cost` a slice each take on so many thread blocks: about what
+ * a schedule of them would say, without making it. */
+double bski_sdd_estimate(int64_t units, double cost, int64_t slices, int32_t blocks);
 
 /* Segments of units, block by block; arrays belong to the host's allocator. */
 typedef struct bski_sdd_schedule {
@@ -37,11 +30,21 @@ typedef struct bski_sdd_schedule {
     int32_t split;  /* units with several parts */
     int32_t places; /* partial sums of all of these */
     int32_t rounds; /* of PACE slices, of the longest block */
+    double cycles;  /* that it should take */
 } bski_sdd_schedule;
 
-/* cost: of a slice of each unit. Units that follow each other run at the same time. */
+/* How units go to thread blocks. */
+typedef struct bski_sdd_deal {
+    bool by_cost; /* the costliest first: a better balance, in another order */
+    double tails; /* the share of what they promise that they keep; they are cut if that pays */
+} bski_sdd_deal;
+
+/* cost: of a slice of each unit, in clock cycles. Units that follow each other run at the same time.
+ * Where there are fewer units than blocks, the costly ones are cut in parts by interleaved slices if
+ * that pays; where the last round would be uneven, the ends of the fullest blocks' work, tails, go to
+ * the idlest ones. */
 bsk_status bski_sdd_schedule_make(const bsk_host *host, const double *cost, int32_t units,
-                                  int32_t slices, int32_t blocks, const bski_sdd_split *split,
+                                  int32_t slices, int32_t blocks, const bski_sdd_deal *deal,
                                   bski_sdd_schedule *schedule);
 void bski_sdd_schedule_free(const bsk_host *host, bski_sdd_schedule *schedule);
 
@@ -62,7 +65,7 @@ typedef struct bski_sdd_plan {
 /* What a kernel's shape means for the plan. */
 typedef struct bski_sdd_kernel {
     int32_t features, samples;   /* of a panel, whose rows are as wide as its swizzle */
-    int32_t warps, accumulators; /* that compute; of each of their lanes */
+    int32_t warps, accumulators; /* that compute, in a block or cluster; of each of their lanes */
     int32_t stage_bytes;
 } bski_sdd_kernel;
 

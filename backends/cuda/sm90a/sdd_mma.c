@@ -111,7 +111,7 @@ static double slice_cycles(const shape *s, double entries)
 
 typedef struct choice {
     const shape *shape;
-    bski_sdd_split split;
+    double cycles;
 } choice;
 
 /* From the mean density: the units of the real lists are counted when they are made. */
@@ -122,7 +122,7 @@ static choice choose(const bsk_problem *problem, family by, int32_t blocks)
     const int32_t cell = cell_of(t);
     const double area = (double)t->rows * (double)t->cols;
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
-    choice best = {.split.cycles = 1e30};
+    choice best = {.cycles = 1e30};
     for (int32_t i = 0; i < SHAPES; i++) {
         const shape *s = &shapes[i];
         if (s->family != by || s->cell != cell)
@@ -135,11 +135,11 @@ static choice choose(const bsk_problem *problem, family by, int32_t blocks)
         const double entries = s->pairs ? cells / 2 + odd : cells;
         const double fill = entries / (s->owners * s->slots);
         const int64_t each = fill > 1 ? (int64_t)fill + 1 : 1;
-        const bski_sdd_split split =
-            bski_sdd_split_best(tiles * each, slice_cycles(s, entries / (double)each),
-                                bski_sdd_slices(p, s->samples), blocks);
-        if (split.cycles < best.split.cycles)
-            best = (choice){s, split};
+        const double cycles =
+            bski_sdd_estimate(tiles * each, slice_cycles(s, entries / (double)each),
+                              bski_sdd_slices(p, s->samples), blocks);
+        if (cycles < best.cycles)
+            best = (choice){s, cycles};
     }
     return best;
 }
@@ -160,7 +160,7 @@ static bsk_reason accept(const bsk_problem *problem, family by)
 static double seconds(const bsk_problem *problem, const bsk_device_props *props, family by)
 {
     static const double hertz = 1.7e9, launch = 4e-6;
-    return choose(problem, by, props->compute_units).split.cycles / hertz + launch;
+    return choose(problem, by, props->compute_units).cycles / hertz + launch;
 }
 
 /* --- Lists --- */
@@ -360,12 +360,8 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, m
     m->entries = bski_table_alloc(&host->allocator, cells, sizeof *m->entries);
     if (!m->kept || !m->entries || !tiles_add(m))
         return host->fail(host->context, BSK_E_NOMEM, "cuda: no memory for the lists of sdd");
-    double cost = 0;
-    for (int32_t i = 0; i < m->list.count; i++)
-        cost += m->list.cost[i];
-    const bski_sdd_split split = bski_sdd_split_best(
-        m->list.count, m->list.count ? cost / m->list.count : 0, slices, blocks);
-    TRY(bski_sdd_schedule_make(host, m->list.cost, m->list.count, (int32_t)slices, blocks, &split,
+    const bski_sdd_deal deal = {.tails = 1};
+    TRY(bski_sdd_schedule_make(host, m->list.cost, m->list.count, (int32_t)slices, blocks, &deal,
                                &schedule));
     bsk_status status = bski_sdd_plan_make(device, prepared, &schedule, &form, &state->plan);
     bski_sdd_schedule_free(host, &schedule);

@@ -3,6 +3,8 @@
  * The rows are cut into bands, and the panels of columns that hold a kept block anywhere in a band
  * are dealt to its units. In a *cross* there are two panels of A, and both warpgroups multiply with
  * the same panels of B. In a *star* there is one, and each warpgroup takes half of the panels of B.
+ * Two thread blocks that make a cluster have a cross each, of the same columns, and either copies
+ * half of these for both.
  * Blocks smaller than a panel are computed together with what is not kept around them, and only they
  * are stored; that costs as much as a dense product, and no more. */
 #include <string.h>
@@ -28,36 +30,58 @@ KERNEL(sdd_wgmma_bf16_nc)
 KERNEL(sdd_wgmma_bf16_cn)
 KERNEL(sdd_wgmma_f16_nc)
 KERNEL(sdd_wgmma_f16_cn)
+KERNEL(sdd_wgmma_two_bf16_nc)
+KERNEL(sdd_wgmma_two_bf16_cn)
+KERNEL(sdd_wgmma_two_f16_nc)
+KERNEL(sdd_wgmma_two_f16_cn)
 #undef KERNEL
 
 #define KERNEL(name)                                                                               \
     {                                                                                              \
         name, #name                                                                                \
     }
-static const kernel kernels[2][2] = {
-    {KERNEL(sdd_wgmma_bf16_nc), KERNEL(sdd_wgmma_bf16_cn)},
-    {KERNEL(sdd_wgmma_f16_nc), KERNEL(sdd_wgmma_f16_cn)},
+/* Thread blocks that share panels of columns, and the kernels of so many. */
+typedef struct form {
+    int32_t cluster;
+    kernel kernels[2][2]; /* [bf16, f16][features, samples contiguous] */
+} form;
+
+static const form forms[] = {
+    {1,
+     {{KERNEL(sdd_wgmma_bf16_nc), KERNEL(sdd_wgmma_bf16_cn)},
+      {KERNEL(sdd_wgmma_f16_nc), KERNEL(sdd_wgmma_f16_cn)}}},
+    {2,
+     {{KERNEL(sdd_wgmma_two_bf16_nc), KERNEL(sdd_wgmma_two_bf16_cn)},
+      {KERNEL(sdd_wgmma_two_f16_nc), KERNEL(sdd_wgmma_two_f16_cn)}}},
 };
 #undef KERNEL
 
 /* --- Shapes of units --- */
 
-/* Panels of rows in a band, and panels of B in a unit at most. */
+/* Panels of rows in a band, and panels of columns in a unit at most. */
 typedef struct shape {
     int32_t high, wide;
 } shape;
 
-static const shape shapes[] = {{2, 4}, {1, 4}, {1, 5}, {1, 6}, {1, 7}, {1, 8}};
+static const shape shapes[] = {{4, 4}, {2, 4}, {1, 4}, {1, 5}, {1, 6}, {1, 7}, {1, 8}};
 enum { SHAPES = sizeof shapes / sizeof *shapes, CROSS_WIDE = 4 };
 
-/* Cycles of a slice: products of 64 x 64 x 64, and copies of panels from the L2 cache. */
-static const double piece_cycles = 128, panel_cycles = 205;
-
-/* By a unit with so many panels of B. */
-static double slice_cycles(const shape *s, double wide)
+/* Whether a form's units can be so many panels high. Blocks of a cluster have two each. */
+static bool form_high(const form *f, int32_t high)
 {
-    const double products = s->high * wide * piece_cycles;
-    const double copies = (s->high + wide) * panel_cycles;
+    return f->cluster == 2 ? high == 4 : high <= 2;
+}
+
+/* Cycles of a slice: products of 64 x 64 x 64, which two warpgroups do not keep the tensor cores quite
+ * busy with, and copies of panels from the L2 cache. */
+static const double piece_cycles = 145, panel_cycles = 205;
+
+/* By a thread block of a unit with so many panels of columns. */
+static double slice_cycles(const form *f, int32_t high, double wide)
+{
+    const int32_t own = high / f->cluster;
+    const double products = own * wide * piece_cycles;
+    const double copies = (own + wide / f->cluster) * panel_cycles;
     return products > copies ? products : copies;
 }
 
@@ -91,38 +115,25 @@ static int64_t band_count(const bsk_layout_tables *t, int32_t high)
     return bski_ceil_div(t->rows, (int64_t)high * SDD_PANEL);
 }
 
-/* The way a problem is computed. */
-typedef struct choice {
-    shape shape;
-    bski_sdd_split split;
-    int64_t units;
-} choice;
+/* What units of each shape there would be. */
+typedef struct counts {
+    int64_t units[SHAPES], panels[SHAPES]; /* panels: of columns */
+} counts;
 
-static choice choose(const bsk_problem *problem, int32_t blocks)
+static counts shapes_count(const bsk_layout_tables *t)
 {
-    const bsk_sdd_params *p = problem->params;
-    const bsk_layout_tables *t = problem->layout;
-    const int64_t slices = bski_sdd_slices(p, SDD_PANEL);
-    int64_t units[SHAPES] = {0}, panels[SHAPES] = {0};
-    choice best = {.split.cycles = 1e30};
+    counts c = {{0}, {0}};
     panel_set set;
-    for (int32_t high = 1; high <= 2; high++)
+    for (int32_t high = 1; high <= 4; high *= 2)
         for (int64_t band = 0; band < band_count(t, high); band++) {
             const int32_t count = band_panels(t, band, high, &set);
             for (int32_t i = 0; i < SHAPES; i++)
                 if (shapes[i].high == high) {
-                    units[i] += bski_ceil_div(count, shapes[i].wide);
-                    panels[i] += count;
+                    c.units[i] += bski_ceil_div(count, shapes[i].wide);
+                    c.panels[i] += count;
                 }
         }
-    for (int32_t i = 0; i < SHAPES; i++) {
-        const double wide = units[i] ? (double)panels[i] / (double)units[i] : 0;
-        const bski_sdd_split split =
-            bski_sdd_split_best(units[i], slice_cycles(&shapes[i], wide), slices, blocks);
-        if (split.cycles < best.split.cycles)
-            best = (choice){shapes[i], split, units[i]};
-    }
-    return best;
+    return c;
 }
 
 bsk_reason cuda_sdd_wgmma_accept(const bsk_problem *problem, const bsk_device_props *props)
@@ -135,10 +146,47 @@ bsk_reason cuda_sdd_wgmma_accept(const bsk_problem *problem, const bsk_device_pr
                                                                             : BSK_ACCEPT;
 }
 
+static double square_root(double x)
+{
+    double root = x > 1 ? x : 1;
+    for (int i = 0; i < 32; i++)
+        root = (root + x / root) / 2;
+    return root;
+}
+
+/* What crosses of matched rows are likely to leave of the copies of stars `wide` panels of columns
+ * wide, as if blocks lay at random: an estimate has no memory for the lists. panels: of all rows. */
+static double likely_copies(const bsk_layout_tables *t, int64_t panels, double wide)
+{
+    const double all = (double)bski_ceil_div(t->cols, SDD_PANEL);
+    const double count = (double)panels / (double)band_count(t, 1), share = count / all;
+    /* of the best of many others: so many deviations more than on average */
+    const double common = share * count + 1.8 * square_root(share * count * (1 - share * share));
+    const double crosses = common > 2 ? (common - 2) / (common + 2) : 0;
+    return 1.1 * (1 - crosses * (1 - 0.75 * wide / (wide + 1))); /* as measured */
+}
+
 double cuda_sdd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
     static const double hertz = 1.6e9, launch = 4e-6; /* at the power limit */
-    return choose(problem, props->compute_units).split.cycles / hertz + launch;
+    const int64_t slices = bski_sdd_slices(problem->params, SDD_PANEL);
+    const bsk_layout_tables *t = problem->layout;
+    const counts c = shapes_count(t);
+    double best = 1e30;
+    for (size_t k = 0; k < sizeof forms / sizeof *forms; k++) {
+        const int32_t blocks = props->compute_units / forms[k].cluster;
+        for (int32_t i = 0; i < SHAPES; i++) {
+            const int32_t high = shapes[i].high;
+            if (!blocks || !form_high(&forms[k], high))
+                continue;
+            const double wide = c.units[i] ? (double)c.panels[i] / (double)c.units[i] : 0;
+            const double left = high == 1 ? likely_copies(t, c.panels[i], wide) : 1;
+            const double cycles = bski_sdd_estimate(
+                c.units[i], left * slice_cycles(&forms[k], high, wide), slices, blocks);
+            best = cycles < best ? cycles : best;
+        }
+    }
+    return best / hertz + launch;
 }
 
 /* --- Units --- */
@@ -149,66 +197,65 @@ typedef struct unit_list {
     int32_t count;
 } unit_list;
 
-static sdd_unit star_unit(int32_t band, const int32_t *panels, int32_t count)
+/* What units are made for. */
+typedef struct maker {
+    const bsk_host *host;
+    const bsk_layout_tables *layout;
+    const form *form;
+    int64_t slices;
+    int32_t blocks; /* or clusters */
+} maker;
+
+/* A unit of one panel of rows or two (other: -1 for one), and of panels of columns. */
+static void unit_add(const maker *m, int32_t row, int32_t other, const int32_t *panels,
+                     int32_t count, unit_list *list)
 {
-    const int32_t half = (count + 1) / 2;
-    sdd_unit u = {.panels = 1 + count,
-                  .b = {1, 1 + half},
-                  .count = {half, count - half},
-                  .feature = {band * SDD_PANEL}};
+    const int32_t high = other < 0 ? 1 : 2, half = (count + 1) / 2;
+    sdd_unit u = {.panels = high + count, .feature = {row * SDD_PANEL}};
+    if (other < 0) {
+        u.b[0] = 1;
+        u.b[1] = 1 + half;
+        u.count[0] = half;
+        u.count[1] = count - half;
+    } else {
+        u.a[1] = 1;
+        u.b[0] = u.b[1] = 2;
+        u.count[0] = u.count[1] = count;
+        u.feature[1] = other * SDD_PANEL;
+    }
     for (int32_t j = 0; j < count; j++)
-        u.feature[1 + j] = panels[j] * SDD_PANEL | SDD_OF_B;
-    return u;
+        u.feature[high + j] = panels[j] * SDD_PANEL | SDD_OF_B;
+    list->units[list->count] = u;
+    list->cost[list->count++] = slice_cycles(m->form, high * m->form->cluster, count);
 }
 
-/* rows: the two panels of A. */
-static sdd_unit cross_unit(const int32_t *rows, const int32_t *panels, int32_t count)
+/* Divides `count` panels of columns of a band among the fewest units, as evenly as possible. */
+static void band_units(const maker *m, const shape *s, int32_t band, const int32_t *panels,
+                       int32_t count, unit_list *list)
 {
-    sdd_unit u = {.panels = 2 + count,
-                  .a = {0, 1},
-                  .b = {2, 2},
-                  .count = {count, count},
-                  .feature = {rows[0] * SDD_PANEL, rows[1] * SDD_PANEL}};
-    for (int32_t j = 0; j < count; j++)
-        u.feature[2 + j] = panels[j] * SDD_PANEL | SDD_OF_B;
-    return u;
-}
-
-static void unit_add(const shape *s, const sdd_unit *unit, int32_t wide, unit_list *list)
-{
-    list->units[list->count] = *unit;
-    list->cost[list->count++] = slice_cycles(s, wide);
-}
-
-/* Divides `count` panels of a band among the fewest units, as evenly as possible. */
-static void band_units(const shape *s, int32_t band, const int32_t *panels, int32_t count,
-                       unit_list *list)
-{
-    const int32_t parts = (int32_t)bski_ceil_div(count, s->wide);
-    const int32_t rows[2] = {band * s->high, band * s->high + 1};
+    const int32_t parts = (int32_t)bski_ceil_div(count, s->wide), row = band * s->high;
     for (int32_t i = 0, at = 0; i < parts; i++) {
         const int32_t wide = count / parts + (i < count % parts);
-        const sdd_unit unit =
-            s->high == 1 ? star_unit(band, panels + at, wide) : cross_unit(rows, panels + at, wide);
-        unit_add(s, &unit, wide, list);
+        unit_add(m, row, s->high == 1 ? -1 : row + 1, panels + at, wide, list);
         at += wide;
     }
 }
 
 /* Units in patches, nearly square in features, of as many units as run at a time, so that these
  * share the panels that they read. */
-static bsk_status units_order(const bsk_host *host, const bsk_layout_tables *t, const shape *s,
-                              int32_t blocks, unit_list *list)
+static bsk_status units_order(const maker *m, const shape *s, unit_list *list)
 {
+    const bsk_host *host = m->host;
     const bsk_allocator *allocator = &host->allocator;
-    const int64_t bands = band_count(t, s->high);
-    const double span = (double)t->cols * (double)bands / list->count; /* of a unit, features */
-    const double square = (double)blocks * s->high * SDD_PANEL * span;
+    const int64_t cols = m->layout->cols, band = s->high * SDD_PANEL;
+    const double bands = (double)bski_ceil_div(m->layout->rows, band);
+    const double span = (double)cols * bands / list->count; /* of a unit, features */
+    const double square = (double)m->blocks * (double)band * span;
     double side = 1; /* of a patch, in features */
     while (side * side < square)
         side *= 1.0625;
-    const int64_t high = (int64_t)(side / (s->high * SDD_PANEL)) + 1, wide = (int64_t)side + 1;
-    const int64_t across = bski_ceil_div(t->cols, wide);
+    const int64_t high = (int64_t)(side / (double)band) + 1, wide = (int64_t)side + 1;
+    const int64_t across = bski_ceil_div(cols, wide);
     bski_pair *pairs = bski_table_alloc(allocator, 2 * (int64_t)list->count, sizeof *pairs);
     sdd_unit *units = bski_table_alloc(allocator, list->count, sizeof *units);
     double *cost = bski_table_alloc(allocator, list->count, sizeof *cost);
@@ -216,9 +263,8 @@ static bsk_status units_order(const bsk_host *host, const bsk_layout_tables *t, 
     if (ok) {
         for (int32_t i = 0; i < list->count; i++) {
             const sdd_unit *u = &list->units[i];
-            const int64_t band = u->feature[0] / (s->high * SDD_PANEL);
-            const int64_t col = u->feature[u->b[0]] & ~SDD_OF_B;
-            pairs[i] = (bski_pair){(uint64_t)(band / high * across + col / wide), (uint32_t)i};
+            const int64_t row = u->feature[0] / band, col = u->feature[u->b[0]] & ~SDD_OF_B;
+            pairs[i] = (bski_pair){(uint64_t)(row / high * across + col / wide), (uint32_t)i};
         }
         bski_sort_pairs(pairs, pairs + list->count, list->count, 64);
         for (int32_t i = 0; i < list->count; i++) {
@@ -234,13 +280,14 @@ static bsk_status units_order(const bsk_host *host, const bsk_layout_tables *t, 
     return ok ? BSK_OK : host->fail(host->context, BSK_E_NOMEM, "cuda: no memory for units of sdd");
 }
 
-/* The columns of all bands, and what is left of them while units are made. */
+/* The panels of columns of all bands. */
 typedef struct band_sets {
-    uint64_t *bits; /* [bands][words] */
-    int32_t
-        *partner;    /* [bands]: the band whose units are made together with this one's; -1: none */
-    int32_t *panels; /* of one list */
+    uint64_t *bits; /* [3][bands][words]: all, those that are not in crosses, and of either what is
+                         left while units are made */
+    int32_t *partner; /* [bands]: the band with which this one makes crosses; -1: none */
+    int32_t *panels;  /* of one list */
     int64_t bands, words;
+    unit_list crosses;
 } band_sets;
 
 /* Takes up to `most` of the panels that both sets have out of both. */
@@ -266,87 +313,222 @@ static int32_t sets_common(const uint64_t *set, const uint64_t *other, int64_t w
     return count;
 }
 
-/* Finds pairs of rows with columns in common, greedily: a row takes, of the next rows that are free,
- * the one with the most. */
-static void rows_match(const band_sets *s)
+/* Finds pairs of bands with the columns of a cross in common, greedily: a band takes, of the next bands
+ * that are free, the one with the most. */
+static bool bands_match(const band_sets *s)
 {
     enum { WINDOW = 256 };
+    bool any = false;
+    for (int64_t i = 0; i < s->bands; i++)
+        s->partner[i] = -1;
     for (int64_t i = 0; i < s->bands; i++) {
-        int32_t most = CROSS_WIDE - 1;
+        int32_t most = CROSS_WIDE - 1, best = -1;
         for (int64_t j = i + 1; s->partner[i] < 0 && j < s->bands && j < i + WINDOW; j++) {
             const uint64_t *set = s->bits + i * s->words, *other = s->bits + j * s->words;
-            const int32_t same = s->partner[j] < 0 ? sets_common(set, other, s->words) : 0;
+            const int32_t same = s->partner[j] < 0 ? sets_common(set, other, s->words) : -1;
             if (same <= most)
                 continue;
             most = same;
-            s->panels[0] = (int32_t)j;
+            best = (int32_t)j;
         }
-        if (most < CROSS_WIDE)
+        if (best < 0)
             continue;
-        s->partner[i] = s->panels[0];
-        s->partner[s->panels[0]] = (int32_t)i;
+        s->partner[i] = best;
+        s->partner[best] = (int32_t)i;
+        any = true;
     }
+    return any;
 }
 
-/* Stars with columns in common become crosses of two rows anywhere: for the same products they copy
- * six panels instead of nine. */
-static void rows_cross(const band_sets *s, unit_list *list)
+/* Of stars and crosses together at most: neither has less than four times 64 columns, but for the last
+ * of a band. */
+static int64_t units_most(const band_sets *s)
 {
-    static const shape cross = {2, CROSS_WIDE};
-    rows_match(s);
+    int64_t most = 1;
     for (int64_t i = 0; i < s->bands; i++) {
-        const int32_t rows[2] = {(int32_t)i, s->partner[i]};
-        uint64_t *set = s->bits + i * s->words;
-        if (rows[1] < rows[0])
-            continue;
-        uint64_t *other = s->bits + rows[1] * s->words;
-        for (int32_t n = sets_common(set, other, s->words) / CROSS_WIDE; n > 0; n--) {
-            sets_take(set, other, s->words, CROSS_WIDE, s->panels);
-            const sdd_unit unit = cross_unit(rows, s->panels, CROSS_WIDE);
-            unit_add(&cross, &unit, CROSS_WIDE, list);
-        }
+        const uint64_t *set = s->bits + i * s->words;
+        most += 2 * bski_ceil_div(sets_common(set, set, s->words), CROSS_WIDE);
     }
+    return most;
 }
 
-static void sets_fill(const bsk_layout_tables *t, int32_t high, panel_set *set, const band_sets *s)
+static bool list_make(const bsk_allocator *allocator, int64_t most, unit_list *list)
 {
-    for (int64_t band = 0; band < s->bands; band++) {
-        band_panels(t, band, high, set);
-        memcpy(s->bits + band * s->words, set->bits, (size_t)s->words * sizeof *s->bits);
-        s->partner[band] = -1;
-    }
-}
-
-static bsk_status units_make(const bsk_host *host, const bsk_layout_tables *t, const choice *c,
-                             unit_list *list)
-{
-    const bsk_allocator *allocator = &host->allocator;
-    const int64_t cols = bski_ceil_div(t->cols, SDD_PANEL), most = 2 * c->units;
-    band_sets s = {.bands = band_count(t, c->shape.high), .words = bski_ceil_div(cols, 64)};
-    panel_set *set = bski_table_alloc(allocator, 1, sizeof *set);
-    s.bits = bski_table_alloc(allocator, s.bands * s.words, sizeof *s.bits);
-    s.partner = bski_table_alloc(allocator, s.bands, sizeof *s.partner);
-    s.panels = bski_table_alloc(allocator, cols, sizeof *s.panels);
-    /* crosses come in addition to stars, and are not more than these */
     list->units = bski_table_alloc(allocator, most, sizeof *list->units);
     list->cost = bski_table_alloc(allocator, most, sizeof *list->cost);
-    const bool ok = set && s.bits && s.partner && s.panels && list->units && list->cost;
-    if (ok) {
-        sets_fill(t, c->shape.high, set, &s);
-        if (c->shape.high == 1)
-            rows_cross(&s, list);
+    list->count = 0;
+    return list->units && list->cost;
+}
+
+/* What stars have in common becomes crosses of two bands anywhere: for the same products they copy
+ * six panels instead of nine. */
+static void bands_cross(const maker *m, const band_sets *s, unit_list *list)
+{
+    for (int64_t i = 0; i < s->bands; i++) {
+        const int32_t j = s->partner[i];
+        if (j < i)
+            continue;
+        uint64_t *set = s->bits + i * s->words, *other = s->bits + j * s->words;
+        for (int32_t n = sets_common(set, other, s->words) / CROSS_WIDE; n > 0; n--) {
+            sets_take(set, other, s->words, CROSS_WIDE, s->panels);
+            unit_add(m, (int32_t)i, j, s->panels, CROSS_WIDE, list);
+        }
     }
-    for (int64_t band = 0; ok && band < s.bands; band++) {
+}
+
+static void sets_free(const bsk_allocator *allocator, const band_sets *s)
+{
+    bski_table_free(allocator, s->bits);
+    bski_table_free(allocator, s->partner);
+    bski_table_free(allocator, s->panels);
+    bski_table_free(allocator, s->crosses.units);
+    bski_table_free(allocator, s->crosses.cost);
+}
+
+/* A view of the sets whose bits are those of another layer. */
+static band_sets sets_layer(const band_sets *s, int layer)
+{
+    band_sets view = *s;
+    view.bits += layer * s->bands * s->words;
+    return view;
+}
+
+static void layer_copy(const band_sets *s, int to, int from)
+{
+    const int64_t words = s->bands * s->words;
+    memcpy(s->bits + to * words, s->bits + from * words, (size_t)words * sizeof *s->bits);
+}
+
+/* Of bands of `high` panels of rows; crosses are made where that is one. */
+static bool sets_make(const maker *m, int32_t high, band_sets *s)
+{
+    enum { LAYERS = 3, ROUNDS = 4 };
+    const bsk_allocator *allocator = &m->host->allocator;
+    const int64_t cols = bski_ceil_div(m->layout->cols, SDD_PANEL);
+    panel_set set;
+    *s = (band_sets){.bands = band_count(m->layout, high), .words = bski_ceil_div(cols, 64)};
+    s->bits = bski_table_alloc(allocator, LAYERS * s->bands * s->words, sizeof *s->bits);
+    s->partner = bski_table_alloc(allocator, s->bands, sizeof *s->partner);
+    s->panels = bski_table_alloc(allocator, cols, sizeof *s->panels);
+    bool ok = s->bits && s->partner && s->panels;
+    for (int64_t band = 0; ok && band < s->bands; band++) {
+        band_panels(m->layout, band, high, &set);
+        memcpy(s->bits + band * s->words, set.bits, (size_t)s->words * sizeof *s->bits);
+    }
+    ok = ok && list_make(allocator, units_most(s), &s->crosses);
+    if (!ok) {
+        sets_free(allocator, s);
+        return false;
+    }
+    layer_copy(s, 1, 0);
+    const band_sets left = sets_layer(s, 1);
+    for (int i = 0; i < ROUNDS && high == 1; i++) {
+        if (!bands_match(&left))
+            break;
+        bands_cross(m, &left, &s->crosses);
+    }
+    return true;
+}
+
+static void units_make(const maker *m, const shape *as, const band_sets *all, bool cross,
+                       unit_list *list)
+{
+    const band_sets s = sets_layer(all, 2);
+    layer_copy(all, 2, cross);
+    list->count = cross ? all->crosses.count : 0;
+    memcpy(list->units, all->crosses.units, (size_t)list->count * sizeof *list->units);
+    memcpy(list->cost, all->crosses.cost, (size_t)list->count * sizeof *list->cost);
+    for (int64_t band = 0; band < s.bands; band++) {
         uint64_t *left = s.bits + band * s.words;
         const int32_t count = sets_common(left, left, s.words);
-        memcpy(set->bits, left, (size_t)s.words * sizeof *left);
-        sets_take(left, set->bits, s.words, count, s.panels);
-        band_units(&c->shape, (int32_t)band, s.panels, count, list);
+        sets_take(left, left, s.words, count, s.panels);
+        band_units(m, as, (int32_t)band, s.panels, count, list);
     }
-    void *const temporary[] = {set, s.bits, s.partner, s.panels};
-    for (size_t i = 0; i < sizeof temporary / sizeof *temporary; i++)
-        bski_table_free(allocator, temporary[i]);
-    return ok ? BSK_OK : host->fail(host->context, BSK_E_NOMEM, "cuda: no memory for units of sdd");
+}
+
+/* --- The choice of a shape --- */
+
+/* Units and their schedule. */
+typedef struct way {
+    const form *form;
+    const shape *shape;
+    unit_list list;
+    bski_sdd_schedule schedule;
+} way;
+
+static void way_free(const bsk_host *host, way *w)
+{
+    bski_table_free(&host->allocator, w->list.units);
+    bski_table_free(&host->allocator, w->list.cost);
+    bski_sdd_schedule_free(host, &w->schedule);
+}
+
+static bsk_status way_make(const maker *m, const shape *as, const band_sets *sets, bool cross,
+                           way *w)
+{
+    const bsk_host *host = m->host;
+    *w = (way){.form = m->form, .shape = as};
+    if (!list_make(&host->allocator, units_most(sets), &w->list)) {
+        way_free(host, w);
+        return host->fail(host->context, BSK_E_NOMEM, "cuda: no memory for units of sdd");
+    }
+    units_make(m, as, sets, cross, &w->list);
+    bsk_status status = BSK_OK;
+    if (w->list.count > m->blocks)
+        status = units_order(m, as, &w->list);
+    /* Stars of many rounds live on their order, those of few on their balance, and cannot do well with
+     * tails: others read the same samples together. */
+    const bool few = w->list.count > m->blocks && w->list.count <= 4 * (int64_t)m->blocks;
+    const bski_sdd_deal deal = {.by_cost = as->high > 1 || few,
+                                .tails = as->high == 1 && few ? 0.85 : 0.95};
+    if (!status)
+        status = bski_sdd_schedule_make(host, w->list.cost, w->list.count, (int32_t)m->slices,
+                                        m->blocks, &deal, &w->schedule);
+    if (status)
+        way_free(host, w);
+    return status;
+}
+
+/* The fastest one by its schedule, of those with bands of a height and of *best. Stars are tried with
+ * what their rows have in common as crosses, and without. */
+static bsk_status ways_try(const maker *m, int32_t high, const band_sets *sets, way *best)
+{
+    static const double gain = 0.98; /* less is not worth to leave the order of the matrix */
+    for (int32_t i = 0; i < SHAPES; i++)
+        for (int cross = 0; shapes[i].high == high && cross <= (high == 1); cross++) {
+            way w;
+            TRY(way_make(m, &shapes[i], sets, cross, &w));
+            const double limit = best->shape && best->shape->high >= 2 ? gain : 1;
+            const bool better = w.schedule.cycles < limit * best->schedule.cycles;
+            way_free(m->host, better ? best : &w);
+            *best = better ? w : *best;
+        }
+    return BSK_OK;
+}
+
+static bsk_status way_find(maker *m, way *best)
+{
+    const bsk_host *host = m->host;
+    bsk_status status = BSK_OK;
+    *best = (way){.schedule.cycles = 1e30};
+    const int32_t units = m->blocks;
+    for (size_t k = 0; k < sizeof forms / sizeof *forms; k++)
+        for (int32_t high = 4; high >= 1 && !status; high /= 2) {
+            band_sets sets;
+            m->form = &forms[k];
+            m->blocks = units / m->form->cluster;
+            if (!form_high(m->form, high) || !m->blocks)
+                continue;
+            if (sets_make(m, high, &sets)) {
+                status = ways_try(m, high, &sets, best);
+                sets_free(&host->allocator, &sets);
+            } else {
+                status = host->fail(host->context, BSK_E_NOMEM, "cuda: no memory for units of sdd");
+            }
+        }
+    if (status)
+        way_free(host, best);
+    return status;
 }
 
 /* --- Plans --- */
@@ -355,39 +537,26 @@ typedef struct sdd_state {
     bski_sdd_plan plan;
     bsk_mem units;
     const kernel *kernel;
-    int32_t stage_bytes;
+    int32_t stage_bytes, cluster;
 } sdd_state;
 
-static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, const choice *c,
-                             unit_list *list, sdd_state *state)
+static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, const way *w,
+                             sdd_state *state)
 {
-    const bsk_host *host = device->simt.host;
-    const bsk_sdd_params *p = prepared->problem->params;
-    const bsk_layout_tables *t = prepared->problem->layout;
-    const int32_t blocks = device->simt.props.compute_units;
-    bski_sdd_schedule schedule;
-    TRY(units_make(host, t, c, list));
-    if (list->count > blocks)
-        TRY(units_order(host, t, &c->shape, blocks, list));
+    const int32_t count = w->list.count;
+    state->cluster = w->form->cluster;
     int32_t most = 1;
-    for (int32_t i = 0; i < list->count; i++)
-        most = list->units[i].panels > most ? list->units[i].panels : most;
+    for (int32_t i = 0; i < count; i++)
+        most = w->list.units[i].panels > most ? w->list.units[i].panels : most;
+    /* Stages have room for the largest unit, however small others are: all blocks have the same
+     * number under way, and so go through the samples at one pace. */
     state->stage_bytes = most * SDD_PANEL_BYTES;
-    const bski_sdd_kernel form = {SDD_PANEL, SDD_PANEL, WARPS, ACCUMULATORS, state->stage_bytes};
+    const bski_sdd_kernel as = {SDD_PANEL, SDD_PANEL, WARPS * w->form->cluster, ACCUMULATORS,
+                                state->stage_bytes};
     /* stars reread so much that the sweeps must stay together */
-    state->plan.work.lead = c->shape.high == 1 && list->count > blocks;
-    double cost = 0;
-    for (int32_t i = 0; i < list->count; i++)
-        cost += list->cost[i] / list->count;
-    const int64_t slices = bski_sdd_slices(p, SDD_PANEL);
-    bski_sdd_split split = bski_sdd_split_best(list->count, cost, slices, blocks);
-    split.by_cost = c->shape.high == 2; /* stars live on their order */
-    TRY(bski_sdd_schedule_make(host, list->cost, list->count, (int32_t)slices, blocks, &split,
-                               &schedule));
-    bsk_status status = bski_sdd_plan_make(device, prepared, &schedule, &form, &state->plan);
-    bski_sdd_schedule_free(host, &schedule);
-    TRY(status);
-    return table_put(&device->simt, list->units, list->count, sizeof *list->units, &state->units);
+    state->plan.work.lead = w->shape->high == 1 && count > device->simt.props.compute_units;
+    TRY(bski_sdd_plan_make(device, prepared, &w->schedule, &as, &state->plan));
+    return table_put(&device->simt, w->list.units, count, sizeof *w->list.units, &state->units);
 }
 
 bsk_status cuda_sdd_wgmma_prepare(void *device, bsk_prepared *prepared)
@@ -397,12 +566,17 @@ bsk_status cuda_sdd_wgmma_prepare(void *device, bsk_prepared *prepared)
     const bsk_sdd_params *p = prepared->problem->params;
     TRY(state_new(&d->simt, sizeof(sdd_state), prepared));
     sdd_state *state = prepared->state;
-    state->kernel = &kernels[prepared->problem->dtype == BSK_F16][bski_sdd_along_n(p)];
-    const choice c = choose(prepared->problem, d->simt.props.compute_units);
-    unit_list list = {NULL, NULL, 0};
-    bsk_status status = state_fill(d, prepared, &c, &list, state);
-    bski_table_free(&host->allocator, list.units);
-    bski_table_free(&host->allocator, list.cost);
+    maker m = {.host = host,
+               .layout = prepared->problem->layout,
+               .slices = bski_sdd_slices(p, SDD_PANEL),
+               .blocks = d->simt.props.compute_units};
+    way w;
+    bsk_status status = way_find(&m, &w);
+    if (!status) {
+        state->kernel = &w.form->kernels[prepared->problem->dtype == BSK_F16][bski_sdd_along_n(p)];
+        status = state_fill(d, prepared, &w, state);
+        way_free(host, &w);
+    }
     if (!status)
         status =
             bski_cuda_kernel(d, state->kernel->function, SDD_SHARED_BYTES, state->kernel->name);
@@ -425,7 +599,8 @@ bsk_status cuda_sdd_wgmma_launch(const bsk_prepared *prepared, void *queue, cons
     void *arguments[] = {&arg};
     const bski_cuda_run run = {.function = state->kernel->function,
                                .name = state->kernel->name,
-                               .grid = {(unsigned)state->plan.blocks, 1, 1},
+                               .grid = {(unsigned)(state->plan.blocks * state->cluster), 1, 1},
+                               .cluster = (unsigned)state->cluster,
                                .threads = THREADS,
                                .shared_bytes = state->plan.shared_bytes,
                                .arguments = arguments};

@@ -1,11 +1,15 @@
 /* sdd on Hopper by wgmma: both operands from shared memory, features contiguous (nc) or samples
- * (cn). Four warps copy panels, two warpgroups sweep over the samples; docs/cuda.md shows the flow. */
+ * (cn). Four warps copy panels, two warpgroups sweep over the samples; docs/cuda.md shows the flow.
+ * Two thread blocks may make a cluster: the second has the unit's rows and SDD_CLUSTER_ROWS more, and
+ * either copies half of the panels of B for both. */
 #include <backends/cuda/sm90a/sdd_device.h>
 
 enum { CONSUMERS = 8, THREADS = 384, PIECE = 32, MOST = 4 * PIECE };
 
-/* Descriptors of an operand of several panels, as the copies leave them. */
-template <int NC> struct operand {
+/* TYPE of elements, NC: features contiguous, CLUSTER: thread blocks that share panels of B; and the
+ * descriptors of an operand of several panels, as the copies leave them. */
+template <int TYPE, int NC, int CLUSTER> struct form {
+    static constexpr int type = TYPE, nc = NC, cluster = CLUSTER;
     static constexpr uint32_t leading = NC ? SDD_PANEL_BYTES : 0;
     static constexpr uint32_t high = descriptor_high(1024, SWIZZLE_128);
     static constexpr uint32_t step = (NC ? 2048 : 32) >> 4; /* of 16 samples */
@@ -33,6 +37,11 @@ PTX_FN void store_piece_plain(const sdd_output &o, const float *acc, int row8, i
     }
 }
 
+template <typename F> PTX_FN int block_row(void)
+{
+    return F::cluster > 1 ? (int)cluster_rank() * SDD_CLUSTER_ROWS : 0;
+}
+
 template <int PIECES>
 PTX_FN void store_pieces(const sdd_output &o, float *acc, int row0, const int32_t *features)
 {
@@ -55,17 +64,32 @@ PTX_FN void store_pieces(const sdd_output &o, float *acc, int row0, const int32_
     }
 }
 
-PTX_FN void stage_release(const sdd_ring &ring, int stage)
+/* In all blocks of the cluster, as either copies for both. */
+template <typename F> PTX_FN void stage_release(const sdd_ring &ring, int stage)
 {
-    if (threadIdx.x % 32 == 0)
+    const int lane = threadIdx.x % 32;
+    if (F::cluster > 1 && lane < F::cluster)
+        mbar_arrive_remote(ring_empty(ring, stage), lane);
+    if (F::cluster == 1 && lane == 0)
         mbar_arrive(ring_empty(ring, stage));
 }
 
+/* A segment of a cluster's list with the parts and the counter of this block. */
+template <typename F> PTX_FN sdd_segment segment_own(const sdd_segment *p)
+{
+    sdd_segment s = segment_load(p);
+    if (F::cluster > 1) {
+        const int rank = cluster_rank();
+        s.place = s.place * F::cluster + rank * s.parts;
+        s.counter = s.counter * F::cluster + rank;
+    }
+    return s;
+}
+
 /* One segment of a warpgroup: 64 rows by PIECES * 64 columns. */
-template <int TYPE, int NC, int PIECES>
+template <typename F, int PIECES>
 PTX_FN void sweep(const sdd_wgmma_arg &arg, const sdd_segment &s, sdd_ring &ring)
 {
-    typedef operand<NC> form;
     const int warp = threadIdx.x / 32, group = warp / 4;
     const sdd_unit *unit = arg.units + s.unit;
     const uint32_t a_at = __shfl_sync(~0u, unit->a[group], 0) * SDD_PANEL_BYTES;
@@ -80,45 +104,47 @@ PTX_FN void sweep(const sdd_wgmma_arg &arg, const sdd_segment &s, sdd_ring &ring
     int before = -1;
     for (int t = 0; t < s.count; t++) {
         mbar_wait(ring_full(ring, ring.at), ring.parity);
-        const uint32_t a = descriptor_low(ring_stage(ring) + a_at, form::leading);
-        const uint32_t b = descriptor_low(ring_stage(ring) + b_at, form::leading);
+        const uint32_t a = descriptor_low(ring_stage(ring) + a_at, F::leading);
+        const uint32_t b = descriptor_low(ring_stage(ring) + b_at, F::leading);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            wgmma_ss<TYPE, PIECES * 64, NC, NC>(acc, descriptor(a + k * form::step, form::high),
-                                                descriptor(b + k * form::step, form::high), 1);
+            wgmma_ss<F::type, PIECES * 64, F::nc, F::nc>(acc, descriptor(a + k * F::step, F::high),
+                                                         descriptor(b + k * F::step, F::high), 1);
         wgmma_commit();
         if (before >= 0) {
             wgmma_wait<1>();
-            stage_release(ring, before);
+            stage_release<F>(ring, before);
         }
         before = ring.at;
         ring_next(ring);
     }
     wgmma_wait<0>();
     if (before >= 0)
-        stage_release(ring, before);
+        stage_release<F>(ring, before);
 
     if (!parts_add<PIECES * PIECE>(acc, arg.work, s, warp, CONSUMERS, MOST))
         return;
-    store_pieces<PIECES>(arg.out, acc, unit->feature[unit->a[group]] & ~SDD_OF_B,
-                         unit->feature + b_panel);
+    const int row0 = unit->feature[unit->a[group]] + block_row<F>();
+    if (F::cluster == 1 || row0 < arg.out.rows) /* the table of places ends with the matrix */
+        store_pieces<PIECES>(arg.out, acc, row0, unit->feature + b_panel);
 }
 
 /* A warpgroup without pieces of a unit only gives the stages back. */
-PTX_FN void skip(const sdd_segment &s, sdd_ring &ring)
+template <typename F> PTX_FN void skip(const sdd_segment &s, sdd_ring &ring)
 {
     for (int t = 0; t < s.count; t++) {
         mbar_wait(ring_full(ring, ring.at), ring.parity);
         __syncwarp();
-        stage_release(ring, ring.at);
+        stage_release<F>(ring, ring.at);
         ring_next(ring);
     }
 }
 
 /* Panels are dealt to the producing warps: a warp issues its copies one after the other, in some
  * hundred cycles each. */
-template <int NC> PTX_FN void produce(const sdd_wgmma_arg &arg, sdd_ring &ring, int begin, int end)
+template <typename F>
+PTX_FN void produce(const sdd_wgmma_arg &arg, sdd_ring &ring, int begin, int end)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - CONSUMERS;
     const int panel = lane * SDD_PRODUCERS + warp;
@@ -131,8 +157,11 @@ template <int NC> PTX_FN void produce(const sdd_wgmma_arg &arg, sdd_ring &ring, 
         const sdd_unit *unit = arg.units + s.unit;
         const int panels = unit->panels;
         const int feature = panel < panels ? unit->feature[panel] : 0;
-        const CUtensorMap *maps = feature & SDD_OF_B ? arg.b : arg.a;
-        const int at = feature & ~SDD_OF_B;
+        const bool of_b = feature & SDD_OF_B;
+        const CUtensorMap *maps = of_b ? arg.b : arg.a;
+        const int at = of_b ? feature & ~SDD_OF_B : feature + block_row<F>();
+        const bool both = F::cluster > 1 && of_b;
+        const bool copies = panel < panels && (!both || panel % 2 == (int)cluster_rank());
         sdd_cursor c = cursor_start(work, s);
         for (int t = 0; t < s.count; t++) {
             const uint32_t full = ring_full(ring, ring.at);
@@ -141,8 +170,11 @@ template <int NC> PTX_FN void produce(const sdd_wgmma_arg &arg, sdd_ring &ring, 
             ring_acquire(ring, warp == 0, panels * SDD_PANEL_BYTES);
             const int n = c.slice * SDD_PANEL;
             const uint32_t to = ring_stage(ring) + panel * SDD_PANEL_BYTES;
-            if (panel < panels)
-                tensor_load_2d(to, maps + c.pair, NC ? at : n, NC ? n : at, full);
+            const int x = F::nc ? at : n, y = F::nc ? n : at;
+            if (copies && both)
+                tensor_load_2d_multicast(to, maps + c.pair, x, y, full, (1 << F::cluster) - 1);
+            else if (copies)
+                tensor_load_2d(to, maps + c.pair, x, y, full);
             cursor_next(c, work, s);
             ring_next(ring);
         }
@@ -151,54 +183,65 @@ template <int NC> PTX_FN void produce(const sdd_wgmma_arg &arg, sdd_ring &ring, 
         pace_finish(pace, work);
 }
 
-template <int TYPE, int NC>
+template <typename F>
 PTX_FN void consume(const sdd_wgmma_arg &arg, sdd_ring &ring, int begin, int end)
 {
     const int group = threadIdx.x / 128;
     for (int i = begin; i < end; i++) {
-        const sdd_segment s = segment_load(arg.work.segments + i);
+        const sdd_segment s = segment_own<F>(arg.work.segments + i);
         switch (__shfl_sync(~0u, arg.units[s.unit].count[group], 0)) {
         case 4:
-            sweep<TYPE, NC, 4>(arg, s, ring);
+            sweep<F, 4>(arg, s, ring);
             break;
         case 3:
-            sweep<TYPE, NC, 3>(arg, s, ring);
+            sweep<F, 3>(arg, s, ring);
             break;
         case 2:
-            sweep<TYPE, NC, 2>(arg, s, ring);
+            sweep<F, 2>(arg, s, ring);
             break;
         case 1:
-            sweep<TYPE, NC, 1>(arg, s, ring);
+            sweep<F, 1>(arg, s, ring);
             break;
         default:
-            skip(s, ring);
+            skip<F>(s, ring);
         }
     }
 }
 
-template <int TYPE, int NC> PTX_FN void run(const sdd_wgmma_arg &arg)
+template <typename F> PTX_FN void run(const sdd_wgmma_arg &arg)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
     const uint32_t bars = shared_address(shared);
     sdd_ring ring = {bars, bars + SDD_HEAD_BYTES, (uint32_t)arg.stage_bytes, arg.work.stages, 0, 0};
-    ring_init(ring, CONSUMERS);
-    const int begin = arg.work.start[blockIdx.x], end = arg.work.start[blockIdx.x + 1];
+    ring_init(ring, CONSUMERS * F::cluster);
+    if (F::cluster > 1)
+        cluster_sync();
+    const int list = blockIdx.x / F::cluster;
+    const int begin = arg.work.start[list], end = arg.work.start[list + 1];
     if (threadIdx.x / 32 >= CONSUMERS) {
         registers_lower<32>();
-        produce<NC>(arg, ring, begin, end);
+        produce<F>(arg, ring, begin, end);
     } else {
         registers_raise<232>();
-        consume<TYPE, NC>(arg, ring, begin, end);
+        consume<F>(arg, ring, begin, end);
+    }
+    if (F::cluster > 1) {
+        __syncwarp();
+        cluster_sync(); /* the other's copies and arrivals come here, too */
     }
 }
 
-#define SDD_WGMMA(name, TYPE, NC)                                                                  \
+#define SDD_WGMMA(name, TYPE, NC, CLUSTER)                                                         \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
         sdd_wgmma_##name(const __grid_constant__ sdd_wgmma_arg arg)                                \
     {                                                                                              \
-        run<TYPE, NC>(arg);                                                                        \
+        run<form<TYPE, NC, CLUSTER>>(arg);                                                         \
     }
-SDD_WGMMA(bf16_nc, WGMMA_BF16, 1)
-SDD_WGMMA(bf16_cn, WGMMA_BF16, 0)
-SDD_WGMMA(f16_nc, WGMMA_F16, 1)
-SDD_WGMMA(f16_cn, WGMMA_F16, 0)
+SDD_WGMMA(bf16_nc, WGMMA_BF16, 1, 1)
+SDD_WGMMA(bf16_cn, WGMMA_BF16, 0, 1)
+SDD_WGMMA(f16_nc, WGMMA_F16, 1, 1)
+SDD_WGMMA(f16_cn, WGMMA_F16, 0, 1)
+SDD_WGMMA(two_bf16_nc, WGMMA_BF16, 1, 2)
+SDD_WGMMA(two_bf16_cn, WGMMA_BF16, 0, 2)
+SDD_WGMMA(two_f16_nc, WGMMA_F16, 1, 2)
+SDD_WGMMA(two_f16_cn, WGMMA_F16, 0, 2)

@@ -30,6 +30,13 @@ MMA_LOAD(2)
 MMA_LOAD(4)
 #undef MMA_LOAD
 
+MMA_DEVICE uint32_t movmatrix_trans(uint32_t v)
+{
+    const int lane = threadIdx.x % 32, from = lane % 4 * 8 + lane / 8;
+    const uint32_t low = __shfl_sync(~0u, v, from), high = __shfl_sync(~0u, v, from + 4);
+    return lane / 4 % 2 ? low >> 16 | (high & 0xffff0000u) : (low & 0xffff) | high << 16;
+}
+
 MMA_DEVICE uint32_t load_shared(uint32_t address)
 {
     uint32_t v;

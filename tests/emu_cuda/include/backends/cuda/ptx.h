@@ -233,6 +233,11 @@ PTX_FN uint4 shared_load_16(uint32_t from)
     return shared_load<uint4>(from);
 }
 
+PTX_FN uint2 shared_load_8(uint32_t from)
+{
+    return shared_load<uint2>(from);
+}
+
 PTX_FN uint32_t shared_load_4(uint32_t from)
 {
     return shared_load<uint32_t>(from);

@@ -1,0 +1,628 @@
+/* dsd by wgmma on pairs of units of 32 features: which units share a product, which pairs a cluster,
+ * and which cluster computes which tiles. All lists depend on the layout and the shapes alone. */
+#include <backends/cuda/host.h>
+#include <backends/cuda/sm90a/dsd_pair.h>
+#include <backends/cuda/sm90a/dsd_pairing.h>
+#include <backends/cuda/tensor_map.h>
+#include <common/checked.h>
+
+CUDA_PACKED_FUNCTIONS(sm90a_dsd_pair)
+
+enum { WORD = 64, ALIGNMENT = 128, MAX_SLICES = 1 << (31 - DSD_PAIR_BITS) };
+
+#define NONE UINT32_MAX
+
+/* --- Shape --- */
+
+typedef struct shape {
+    int32_t block_i, block_j;           /* of op(S) */
+    int64_t row_stride, feature_stride; /* of an element in a block */
+    int64_t outputs, features, n;
+    int64_t units, pairs, slices, row_tiles;
+    bool cn; /* samples are contiguous */
+    bski_cuda_tensor b;
+} shape;
+
+/* The activations as the copy engine reads them. */
+static bski_cuda_tensor tensor_of(const bsk_tensor *b, bool cn)
+{
+    bski_cuda_tensor t = {.dtype = b->dtype, .rank = 2, .swizzle = cn ? 128 : 64};
+    t.dims[0] = b->dims[cn ? 1 : 0];
+    t.dims[1] = b->dims[cn ? 0 : 1];
+    t.strides[0] = 1;
+    t.strides[1] = b->strides[cn ? 0 : 1];
+    t.box[0] = cn ? 64 : DSD_PAIR_UNIT;
+    t.box[1] = cn ? DSD_PAIR_UNIT : DSD_PAIR_SAMPLES;
+    return t;
+}
+
+static bsk_reason shape_set(const bsk_problem *problem, shape *s)
+{
+    const bsk_dsd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    const bool flip = p->transpose_s != 0;
+    *s = (shape){0};
+    if (p->b.rank != 2 || t->heads != 1)
+        return BSK_REFUSE_RANK;
+    s->block_i = flip ? t->block_cols : t->block_rows;
+    s->block_j = flip ? t->block_rows : t->block_cols;
+    if (s->block_i % DSD_PAIR_UNIT || s->block_j % DSD_PAIR_UNIT)
+        return BSK_REFUSE_BLOCK;
+    s->row_stride = flip ? 1 : t->block_cols;
+    s->feature_stride = flip ? t->block_cols : 1;
+    s->outputs = flip ? t->cols : t->rows;
+    s->features = flip ? t->rows : t->cols;
+    s->n = p->b.dims[1];
+    s->units = bski_ceil_div(s->outputs, DSD_PAIR_UNIT);
+    s->pairs = bski_ceil_div(s->units, 2);
+    s->slices = bski_ceil_div(s->features, DSD_PAIR_UNIT);
+    s->row_tiles = bski_ceil_div(s->n, DSD_PAIR_SAMPLES);
+    if (s->outputs > INT32_MAX / 2 || s->n > INT32_MAX / 2 || s->slices > MAX_SLICES ||
+        s->units * s->slices > INT32_MAX / 2)
+        return BSK_REFUSE_LIMIT;
+    if (!s->n)
+        return BSK_ACCEPT;
+    for (int cn = 0; cn < 2; cn++) {
+        s->cn = cn;
+        s->b = tensor_of(&p->b, s->cn);
+        if (p->b.strides[cn] == 1 && bski_cuda_tensor_fits(&s->b))
+            return BSK_ACCEPT;
+    }
+    return BSK_REFUSE_STRIDE;
+}
+
+bsk_reason cuda_sm90a_dsd_pair_accept(const bsk_problem *problem, const bsk_device_props *props)
+{
+    const bsk_dsd_params *p = problem->params;
+    shape s;
+    (void)props;
+    if (p->gate.dtype != BSK_NONE)
+        return BSK_REFUSE_OPTION;
+    const bsk_reason reason = shape_set(problem, &s);
+    return reason ? reason : bski_cuda_epilogue_accept(problem);
+}
+
+/* --- The model --- */
+
+/* Seconds of a slice that comes into a thread block, of a pair's products with one, of a tile's begin
+ * and end, and of a launch. Fitted to times of an H200. */
+static const double slice_seconds = 116e-9, cell_seconds = 138e-9;
+static const double tile_seconds = 4.6e-6, launch_seconds = 6e-6;
+
+static double share_seconds(double slices, double cells)
+{
+    return slices * slice_seconds + cells * cell_seconds + tile_seconds;
+}
+
+/* How many slices two lines of blocks need together, in blocks. */
+static int64_t count_union(const bski_lines *l, int64_t x, int64_t y)
+{
+    int64_t i = l->start[x], j = l->start[y], count = 0;
+    const int64_t i_end = l->start[x + 1], j_end = l->start[y + 1];
+    for (; i < i_end && j < j_end; count++) {
+        const int32_t a = l->index[i], b = l->index[j];
+        i += a <= b;
+        j += b <= a;
+    }
+    return count + (i_end - i) + (j_end - j);
+}
+
+double cuda_sm90a_dsd_pair_seconds(const bsk_problem *problem, const bsk_device_props *props)
+{
+    shape s;
+    if (shape_set(problem, &s) || !s.n)
+        return launch_seconds;
+    const bsk_dsd_params *p = problem->params;
+    const bski_lines l = bski_layout_lines(problem->layout, p->transpose_s != 0);
+    const int64_t blocks = s.block_i / DSD_PAIR_UNIT, lines = bski_ceil_div(s.units, blocks);
+    int64_t cells = 0;
+    for (int64_t i = 0; i<lines; i += blocks> 1 ? 1 : 2) {
+        const int64_t other = blocks > 1 || i + 1 == lines ? i : i + 1;
+        cells += count_union(&l, i, other) * (s.block_j / DSD_PAIR_UNIT) * bski_ceil_div(blocks, 2);
+    }
+    const double pair_cells = (double)cells / (double)s.pairs;
+    const int64_t groups = bski_ceil_div(s.pairs, DSD_PAIR_RANKS * DSD_PAIR_OWNERS);
+    const double pairs = (double)s.pairs / (double)groups, slices = (double)s.slices;
+    double gap = 1; /* the share of slices that no pair of a group needs */
+    for (int i = 0; i < (int)(pairs + 0.5); i++)
+        gap *= 1 - pair_cells / slices;
+    const double tile = share_seconds((1 - gap) * slices, pair_cells * pairs / DSD_PAIR_RANKS);
+    const double clusters = props->compute_units > 1 ? props->compute_units / DSD_PAIR_RANKS : 1;
+    const double turns = (double)(groups * s.row_tiles) / clusters;
+    const double whole = (double)(int64_t)(turns + 0.999);
+    return launch_seconds + tile * (turns > 4 ? (turns + whole) / 2 : whole);
+}
+
+/* --- Lists --- */
+
+/* What prepare computes on the host. */
+typedef struct lists {
+    const bsk_host *host;
+    shape s;
+    bski_lines lines;
+    int64_t words;
+    uint64_t *kept;   /* [2 * pairs][words] slices of a unit, by unit */
+    uint32_t *source; /* [units][slices] as in dsd_pair_piece; NONE: not kept */
+    int32_t *order;   /* [2 * pairs] units, pair by pair */
+    int32_t *sorted;  /* [2 * pairs] */
+    bski_pair *by_count;
+    uint32_t *slices;
+    dsd_pair_piece *pieces;
+    dsd_pair_share *shares; /* [groups][DSD_PAIR_RANKS] */
+    int32_t *first;         /* [groups + 1] slice */
+    double *cost;           /* [groups] of a tile */
+    int32_t *rank, *owner;  /* [groups] by descending cost; [tiles] cluster */
+    load *loads;
+    dsd_pair_tile *tiles;
+    int32_t *tile_start;
+    int64_t groups, slice_count, piece_count, tile_count;
+    int32_t clusters;
+    bool gaps;
+} lists;
+
+static void lists_free(lists *l)
+{
+    void *const all[] = {l->kept,   l->sorted, l->by_count, l->source, l->order,
+                         l->slices, l->pieces, l->shares,   l->first,  l->cost,
+                         l->rank,   l->owner,  l->loads,    l->tiles,  l->tile_start};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        host_drop(l->host, all[i]);
+}
+
+/* Where the weights of units come from, slice by slice. */
+static bsk_status kept_fill(lists *l)
+{
+    const shape *s = &l->s;
+    const int64_t block = (int64_t)s->block_i * s->block_j, places = s->units * s->slices;
+    l->words = bski_ceil_div(s->slices, WORD);
+    TRY(host_array(l->host, &l->kept, 2 * s->pairs * l->words, sizeof *l->kept));
+    TRY(host_array(l->host, &l->source, places, sizeof *l->source));
+    memset(l->source, 0xff, (size_t)places * sizeof *l->source);
+    for (int64_t unit = 0; unit < s->units; unit++) {
+        const int64_t line = unit * DSD_PAIR_UNIT / s->block_i;
+        const int64_t row = unit * DSD_PAIR_UNIT % s->block_i;
+        for (int64_t e = l->lines.start[line]; e < l->lines.start[line + 1]; e++)
+            for (int32_t j = 0; j < s->block_j; j += DSD_PAIR_UNIT) {
+                const int64_t slice = ((int64_t)l->lines.index[e] * s->block_j + j) / DSD_PAIR_UNIT;
+                const int64_t from =
+                    l->lines.slot[e] * block + row * s->row_stride + j * s->feature_stride;
+                if (slice >= s->slices)
+                    break;
+                l->source[unit * s->slices + slice] = (uint32_t)(from / 8);
+                l->kept[unit * l->words + slice / WORD] |= UINT64_C(1) << slice % WORD;
+            }
+    }
+    return BSK_OK;
+}
+
+/* Slices that a pair needs. */
+static int64_t pair_slices(const lists *l, int64_t pair)
+{
+    const uint64_t *x = l->kept + l->order[2 * pair] * l->words;
+    const uint64_t *y = l->kept + l->order[2 * pair + 1] * l->words;
+    int64_t count = 0;
+    for (int64_t i = 0; i < l->words; i++)
+        count += __builtin_popcountll(x[i] | y[i]);
+    return count;
+}
+
+/* Where some pairs need so many more slices than others that groups would wait for them: pairs by
+ * descending number, so that those of a group have equal work. Else as they are, as neighbours often
+ * need the same slices. */
+static bsk_status pairs_sort(lists *l)
+{
+    enum { GROUP = DSD_PAIR_RANKS * DSD_PAIR_OWNERS, MOST = 2 };
+    const int64_t pairs = l->s.pairs;
+    int64_t all = 0, waited = 0, most = 0;
+    TRY(host_array(l->host, &l->by_count, 2 * pairs, sizeof *l->by_count));
+    TRY(host_array(l->host, &l->sorted, 2 * pairs, sizeof *l->sorted));
+    for (int64_t i = 0; i < pairs; i++) {
+        const int64_t count = pair_slices(l, i);
+        l->by_count[i] = (bski_pair){(uint64_t)(l->s.slices - count), (uint32_t)i};
+        most = i % GROUP && most > count ? most : count;
+        waited += i % GROUP == GROUP - 1 || i == pairs - 1 ? most * (i % GROUP + 1) : 0;
+        all += count;
+    }
+    if (waited <= MOST * all)
+        return BSK_OK;
+    bski_sort_pairs(l->by_count, l->by_count + pairs, pairs, 32);
+    memcpy(l->sorted, l->order, (size_t)(2 * pairs) * sizeof *l->sorted);
+    for (int64_t i = 0; i < pairs; i++)
+        memcpy(l->order + 2 * i, l->sorted + 2 * l->by_count[i].value, 2 * sizeof *l->order);
+    return BSK_OK;
+}
+
+/* The unit of a bit of a group's slices; -1: none. */
+static int64_t unit_of(const lists *l, int64_t group, int32_t bit)
+{
+    const int64_t twos = bski_ceil_div(l->s.pairs, DSD_PAIR_RANKS);
+    const int64_t first = twos * group / l->groups, end = twos * (group + 1) / l->groups;
+    const int64_t rank = bit / DSD_PAIR_UNITS, owner = bit % DSD_PAIR_UNITS / 2;
+    const int64_t pair = first * DSD_PAIR_RANKS + rank * (end - first) + owner;
+    if (owner >= end - first || pair >= l->s.pairs)
+        return -1;
+    const int32_t unit = l->order[2 * pair + bit % 2];
+    return unit < l->s.units ? unit : -1;
+}
+
+static uint32_t source_of(const lists *l, int64_t group, int32_t bit, int64_t slice)
+{
+    const int64_t unit = unit_of(l, group, bit);
+    return unit < 0 ? NONE : l->source[unit * l->s.slices + slice];
+}
+
+/* Which units of a group have a piece in a slice. */
+static uint32_t bits_of(const lists *l, int64_t group, int64_t slice)
+{
+    uint32_t bits = 0;
+    for (int32_t bit = 0; bit < DSD_PAIR_BITS; bit++)
+        bits |= (uint32_t)(source_of(l, group, bit, slice) != NONE) << bit;
+    return bits;
+}
+
+/* Counts the group's slices and pieces; its cost. */
+static void group_measure(lists *l, int64_t group)
+{
+    int64_t slices = 0, cells[DSD_PAIR_RANKS] = {0};
+    for (int64_t slice = 0; slice < l->s.slices; slice++) {
+        const uint32_t bits = bits_of(l, group, slice);
+        slices += bits != 0;
+        l->piece_count += __builtin_popcount(bits);
+        for (int32_t bit = 0; bit < DSD_PAIR_BITS; bit += 2)
+            cells[bit / DSD_PAIR_UNITS] += (bits >> bit & 3) != 0;
+    }
+    const int64_t most = cells[0] > cells[1] ? cells[0] : cells[1];
+    l->cost[group] = share_seconds((double)slices, (double)most);
+    l->slice_count += slices;
+}
+
+static void share_fill(lists *l, int64_t group, int32_t rank)
+{
+    dsd_pair_share *share = &l->shares[group * DSD_PAIR_RANKS + rank];
+    const int32_t first = rank * DSD_PAIR_UNITS;
+    share->piece = (int32_t)l->piece_count;
+    for (int32_t i = 0; i < DSD_PAIR_UNITS; i++) {
+        const int64_t unit = unit_of(l, group, first + i);
+        share->feature[i] = unit < 0 ? -1 : (int32_t)(unit * DSD_PAIR_UNIT);
+    }
+    for (int32_t i = l->first[group]; i < l->first[group + 1]; i++) {
+        const int64_t slice = l->slices[i] >> DSD_PAIR_BITS;
+        const int64_t left = l->s.features - slice * DSD_PAIR_UNIT;
+        const uint32_t bits = l->slices[i] >> first;
+        for (int32_t bit = 0; bit < DSD_PAIR_UNITS; bit++) {
+            l->gaps |= (bits >> bit & 1) != (bits >> (bit ^ 1) & 1);
+            if (bits >> bit & 1)
+                l->pieces[l->piece_count++] =
+                    (dsd_pair_piece){source_of(l, group, first + bit, slice),
+                                     (int32_t)(left < DSD_PAIR_UNIT ? left : DSD_PAIR_UNIT)};
+        }
+    }
+}
+
+static bsk_status groups_fill(lists *l)
+{
+    TRY(host_array(l->host, &l->cost, l->groups, sizeof *l->cost));
+    TRY(host_array(l->host, &l->first, l->groups + 1, sizeof *l->first));
+    TRY(host_array(l->host, &l->shares, l->groups * DSD_PAIR_RANKS, sizeof *l->shares));
+    for (int64_t group = 0; group < l->groups; group++)
+        group_measure(l, group);
+    TRY(host_array(l->host, &l->slices, l->slice_count, sizeof *l->slices));
+    TRY(host_array(l->host, &l->pieces, l->piece_count, sizeof *l->pieces));
+    l->slice_count = l->piece_count = 0;
+    for (int64_t group = 0; group < l->groups; group++) {
+        for (int64_t slice = 0; slice < l->s.slices; slice++) {
+            const uint32_t bits = bits_of(l, group, slice);
+            if (bits)
+                l->slices[l->slice_count++] = (uint32_t)slice << DSD_PAIR_BITS | bits;
+        }
+        l->first[group + 1] = (int32_t)l->slice_count;
+        for (int32_t rank = 0; rank < DSD_PAIR_RANKS; rank++)
+            share_fill(l, group, rank);
+    }
+    return BSK_OK;
+}
+
+/* --- Tiles --- */
+
+/* A tile in the order of handing out: which row, and which group, by descending cost. */
+typedef struct place {
+    int64_t row, rank;
+} place;
+
+/* Rows of tiles one after the other, so that clusters that run together share activations. The last
+ * ones by size, so that all clusters end together: first the groups that have a pair more. */
+static place place_of(const lists *l, int64_t groups, int64_t i)
+{
+    enum { LAST = 4 }; /* tiles of a cluster */
+    const int64_t rows = l->s.row_tiles, late = bski_ceil_div(LAST * l->clusters, groups);
+    const int64_t early = late < rows ? rows - late : 0, left = rows - early;
+    const int64_t large = bski_ceil_div(l->s.pairs, DSD_PAIR_RANKS) % groups;
+    if (i < early * groups)
+        return (place){i / groups, i % groups};
+    i -= early * groups;
+    if (i < left * large)
+        return (place){early + i / large, i % large};
+    i -= left * large;
+    return (place){early + i / (groups - large), large + i % (groups - large)};
+}
+
+/* The time of all tiles if each group has its share of the pairs. */
+static double groups_seconds(const lists *l, int64_t groups, double density)
+{
+    const int64_t twos = bski_ceil_div(l->s.pairs, DSD_PAIR_RANKS);
+    const double slices = (double)l->s.slices;
+    double longest = 0, cost[2];
+    for (int more = 0; more < 2; more++) {
+        const int64_t pairs = twos / groups + more;
+        double gap = 1;
+        for (int64_t i = 0; i < DSD_PAIR_RANKS * pairs; i++)
+            gap *= 1 - density;
+        cost[more] = share_seconds((1 - gap) * slices, (double)pairs * density * slices);
+    }
+    loads_open(l->loads, l->clusters);
+    for (int64_t i = 0; i < groups * l->s.row_tiles; i++)
+        loads_give(l->loads, l->clusters, cost[place_of(l, groups, i).rank < twos % groups]);
+    for (int32_t i = 0; i < l->clusters; i++)
+        longest = l->loads[i].work > longest ? l->loads[i].work : longest;
+    return longest;
+}
+
+/* The fewest groups that hold all pairs, or some more if that spreads the work better. */
+static void groups_choose(lists *l)
+{
+    const shape *s = &l->s;
+    const int64_t twos = bski_ceil_div(s->pairs, DSD_PAIR_RANKS);
+    const int64_t fewest = bski_ceil_div(twos, DSD_PAIR_OWNERS);
+    int64_t cells = 0;
+    for (int64_t pair = 0; pair < s->pairs; pair++)
+        cells += pair_slices(l, pair);
+    const double density = (double)cells / (double)(s->pairs * s->slices);
+    double best = 0;
+    for (int64_t groups = fewest; groups <= twos && groups <= fewest + fewest / 4 + 1; groups++) {
+        const double seconds = groups_seconds(l, groups, density);
+        if (groups == fewest || seconds < best) {
+            best = seconds;
+            l->groups = groups;
+        }
+    }
+}
+
+/* Each tile goes to the cluster with the least to do. */
+static bsk_status tiles_make(lists *l)
+{
+    l->tile_count = l->groups * l->s.row_tiles;
+    l->clusters = l->tile_count < l->clusters ? (int32_t)l->tile_count : l->clusters;
+    TRY(host_array(l->host, &l->rank, l->groups, sizeof *l->rank));
+    TRY(host_array(l->host, &l->owner, l->tile_count, sizeof *l->owner));
+    TRY(host_array(l->host, &l->tiles, l->tile_count, sizeof *l->tiles));
+    TRY(host_array(l->host, &l->tile_start, (int64_t)l->clusters + 1, sizeof *l->tile_start));
+    for (int32_t i = 0; i < l->groups; i++) {
+        int32_t at = i;
+        for (; at > 0 && l->cost[l->rank[at - 1]] < l->cost[i]; at--)
+            l->rank[at] = l->rank[at - 1];
+        l->rank[at] = i;
+    }
+    loads_open(l->loads, l->clusters);
+    for (int64_t i = 0; i < l->tile_count; i++) {
+        l->owner[i] =
+            loads_give(l->loads, l->clusters, l->cost[l->rank[place_of(l, l->groups, i).rank]]);
+        l->tile_start[l->owner[i] + 1]++;
+    }
+    for (int32_t c = 0; c < l->clusters; c++)
+        l->tile_start[c + 1] += l->tile_start[c];
+    int32_t *next = (int32_t *)l->loads;
+    memcpy(next, l->tile_start, (size_t)l->clusters * sizeof *next);
+    for (int64_t i = 0; i < l->tile_count; i++) {
+        const place at = place_of(l, l->groups, i);
+        const int32_t group = l->rank[at.rank];
+        l->tiles[next[l->owner[i]]++] =
+            (dsd_pair_tile){l->first[group], l->first[group + 1] - l->first[group], group,
+                            (int32_t)(at.row * DSD_PAIR_SAMPLES)};
+    }
+    return BSK_OK;
+}
+
+static bsk_status lists_fill(lists *l, int32_t compute_units)
+{
+    const shape *s = &l->s;
+    const int64_t most = bski_ceil_div(s->pairs, DSD_PAIR_RANKS) * s->row_tiles;
+    if (most > INT32_MAX / 2)
+        return l->host->fail(l->host->context, BSK_E_UNSUPPORTED, "dsd: too many tiles");
+    l->clusters = compute_units > 1 ? compute_units / DSD_PAIR_RANKS : 1;
+    l->clusters = most < l->clusters ? (int32_t)most : l->clusters;
+    TRY(host_array(l->host, &l->order, 2 * s->pairs, sizeof *l->order));
+    TRY(host_array(l->host, &l->loads, l->clusters, sizeof *l->loads));
+    TRY(kept_fill(l));
+    bski_dsd_pairing(l->kept, (int32_t)l->words, (int32_t)s->pairs, l->order);
+    TRY(pairs_sort(l));
+    groups_choose(l);
+    TRY(groups_fill(l));
+    return tiles_make(l);
+}
+
+/* --- Plans --- */
+
+enum table { SLICES, TILES, TILE_START, SHARES, PIECES, TABLE_COUNT };
+
+typedef struct state {
+    const void *product;
+    const char *product_name;
+    bski_cuda_encoder encoder;
+    bski_cuda_tensor b;
+    bsk_mem table[TABLE_COUNT];
+    int32_t clusters;
+    int64_t pieces;
+    dsd_pair_arg arg;
+    dsd_pair_pack_arg pack;
+} state;
+
+typedef struct kernel_row {
+    bsk_dtype dtype;
+    bool cn;
+    const char *name;
+    const void *function;
+} kernel_row;
+
+extern const char dsd_sm90a_pair_pack[];
+#define KERNELS(X)                                                                                 \
+    X(BSK_BF16, false, dsd_sm90a_pair_bf16_nc)                                                     \
+    X(BSK_BF16, true, dsd_sm90a_pair_bf16_cn)                                                      \
+    X(BSK_F16, false, dsd_sm90a_pair_f16_nc)                                                       \
+    X(BSK_F16, true, dsd_sm90a_pair_f16_cn)
+#define KERNEL_EXTERN(dtype, cn, name) extern const char name[];
+KERNELS(KERNEL_EXTERN)
+#undef KERNEL_EXTERN
+
+static bsk_status kernels_load(const bski_cuda_device *d, bsk_dtype dtype, bool cn, state *st)
+{
+#define KERNEL_ROW(dtype, cn, name) {dtype, cn, #name, name},
+    static const kernel_row rows[] = {KERNELS(KERNEL_ROW)};
+#undef KERNEL_ROW
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].dtype == dtype && rows[i].cn == cn) {
+            st->product = rows[i].function;
+            st->product_name = rows[i].name;
+        }
+    TRY(bski_cuda_kernel(d, st->product, DSD_PAIR_SHARED, st->product_name));
+    TRY(bski_cuda_kernel(d, dsd_sm90a_pair_pack, 0, "dsd_sm90a_pair_pack"));
+    return bski_cuda_encoder_find(d->simt.host, &st->encoder);
+}
+
+static bsk_status tables_upload(simt_device *d, const lists *l, state *st)
+{
+    const struct {
+        const void *data;
+        int64_t count;
+        size_t size;
+    } tables[TABLE_COUNT] = {
+        [SLICES] = {l->slices, l->slice_count, sizeof *l->slices},
+        [TILES] = {l->tiles, l->tile_count, sizeof *l->tiles},
+        [TILE_START] = {l->tile_start, (int64_t)l->clusters + 1, sizeof *l->tile_start},
+        [SHARES] = {l->shares, l->groups * DSD_PAIR_RANKS, sizeof *l->shares},
+        [PIECES] = {l->pieces, l->piece_count, sizeof *l->pieces},
+    };
+    for (int i = 0; i < TABLE_COUNT; i++)
+        TRY(table_put(d, tables[i].data, tables[i].count, tables[i].size, &st->table[i]));
+    return BSK_OK;
+}
+
+static void args_fill(const bsk_problem *problem, const lists *l, state *st)
+{
+    const bsk_dsd_params *p = problem->params;
+    const bsk_mem *t = st->table;
+    st->clusters = l->clusters;
+    st->pieces = l->piece_count;
+    st->b = l->s.b;
+    st->arg = (dsd_pair_arg){
+        .slices = bsk_mem_address(t[SLICES]),
+        .tiles = bsk_mem_address(t[TILES]),
+        .tile_start = bsk_mem_address(t[TILE_START]),
+        .shares = bsk_mem_address(t[SHARES]),
+        .b_k = p->b.strides[0],
+        .b_n = p->b.strides[1],
+        .depth = l->s.features,
+        .gaps = l->gaps,
+    };
+    bski_cuda_epilogue_fill(problem, &st->arg.epilogue);
+    st->pack = (dsd_pair_pack_arg){
+        .pieces = bsk_mem_address(t[PIECES]),
+        .row_stride = l->s.row_stride,
+        .depth_stride = l->s.feature_stride,
+    };
+}
+
+static bsk_status plan_make(bski_cuda_device *d, bsk_prepared *prepared, lists *l)
+{
+    state *st = prepared->state;
+    TRY(lists_fill(l, d->simt.props.compute_units));
+    TRY(tables_upload(&d->simt, l, st));
+    TRY(kernels_load(d, prepared->problem->dtype, l->s.cn, st));
+    args_fill(prepared->problem, l, st);
+    prepared->workspace_bytes = prepared->packed_bytes =
+        (size_t)l->piece_count * DSD_PAIR_PIECE_BYTES;
+    prepared->workspace_alignment = prepared->packed_alignment = ALIGNMENT;
+    return BSK_OK;
+}
+
+bsk_status cuda_sm90a_dsd_pair_prepare(void *device, bsk_prepared *prepared)
+{
+    bski_cuda_device *d = device;
+    const bsk_problem *problem = prepared->problem;
+    const bsk_dsd_params *p = problem->params;
+    const bsk_host *host = d->simt.host;
+    lists l = {.host = host};
+    if (shape_set(problem, &l.s))
+        return host->fail(host->context, BSK_E_INTERNAL, "cuda: an unaccepted product");
+    if (!l.s.n)
+        return BSK_OK;
+    TRY(state_new(&d->simt, sizeof(state), prepared));
+    l.lines = bski_layout_lines(problem->layout, p->transpose_s != 0);
+    const bsk_status status = plan_make(d, prepared, &l);
+    lists_free(&l);
+    if (status)
+        cuda_sm90a_dsd_pair_release(device, prepared);
+    return status;
+}
+
+void cuda_sm90a_dsd_pair_release(void *device, bsk_prepared *prepared)
+{
+    bski_cuda_device *d = device;
+    state *st = prepared->state;
+    if (!st)
+        return;
+    for (int i = 0; i < TABLE_COUNT; i++)
+        table_drop(&d->simt, &st->table[i]);
+    state_free(&d->simt, prepared);
+}
+
+bsk_status cuda_sm90a_dsd_pair_pack(const bsk_prepared *prepared, void *queue, bsk_mem s,
+                                    bsk_mem packed)
+{
+    const state *st = prepared->state;
+    if (!st || !st->pieces)
+        return BSK_OK;
+    dsd_pair_pack_arg arg = st->pack;
+    arg.source = bsk_mem_address(s);
+    arg.image = bsk_mem_address(packed);
+    void *arguments[] = {&arg};
+    const bski_cuda_run run = {
+        .function = dsd_sm90a_pair_pack,
+        .name = "dsd_sm90a_pair_pack",
+        .grid = {(unsigned)st->pieces, 1, 1},
+        .threads = DSD_PAIR_PACK_THREADS,
+        .arguments = arguments,
+    };
+    return bski_cuda_launch(queue, &run);
+}
+
+bsk_status cuda_sm90a_dsd_pair_launch(const bsk_prepared *prepared, void *queue, const void *args)
+{
+    const bsk_dsd_args *a = args;
+    const state *st = prepared->state;
+    const bski_cuda_queue *q = queue;
+    if (!st)
+        return BSK_OK;
+    bsk_mem image = a->packed;
+    if (image.kind == BSK_MEM_NULL) {
+        image = a->workspace;
+        TRY(cuda_sm90a_dsd_pair_pack(prepared, queue, a->s, image));
+    }
+    CUtensorMap x;
+    dsd_pair_arg arg = st->arg;
+    TRY(bski_cuda_tensor_map(q->simt.device->host, &st->encoder, &st->b, bsk_mem_address(a->b),
+                             &x));
+    arg.image = bsk_mem_address(image);
+    arg.b = bsk_mem_address(a->b);
+    bski_cuda_epilogue_bind(a, &arg.epilogue);
+    void *arguments[] = {&x, &arg};
+    const bski_cuda_run run = {
+        .function = st->product,
+        .name = st->product_name,
+        .grid = {(unsigned)(st->clusters * DSD_PAIR_RANKS), 1, 1},
+        .threads = DSD_PAIR_THREADS,
+        .cluster = DSD_PAIR_RANKS,
+        .shared_bytes = DSD_PAIR_SHARED,
+        .arguments = arguments,
+    };
+    return bski_cuda_launch(q, &run);
+}
