@@ -134,9 +134,33 @@ static int64_t window_of(const test_case *c)
 
 /* --- Which pairs of times meet -------------------------------------------------------------- */
 
+/* What is read for each pair. */
+enum {
+    ARG_Q,
+    ARG_K,
+    ARG_V,
+    ARG_O,
+    ARG_DOUT,
+    ARG_LSE,
+    ARG_Q_LEN,
+    ARG_K_LEN,
+    ARG_PREFIX,
+    ARG_Q_SEGMENT,
+    ARG_K_SEGMENT,
+    ARG_BITS,
+    ARG_BITS_INDEX,
+    ARG_BIAS,
+    ARG_SLOPES,
+    ARGS
+};
+static const char *const arg_names[ARGS] = {
+    "q",      "k",         "v",         "o",    "dout",       "lse",  "q_len", "k_len",
+    "prefix", "q_segment", "k_segment", "bits", "bits_index", "bias", "slopes"};
+
 /* A problem, its tensors by time, and a map from blocks to slots. */
 typedef struct problem {
     test_case *c;
+    const test_tensor *arg[ARGS]; /* NULL where the op has no such argument */
     sizes z;
     int64_t grid_rows, grid_cols;
     int32_t *slot; /* [layout heads][grid_rows][grid_cols], -1: not kept */
@@ -150,6 +174,10 @@ static problem problem_of(test_case *c)
     problem p = {
         .c = c, .z = sizes_of(c), .grid_rows = c->info.grid_rows, .grid_cols = c->info.grid_cols};
     const int64_t count = p.grid_rows * p.grid_cols;
+    for (int32_t i = 0; i < c->about->arg_count; i++)
+        for (int a = 0; a < ARGS; a++)
+            if (strcmp(c->about->args[i].name, arg_names[a]) == 0)
+                p.arg[a] = &c->t[i];
     p.slot = malloc((size_t)(c->info.heads * count + 1) * sizeof *p.slot);
     if (!p.slot)
         abort();
@@ -194,7 +222,7 @@ static double segment(const test_tensor *t, int64_t b, int64_t time)
 
 static bool segments_meet(const problem *p, int64_t b, int64_t i, int64_t j)
 {
-    const test_tensor *q = test_arg_at(p->c, "q_segment"), *k = test_arg_at(p->c, "k_segment");
+    const test_tensor *q = p->arg[ARG_Q_SEGMENT], *k = p->arg[ARG_K_SEGMENT];
     if (!k->desc.dtype)
         return true;
     const double document = segment(k, b, j);
@@ -203,7 +231,7 @@ static bool segments_meet(const problem *p, int64_t b, int64_t i, int64_t j)
 
 static bool bit_is_set(const problem *p, const pair *at)
 {
-    const test_tensor *bits = test_arg_at(p->c, "bits"), *index = test_arg_at(p->c, "bits_index");
+    const test_tensor *bits = p->arg[ARG_BITS], *index = p->arg[ARG_BITS_INDEX];
     if (!bits->desc.dtype)
         return true;
     const double mask = index->desc.dtype ? index->value[at->slot] : (double)at->slot;
@@ -216,12 +244,12 @@ static bool bit_is_set(const problem *p, const pair *at)
 /* Whether query i sees key j, and how they meet. */
 static bool pair_visible(problem *p, int64_t b, int64_t h, int64_t i, int64_t j, pair *at)
 {
-    test_case *c = p->c;
+    const test_case *c = p->c;
     const int64_t q_time = p->dense ? c->info.rows : p->z.q_time;
     const int64_t k_time = p->dense ? c->info.cols : p->z.k_time;
-    const int64_t q_len = clamped(test_arg_at(c, "q_len"), b, q_time);
-    const int64_t k_len = clamped(test_arg_at(c, "k_len"), b, k_time);
-    const test_tensor *prefix = test_arg_at(c, "prefix");
+    const int64_t q_len = clamped(p->arg[ARG_Q_LEN], b, q_time);
+    const int64_t k_len = clamped(p->arg[ARG_K_LEN], b, k_time);
+    const test_tensor *prefix = p->arg[ARG_PREFIX];
     if (!pair_find(p, h, i, j, at) || i >= q_len || j >= k_len || (i - j) % p->z.interleave != 0)
         return false;
     at->distance = i + (has_rule(c, RULE_END) ? k_len - q_len : 0) - j;
@@ -248,9 +276,9 @@ static void problem_free(problem *p)
 static number score_of(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j, const pair *at,
                        number x)
 {
-    const test_tensor *bias = test_arg_at(p->c, "bias");
+    const test_tensor *bias = p->arg[ARG_BIAS];
     const double u = test_arith_eps(p->c);
-    number s = plain_score(p->c, p->scale, h, at->distance, x);
+    number s = plain_score(p->c, p->arg[ARG_SLOPES], p->scale, h, at->distance, x);
     if (bias->desc.dtype) {
         const int64_t *d = bias->desc.dims;
         const int64_t e =
@@ -523,15 +551,15 @@ static void poison_padding(test_case *c, const char *name, const char *length)
 /* Scores of query i of head h. */
 static void row_scores(problem *p, int64_t b, int64_t h, int64_t i, softmax_row *r)
 {
-    test_case *c = p->c;
-    const double *q = vector_at(test_arg_at(c, "q"), b, h, i);
+    const test_case *c = p->c;
+    const double *q = vector_at(p->arg[ARG_Q], b, h, i);
     const int64_t kv_head = h / (p->z.heads / p->z.kv_heads);
     double worst = 0;
     for (int64_t j = 0; j < p->z.k_time; j++) {
         r->score[j] = NAN;
         if (!pair_visible(p, b, h, i, j, &r->at[j]))
             continue;
-        const number x = dot(c, q, vector_at(test_arg_at(c, "k"), b, kv_head, j), p->z.d);
+        const number x = dot(c, q, vector_at(p->arg[ARG_K], b, kv_head, j), p->z.d);
         const number s = score_of(p, b, h, i, j, &r->at[j], x);
         r->score[j] = isnan(s.v) ? INFINITY : s.v; /* NaN says that it is not visible */
         worst = fmax(worst, s.error);
@@ -644,16 +672,16 @@ static void sums_close(test_case *c, sums *s, int64_t terms)
 static void grad_pair(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j, const pair *at,
                       number *share, number *dx)
 {
-    test_case *c = p->c;
+    const test_case *c = p->c;
     const double u = test_arith_eps(c);
     const int64_t kv_head = h / (p->z.heads / p->z.kv_heads);
-    const double *dout = vector_at(test_arg_at(c, "dout"), b, h, i);
-    const double lse = test_arg_at(c, "lse")->value[(b * p->z.heads + h) * p->z.q_time + i];
-    const number x = dot(c, vector_at(test_arg_at(c, "q"), b, h, i),
-                         vector_at(test_arg_at(c, "k"), b, kv_head, j), p->z.d);
+    const double *dout = vector_at(p->arg[ARG_DOUT], b, h, i);
+    const double lse = p->arg[ARG_LSE]->value[(b * p->z.heads + h) * p->z.q_time + i];
+    const number x =
+        dot(c, vector_at(p->arg[ARG_Q], b, h, i), vector_at(p->arg[ARG_K], b, kv_head, j), p->z.d);
     const number s = score_of(p, b, h, i, j, at, x), slope = slope_of(p, x);
-    const number dp = dot(c, dout, vector_at(test_arg_at(c, "v"), b, kv_head, j), p->z.dv);
-    const number rest = dot(c, dout, vector_at(test_arg_at(c, "o"), b, h, i), p->z.dv);
+    const number dp = dot(c, dout, vector_at(p->arg[ARG_V], b, kv_head, j), p->z.dv);
+    const number rest = dot(c, dout, vector_at(p->arg[ARG_O], b, h, i), p->z.dv);
     const double factor = drop_factor(p, b, h, at), full = exp(s.v - lse);
     const double relative = s.error + u * (16 + 8 * (fabs(s.v) + fabs(lse)));
     const double ds = full * (factor * dp.v - rest.v);
@@ -685,10 +713,9 @@ static void oracle_attention_grad(test_case *c)
                     if (!pair_visible(&p, b, h, i, j, &at))
                         continue;
                     grad_pair(&p, b, h, i, j, &at, &share, &dx);
-                    sums_add(&dq, b, h, i, dx, vector_at(test_arg_at(c, "k"), b, h / group, j));
-                    sums_add(&dk, b, h / group, j, dx, vector_at(test_arg_at(c, "q"), b, h, i));
-                    sums_add(&dv, b, h / group, j, share,
-                             vector_at(test_arg_at(c, "dout"), b, h, i));
+                    sums_add(&dq, b, h, i, dx, vector_at(p.arg[ARG_K], b, h / group, j));
+                    sums_add(&dk, b, h / group, j, dx, vector_at(p.arg[ARG_Q], b, h, i));
+                    sums_add(&dv, b, h / group, j, share, vector_at(p.arg[ARG_DOUT], b, h, i));
                 }
     sums_close(c, &dq, p.z.k_time);
     sums_close(c, &dk, p.z.q_time * group);

@@ -52,9 +52,9 @@ static inline number dot(const test_case *c, const double *x, const double *y, i
 }
 
 /* From a product to a score, but for a bias. */
-static inline number plain_score(test_case *c, double scale, int64_t h, int64_t distance, number x)
+static inline number plain_score(const test_case *c, const test_tensor *slopes, double scale,
+                                 int64_t h, int64_t distance, number x)
 {
-    const test_tensor *slopes = test_arg_at(c, "slopes");
     const double u = test_arith_eps(c);
     number s = {scale * x.v, fabs(scale) * x.error};
     s.error += 8 * u * fabs(s.v);

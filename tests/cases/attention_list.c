@@ -258,7 +258,7 @@ static void list_tiles(test_list *list)
         {64, 64, 20, 2500, 64, 1, 2, 1},    {64, 64, 3, 130, 64, 2, 12, 20},
         {64, 64, 3, 130, 128, 1, 20, 20},   {128, 128, 3, 200, 128, 2, 10, 20},
         {32, 32, 200, 330, 64, 1, 2, 2},    {32, 32, 130, 1300, 128, 2, 1, 1},
-        {32, 32, 100, 230, 96, 3, 2, 1},
+        {32, 32, 100, 230, 96, 3, 2, 1},    {64, 64, 300, 430, 128, 1, 2, 2},
     };
     static const uint32_t rules[] = {
         0,
@@ -329,21 +329,31 @@ static void list_additive(test_list *list)
 static void list_special(test_list *list)
 {
     static const char *const ops[] = {"attention", "attention_grad"};
-    static const int32_t blocks[] = {16, 32, 64, 128};
-    for (int g = 0; g < TEST_COUNT(blocks); g++)
+    static const struct {
+        int32_t block;
+        int64_t d;
+        test_pattern pattern;
+        double value;
+        uint64_t seed; /* with a NaN in a block that only one of two neighbouring rows has */
+    } forms[] = {
+        {16, 64, PATTERN_RANDOM, 0.3, 2},   {32, 64, PATTERN_RANDOM, 0.3, 2},
+        {64, 64, PATTERN_RANDOM, 0.3, 2},   {128, 64, PATTERN_RANDOM, 0.3, 2},
+        {64, 128, PATTERN_RANDOM, 0.95, 8}, /* rows that have nearly all blocks in common */
+    };
+    for (int g = 0; g < TEST_COUNT(forms); g++)
         for (int o = 0; o < TEST_COUNT(ops); o++) {
             test_spec s = {.op = ops[o], .dtype = (g + o) % 2 ? BSK_F16 : BSK_BF16};
-            s.br = s.bc = blocks[g];
-            s.k = s.m = 6 * blocks[g];
-            s.n = 64;
+            s.br = s.bc = forms[g].block;
+            s.k = s.m = 6 * forms[g].block;
+            s.n = forms[g].d;
             s.heads = 1;
             s.count = 2;
-            s.pattern = PATTERN_RANDOM;
-            s.pattern_value = 0.3;
+            s.pattern = forms[g].pattern;
+            s.pattern_value = forms[g].value;
             s.fill = FILL_SPECIAL;
             s.act = 1; /* no infinities, which might make either of NaN and infinity */
             s.rules = g % 2 ? RULE_PACKED : 0;
-            s.seed = 2; /* a NaN in a block that only one of two neighbouring rows has */
+            s.seed = forms[g].seed;
             test_emit(list, s);
         }
 }

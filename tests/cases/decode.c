@@ -190,6 +190,8 @@ static void decode_scores(test_case *c, const sizes *z, int64_t b, int64_t h, in
     const double scale = c->spec.value != 0 ? c->spec.value : 1 / sqrt((double)z->d);
     const int64_t q_len = clamped(test_arg_at(c, "q_len"), b, z->q_time);
     const int64_t pos = i + clamped(test_arg_at(c, "k_len"), b, z->keys) - q_len;
+    const test_tensor *keys = test_arg_at(c, "k"), *slopes = test_arg_at(c, "slopes");
+    const double *q = vector_at(test_arg_at(c, "q"), b, h, i);
     double worst = 0;
     for (int64_t e = 0; e < t->count; e++) {
         const int64_t distance = pos - t->key[e];
@@ -197,10 +199,8 @@ static void decode_scores(test_case *c, const sizes *z, int64_t b, int64_t h, in
         if (i >= q_len || (has_rule(c, RULE_CAUSAL) && distance < 0) ||
             (has_rule(c, RULE_WINDOW) && llabs(distance) >= c->spec.m / 3 + 1))
             continue;
-        const double *k =
-            vector_at(test_arg_at(c, "k"), t->page[e], h / z->group, t->key[e] % z->page);
-        const number x = dot(c, vector_at(test_arg_at(c, "q"), b, h, i), k, z->d);
-        const number s = plain_score(c, scale, h, distance, x);
+        const double *k = vector_at(keys, t->page[e], h / z->group, t->key[e] % z->page);
+        const number s = plain_score(c, slopes, scale, h, distance, dot(c, q, k, z->d));
         r->score[e] = s.v;
         worst = fmax(worst, s.error);
     }

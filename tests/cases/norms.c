@@ -130,9 +130,8 @@ static void build_layer_norm_grad(test_case *c)
     p->axis = c->spec.axis;
     p->segments = c->spec.count;
     p->relu = c->spec.act == BSK_ACT_RELU;
-    const bsk_tensor desc = test_act(c, c->spec.dtype, c->spec.m);
-    test_set(c, "dy", desc);
-    test_set(c, "x", desc);
+    test_set(c, "dy", test_act(c, c->spec.dtype, c->spec.m));
+    test_set(c, "x", test_act(c, test_out_type(c), c->spec.m));
     set_statistics(c);
     if (c->spec.options & OPT_GAIN)
         set_vector(c, "gain", c->spec.m);

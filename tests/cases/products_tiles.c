@@ -99,6 +99,18 @@ static void list_few(test_list *list)
                 }
 }
 
+/* Few outputs of long lists, which entries cut into parts. */
+static void list_long(test_list *list)
+{
+    for (int b = 0; b < TEST_COUNT(squares) && list->tier != TIER_QUICK; b++) {
+        test_spec s = product(linear[b % 2], BSK_BF16, squares[b], squares[b], 96);
+        *(b % 2 ? &s.m : &s.k) = 1024;
+        s.pattern_value = 0.6;
+        s.fill = b % 2 ? FILL_INT : FILL_REAL;
+        emit_axis(list, s, b % 2 ? 12 : 40, b / 2);
+    }
+}
+
 static const struct {
     uint32_t options;
     bsk_act act;
@@ -264,7 +276,7 @@ static void list_special(test_list *list)
                     continue;
                 test_spec s = product(linear[o], dtypes[t], blocks[b][0], blocks[b][1], 140);
                 s.fill = FILL_SPECIAL;
-                emit_axis(list, s, 72, b + o);
+                emit_axis(list, s, (b + o) % 3 ? 72 : 40, b + o);
                 s.fill = FILL_HUGE;
                 s.out = BSK_F16;
                 emit_axis(list, s, 72, b + o + 1);
@@ -276,6 +288,7 @@ void cases_products_tiles(test_list *list)
     list_large(list);
     list_many(list);
     list_few(list);
+    list_long(list);
     list_epilogues(list);
     list_shapes(list);
     list_wgrad(list);
