@@ -91,7 +91,7 @@ static void pass_create(model *m, pass *x, int rows, int train)
         return;
     }
     x->dloss = absent;
-    if (m->p.compute != m->p.master) { // the scale of the loss, for each row
+    if (m->p.scaled) { // for each row
         const tensor zeros = program_tensor(p, bsk_tensor_1d(BSK_F32, x->labels_count));
         x->dloss = program_tensor(p, zeros.desc);
         op_add(p, zeros, m->p.scale, x->dloss);

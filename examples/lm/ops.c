@@ -277,6 +277,11 @@ void op_bias_act_grad(program *p, bsk_act act, tensor dy, tensor x, tensor bias,
     RECORD(p, bias_act_grad, params, args);
 }
 
+void op_bias_grad(program *p, tensor dy, tensor dx, tensor dbias)
+{
+    op_bias_act_grad(p, BSK_ACT_NONE, dy, absent, absent, dx, dbias);
+}
+
 void op_layer_norm(program *p, const layer_norm *n, tensor y)
 {
     bsk_layer_norm_params params = BSK_INIT(bsk_layer_norm_params);

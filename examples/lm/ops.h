@@ -44,6 +44,8 @@ void op_linear_wgrad(program *p, const linear *l, int pairs, const tensor *x, co
 void op_bias_act(program *p, bsk_act act, tensor x, tensor bias, tensor y);
 void op_bias_act_grad(program *p, bsk_act act, tensor dy, tensor x, tensor bias, tensor dx,
                       tensor dbias);
+/* Sums dy, and where dx is given copies it, in dx's type. */
+void op_bias_grad(program *p, tensor dy, tensor dx, tensor dbias);
 
 typedef struct layer_norm {
     int64_t segments;

@@ -21,6 +21,7 @@ void params_create(param_store *p, machine *m, bsk_dtype compute, const optimize
     p->machine = m;
     p->compute = compute;
     p->master = compute == BSK_F64 ? BSK_F64 : BSK_F32;
+    p->scaled = compute == BSK_F16;
     p->options = *options;
 }
 
@@ -150,7 +151,7 @@ static void init_vector(param_store *p, const param *x)
 static void record_update(param_store *p)
 {
     program_create(&p->update, p->machine);
-    if (p->copy.desc.dtype) {
+    if (p->scaled) {
         const tensor inverse = program_tensor(&p->update, p->scale.desc);
         op_reciprocal(&p->update, p->scale, inverse);
         op_multiply(&p->update, p->grad, inverse, p->grad);
@@ -164,9 +165,8 @@ static void record_update(param_store *p)
     const adam step = {p->options.beta2, p->options.weight_decay, p->value, p->grad, p->m, p->v,
                        p->copy,          p->norm_scale,           p->steps};
     p->adam = op_adam(&p->update, &step);
-    // without 16 bits the scale stays 1
-    op_loss_scale(&p->update, p->copy.desc.dtype ? SCALE_HIGH : 1, SCALE_INTERVAL, p->scale,
-                  p->norm_scale, p->good, p->steps);
+    op_loss_scale(&p->update, p->scaled ? SCALE_HIGH : 1, SCALE_INTERVAL, p->scale, p->norm_scale,
+                  p->good, p->steps); // which counts the steps, too
     if (p->average.desc.dtype)
         op_ema(&p->update, p->options.ema, p->value, p->average);
 
@@ -198,7 +198,7 @@ void params_allocate(param_store *p, uint64_t seed)
             init_matrix(p, &p->list[i], seed_mix(seed, (uint64_t)i));
         else
             init_vector(p, &p->list[i]);
-    const float scale = rounded ? SCALE_START : 1;
+    const float scale = p->scaled ? SCALE_START : 1;
     machine_upload(p->machine, p->scale.mem, &scale, sizeof scale);
     record_update(p);
     program first;
@@ -266,7 +266,7 @@ int params_state(const param_store *p, int i, param_state *state)
         {&p->value, -INFINITY, INFINITY},
         {&p->m, -INFINITY, INFINITY},
         {&p->v, 0, INFINITY},
-        {&p->scale, 1, p->copy.desc.dtype ? SCALE_HIGH : 1},
+        {&p->scale, 1, p->scaled ? SCALE_HIGH : 1},
         {&p->good, 0, SCALE_INTERVAL},
         {&p->steps, 0, INT32_MAX},
         {&p->average, -INFINITY, INFINITY},

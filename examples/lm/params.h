@@ -33,6 +33,7 @@ typedef struct optimizer {
 typedef struct param_store {
     machine *machine;
     bsk_dtype compute, master;
+    int scaled; /* the loss is scaled: f16 ends where gradients may begin, bf16 has the range of f32 */
     param list[MAX_PARAMS];
     int count;
     size_t total;

@@ -276,13 +276,26 @@ typedef struct scratch {
     tensor part, narrow, wide, qkv;
 } scratch;
 
-/* The gradient of a W + b from that of x + dropout(a W + b). */
-static tensor branch_grad(const model *m, pass *x, const scratch *s, uint64_t stream)
+/* The gradient of W alone: the fastest products of GPUs have no sums beside them, so that those of
+ * biases are left to passes that read all of the gradient anyway, where there are any. */
+static void weight_grad(pass *x, const linear *l, tensor in, tensor dy)
 {
-    if (keep(m, x) < 1)
-        op_dropout(&x->program, keep(m, x), stream, s->dx, s->branch);
-    else if (s->branch.desc.dtype)
-        op_cast(&x->program, s->dx, s->branch);
+    linear only = *l;
+    only.dbias = absent;
+    op_linear_wgrad(&x->program, &only, 1, &in, &dy);
+}
+
+/* The gradient of a W + b, and so that of b, from that of x + dropout(a W + b). */
+static tensor branch_grad(const model *m, pass *x, const scratch *s, const linear *l,
+                          uint64_t stream)
+{
+    program *p = &x->program;
+    if (keep(m, x) < 1) {
+        op_dropout(p, keep(m, x), stream, s->dx, s->branch);
+        op_bias_grad(p, s->branch, absent, l->dbias);
+        return s->branch;
+    }
+    op_bias_grad(p, s->dx, s->branch, l->dbias);
     return s->branch.desc.dtype ? s->branch : s->dx;
 }
 
@@ -310,21 +323,20 @@ static void attention_backward(const model *m, pass *x, const layer *l, const sc
 static void layer_backward(const model *m, pass *x, const layer *l, const scratch *s)
 {
     program *p = &x->program;
-    tensor dy = branch_grad(m, x, s, l->down_stream);
-    op_linear_wgrad(p, &l->down, 1, &l->a, &dy);
+    tensor dy = branch_grad(m, x, s, &l->down, l->down_stream);
+    weight_grad(x, &l->down, l->a, dy);
     op_linear_dgrad(p, &l->down, dy, 0, s->wide);
     op_bias_act_grad(p, BSK_ACT_GELU, s->wide, l->u, l->up.bias, s->wide, l->up.dbias);
-    linear up = l->up;
-    up.dbias = absent;
-    op_linear_wgrad(p, &up, 1, &l->h2, &s->wide);
-    op_linear_dgrad(p, &up, s->wide, 0, s->narrow);
+    weight_grad(x, &l->up, l->h2, s->wide);
+    op_linear_dgrad(p, &l->up, s->wide, 0, s->narrow);
     norm_backward(x, &l->norm2, s);
 
-    dy = branch_grad(m, x, s, l->out_stream);
-    op_linear_wgrad(p, &l->out, 1, &l->o, &dy);
+    dy = branch_grad(m, x, s, &l->out, l->out_stream);
+    weight_grad(x, &l->out, l->o, dy);
     op_linear_dgrad(p, &l->out, dy, 0, s->narrow);
     attention_backward(m, x, l, s);
-    op_linear_wgrad(p, &l->qkv, 1, &l->h1, &s->qkv);
+    op_bias_grad(p, s->qkv, absent, l->qkv.dbias);
+    weight_grad(x, &l->qkv, l->h1, s->qkv);
     op_linear_dgrad(p, &l->qkv, s->qkv, 0, s->narrow);
     norm_backward(x, &l->norm1, s);
 }
@@ -341,7 +353,7 @@ static void record_backward(model *m, pass *x)
                        .narrow = pass_activation(m, x, n, d),
                        .wide = pass_activation(m, x, n, m->c.hidden),
                        .qkv = pass_activation(m, x, n, 3 * d)};
-    op_linear_wgrad(p, &net->head, 1, &net->h, &x->dlogits);
+    weight_grad(x, &net->head, net->h, x->dlogits);
     op_linear_dgrad(p, &net->head, x->dlogits, 0, s.narrow);
     op_layer_norm_grad(p, &net->final, s.narrow, s.dx);
     for (int i = m->c.layers - 1; i >= 0; i--)
