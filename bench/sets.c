@@ -291,6 +291,19 @@ static void set_memory(test_list *list)
     test_emit(list, c);
     test_spec a = {.op = "adam", .dtype = BSK_F32, .n = -1, .k = 65536, .m = 4096, .seed = 7};
     test_emit(list, a);
+    for (int32_t block = 8; block <= 64; block *= 2) {
+        test_spec p = {.op = "block_softmax", .dtype = BSK_BF16, .br = block, .bc = block};
+        p.n = 64;
+        p.k = p.m = 4096;
+        p.count = 16;
+        p.groups = 2;
+        p.layout = "random:density=0.25,seed=3";
+        p.pattern = PATTERN_TEXT;
+        p.seed = 3;
+        test_emit(list, p);
+        p.op = "block_softmax_grad";
+        test_emit(list, p);
+    }
 }
 
 /* --- Attention: 8 heads, one batch ---------------------------------------------------------- */
@@ -365,6 +378,7 @@ static void set_attention_hopper(test_list *list)
         {"random:density=0.1,seed=3", 32, 0},
         {"random:density=0.1,seed=3", 16, 0},
         {"local:window=512", 64, RULE_CAUSAL | RULE_WINDOW},
+        {"fixed:local=8,global=1", 64, RULE_CAUSAL},
         {"strided:stride=128", 64, RULE_CAUSAL | RULE_INTERLEAVE},
     };
     static const int64_t sizes[] = {128, 64};
@@ -384,6 +398,41 @@ static void set_attention_hopper(test_list *list)
             s.options = 0;
             test_emit(list, s);
         }
+}
+
+/* Lists of blocks made on the device, 256 x 256 of them, and one query each over a paged cache. */
+static void set_dynamic(test_list *list)
+{
+    static const double shares[] = {0.1, 0.25, 1};
+    static const int32_t heads[] = {1, 16};
+    for (int h = 0; h < TEST_COUNT(heads); h++) {
+        test_spec s = {.op = "layout_topk", .dtype = BSK_F32, .groups = heads[h], .seed = 3};
+        s.n = s.k = 256;
+        s.m = 64;
+        s.count = 26;
+        s.pairs = s.heads = 1;
+        test_emit(list, s);
+        s.op = "layout_mask";
+        s.dtype = BSK_U8;
+        s.count = s.pairs = s.heads = 0;
+        s.m = 256;
+        test_emit(list, s);
+    }
+    for (int i = 0; i < TEST_COUNT(shares); i++) {
+        test_spec s = {.op = "attention_decode", .dtype = BSK_BF16, .n = 128, .seed = 3};
+        s.k = 1;
+        s.m = 16384;
+        s.heads = 8;
+        s.count = 4;
+        s.groups = 8;
+        s.pairs = 64;
+        if (shares[i] < 1) {
+            s.br = 1;
+            s.bc = 64;
+            s.pattern_value = shares[i];
+        }
+        test_emit(list, s);
+    }
 }
 
 static void set_smoke(test_list *list)
@@ -407,6 +456,7 @@ static const struct {
 } sets[] = {{"attention", set_attention},
             {"attention-hopper", set_attention_hopper},
             {"cpu", set_cpu},
+            {"dynamic", set_dynamic},
             {"half", set_half},
             {"formats", set_formats},
             {"hopper", set_hopper},
@@ -426,5 +476,5 @@ bool bench_set(const char *name, test_list *list)
 
 const char *bench_set_names(void)
 {
-    return "attention, attention-hopper, cpu, half, formats, hopper, memory, ops, smoke";
+    return "attention, attention-hopper, cpu, dynamic, half, formats, hopper, memory, ops, smoke";
 }
