@@ -458,7 +458,8 @@ static void softmax_grad_tile(const scoring *s, const bsk_block_softmax_grad_par
     const int64_t group = s->heads / t->heads;
     const query line = query_of(s, b, h, first);
     const float scale = (float)s->scale;
-    float dy[STRIP], y[STRIP], x[STRIP], sum[TILE_ROWS] = {0};
+    _Alignas(64) float dy[STRIP], y[STRIP];
+    float x[STRIP], sum[TILE_ROWS] = {0};
     strip r;
     tile_rows(&r.x, s, b, h, first, rows);
     for (int pass = 0; pass < 2; pass++)
@@ -467,11 +468,15 @@ static void softmax_grad_tile(const scoring *s, const bsk_block_softmax_grad_par
                 strip_load(&r, t, group, &p->dy, a->dy, i, dy);
                 strip_load(&r, t, group, &p->y, a->y, i, y);
                 if (pass == 0) {
-                    float part = 0;
-#pragma omp simd reduction(+ : part)
-                    for (int64_t j = 0; j < r.cols; j++)
-                        part += y[j] != 0 ? dy[j] * y[j] : 0;
-                    sum[i] += part;
+                    const vec_f32 zero = {0};
+                    vec_f32 part = zero;
+                    for (int64_t j = r.cols; j < lanes_up(r.cols); j++)
+                        dy[j] = y[j] = 0;
+                    for (int64_t j = 0; j < r.cols; j += F32_LANES) {
+                        const vec_f32 share = load_f32(y + j);
+                        part += select_f32(share == zero, zero, load_f32(dy + j) * share);
+                    }
+                    sum[i] += lanes_sum(part);
                     continue;
                 }
                 if (s->softcap > 0)
