@@ -325,6 +325,27 @@ static void list_additive(test_list *list)
         }
 }
 
+/* More tiles than a large device takes at a time, so that each of its workers has several. */
+static void list_many(test_list *list)
+{
+    static const char *const ops[] = {"attention", "attention_grad"};
+    static const int32_t blocks[] = {32, 64, 128};
+    static const int64_t sizes[] = {64, 128};
+    for (int b = 0; b < TEST_COUNT(blocks) && list->tier == TIER_FULL; b++)
+        for (int d = 0; d < TEST_COUNT(sizes); d++)
+            for (int o = 0; o < TEST_COUNT(ops); o++) {
+                test_spec s = {.op = ops[o], .dtype = BSK_BF16, .br = blocks[b], .bc = blocks[b]};
+                s.k = s.m = 1024;
+                s.n = sizes[d];
+                s.count = 16;
+                s.groups = 2;
+                s.pattern = PATTERN_TEXT;
+                s.layout = "local:window=64";
+                s.rules = RULE_CAUSAL | RULE_WINDOW;
+                test_emit(list, s);
+            }
+}
+
 /* NaN in inputs: they reach the rows and columns whose blocks meet them, and no others. */
 static void list_special(test_list *list)
 {
@@ -391,6 +412,7 @@ static void list_scales(test_list *list)
 void cases_attention(test_list *list)
 {
     list_additive(list);
+    list_many(list);
     list_scales(list);
     list_special(list);
     list_named(list);
