@@ -223,12 +223,25 @@ static void hopper_openai(test_list *list)
     }
 }
 
+/* Dense weight gradients of a small language model: small outputs, sums over many samples. */
+static void hopper_dense(test_list *list)
+{
+    static const int64_t outputs[] = {768, 3072};
+    for (int m = 0; m < TEST_COUNT(outputs); m++) {
+        test_spec s = square("matmul_wgrad", BSK_BF16, 64, 768, 32768, 0, BSK_NC);
+        s.pattern = PATTERN_FULL;
+        s.m = outputs[m];
+        test_emit(list, s);
+    }
+}
+
 static void set_hopper(test_list *list)
 {
     hopper_main(list);
     hopper_variants(list);
     hopper_small(list);
     hopper_openai(list);
+    hopper_dense(list);
 }
 
 /* f32 data by tf32, and operands of 8 bits, beside bf16. */

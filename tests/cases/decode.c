@@ -31,7 +31,7 @@ static sizes sizes_of(const test_case *c)
     z.kv_heads = s->heads ? s->heads : 1;
     z.group = s->count ? s->count : 1;
     z.heads = z.kv_heads * z.group;
-    z.dv = has_rule(c, RULE_DV) ? s->n / 2 + 3 : s->n;
+    z.dv = has_rule(c, RULE_DV) ? s->n / 2 + (s->n % 32 ? 3 : 8) : s->n;
     z.page = s->pairs ? s->pairs : s->m;
     z.columns = s->pairs ? (s->m + s->pairs - 1) / s->pairs : 1;
     z.pages = s->pairs ? z.batch * z.columns + 2 : z.batch;
@@ -377,6 +377,7 @@ static const struct {
     {5, 77, 0, 5, 16, 33, 0.6},     {40, 90, 8, 16, 8, 32, 0.4},   {17, 130, 0, 4, 12, 7, 0.7},
     {1, 4, 2, 1, 2, 3, 0.5},        {70, 70, 0, 32, 32, 16, 0.7},  {1, 1200, 0, 1, 64, 256, 0.9},
     {33, 64, 64, 64, 64, 72, 0.01}, {6, 50, 10, 2, 5, 20, 1},      {2, 40, 8, 0, 0, 300, 0},
+    {24, 300, 4, 1, 1, 16, 1.2},
 };
 
 /* Key/value heads, query heads of each, batch. */

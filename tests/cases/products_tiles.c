@@ -81,6 +81,18 @@ static void list_many(test_list *list)
         }
 }
 
+/* A weight gradient in an odd number of large tiles: a last round for less than all thread blocks
+ * of a device of four. */
+static void list_odd(test_list *list)
+{
+    test_spec s = product("matmul_wgrad", BSK_BF16, 32, 32, 700);
+    s.m = cut(400, 32);
+    s.pattern_value = 0.6;
+    s.fill = FILL_INT;
+    if (list->tier != TIER_QUICK)
+        emit_axis(list, s, 1200, BSK_NC);
+}
+
 /* Few samples: paths that read the weights once. */
 static void list_few(test_list *list)
 {
@@ -287,6 +299,7 @@ void cases_products_tiles(test_list *list)
 {
     list_large(list);
     list_many(list);
+    list_odd(list);
     list_few(list);
     list_long(list);
     list_epilogues(list);

@@ -320,18 +320,6 @@ static dsd_arg arg_bind(const dsd_plan *plan, const bsk_dsd_args *args)
     return a;
 }
 
-/* Whether the device runs code that was compiled for sm90, where kernels wait for earlier ones
- * themselves. */
-static bool starts_early(const bski_cuda_queue *queue)
-{
-#ifdef CUDA_HAS_SM90A
-    return queue->simt.device->props.arch == 90;
-#else
-    (void)queue;
-    return false;
-#endif
-}
-
 static bsk_status plan_run(const dsd_plan *plan, const bski_cuda_queue *queue, unsigned threads,
                            void **arguments, bool early)
 {

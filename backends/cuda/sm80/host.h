@@ -67,4 +67,16 @@ static inline bool aligned(int64_t stride, int32_t run)
     return stride % run == 0;
 }
 
+/* Whether the device runs code that was compiled for sm90, where kernels wait for earlier ones
+ * themselves. */
+static inline bool starts_early(const bski_cuda_queue *queue)
+{
+#ifdef CUDA_HAS_SM90A
+    return queue->simt.device->props.arch == 90;
+#else
+    (void)queue;
+    return false;
+#endif
+}
+
 #endif

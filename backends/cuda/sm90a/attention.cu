@@ -270,23 +270,19 @@ __device__ __forceinline__ bool share(score_set<F> &s, row_state &r, bool &fast,
     return true;
 }
 
-/* The queries of a ring's tile number n, when they have come. Its buffer is free as soon as
- * registers hold them. */
+/* The queries of a ring's tile number n, when they have come. */
 template <class F>
 __device__ __forceinline__ void meet_queries(queries<F> &q, memory<F> m, const place &here, int n)
 {
     const int buffer = buffer_of<F>(n);
     mbar_wait(m.q_full(here.ring, buffer), parity_of<F>(n));
     q.at = m.queries(here.ring, buffer, here.part);
-    if constexpr (queries<F>::HELD > 0) {
+    if constexpr (queries<F>::HELD > 0)
         load_rows<queries<F>::HELD>(q.held, q.at);
-        __syncwarp();
-        if (is_speaker())
-            mbar_arrive(m.q_empty(here.ring, buffer));
-    }
 }
 
-/* A step's keys, and with the last its queries, are read no more. */
+/* A step's keys are read no more, nor are with the last its queries. Those that registers hold are
+ * left after the first product: a signal may overtake loads that wait for shared memory. */
 template <class F>
 __device__ __forceinline__ void release_keys(memory<F> m, int ring, int slot, int flags, int tile)
 {
@@ -294,7 +290,7 @@ __device__ __forceinline__ void release_keys(memory<F> m, int ring, int slot, in
     if (!is_speaker())
         return;
     mbar_arrive(m.empty(ring, slot));
-    if (queries<F>::HELD == 0 && (flags & LAST))
+    if (flags & (queries<F>::HELD > 0 ? FIRST : LAST))
         mbar_arrive(m.q_empty(ring, buffer_of<F>(tile)));
 }
 

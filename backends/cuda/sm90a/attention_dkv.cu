@@ -35,7 +35,8 @@ struct dkv_form {
     static constexpr int PARTS = KEYS / PART;
     static constexpr uint32_t LINES_BYTES = PANELS * TILE_BYTES, PIECE_BYTES = PIECE * ROW_BYTES;
     static constexpr int BARRIERS = DKV_BARRIERS(SLOTS, STEPS, BUFFERS);
-    static constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
+    static constexpr int CONSUMER_REGISTERS = GROUPS == 2 ? 232 : 160;
+    static constexpr int PRODUCER_REGISTERS = GROUPS == 2 ? 40 : 32;
     typedef typename element<TYPE>::type T;
 };
 
@@ -418,8 +419,8 @@ template <class F> struct dkv_producer {
             dead[half] = dead_rows(s, half);
         if ((flags & FIRST ? tiles : tiles - 1) % F::BUFFERS)
             flags |= SECOND_BUFFER;
-        tell(w, s, flags);
         fetch_lines(map.q, s, tile.member, dead);
+        tell(w, s, flags);
         if (flags & FIRST) {
             /* Without queries all results are those of keys that do not exist. */
             if (leads()) {
@@ -758,7 +759,7 @@ __device__ __forceinline__ void consume(const attention_dkv_arg &a, dkv_memory<F
     const int ring = here.ring, line = row_of(here);
     cursor<F::SLOTS> at = {0, 0};
     cursor<F::STEPS> entry = {0, 0};
-    int tile = 0, flags;
+    int tile = 0, flags, read; /* read: the step whose slopes are made */
     bool accumulate = false;
     float dk[F::WIDTH / 2], dv[F::WIDTH / 2], s[SCORES], dp[SCORES];
     uint32_t p[PACKED], ds[PACKED];
@@ -797,9 +798,7 @@ __device__ __forceinline__ void consume(const attention_dkv_arg &a, dkv_memory<F
         if (flags & PARTIAL)
             forget<F>(dp, told, line);
         make_slopes(dp, s, a.slope, told);
-        __syncwarp();
-        if (is_speaker())
-            mbar_arrive(m.step_empty(ring, entry.slot));
+        read = entry.slot;
         entry.next();
         round_scores<F>(p, s);
         round_scores<F>(ds, dp);
@@ -840,6 +839,10 @@ __device__ __forceinline__ void consume(const attention_dkv_arg &a, dkv_memory<F
         wgmma_commit();
         wgmma_wait<1>();
         wgmma_settle(s);
+        /* Not before products need what was made of it: a signal may overtake loads that wait for
+         * shared memory. */
+        if (is_speaker())
+            mbar_arrive(m.step_empty(ring, read));
         if (flags & LAST)
             leave_keys(KEYS_K);
         scores_to_shares();

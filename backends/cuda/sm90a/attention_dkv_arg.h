@@ -23,7 +23,7 @@ enum {
  * one of queries and dO each; steps that a ring knows of; buffers of a ring's keys and values.
  * X(suffix of the name, width, groups, rings, slots, steps, buffers, the fewest keys of a block) */
 #define DKV_FORMS(X)                                                                               \
-    X(64, 64, 2, 2, 8, 3, 2, 64)                                                                   \
+    X(64, 64, 3, 3, 5, 3, 2, 64)                                                                   \
     X(128, 128, 2, 2, 5, 2, 1, 64)                                                                 \
     X(128_shared, 128, 2, 1, 6, 3, 2, 128)                                                         \
     X(64_union, 64, 2, 2, 8, 3, 2, 32)                                                             \

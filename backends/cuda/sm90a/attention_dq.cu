@@ -53,7 +53,11 @@ template <class F> struct dq_producer : ring_producer<F> {
 
 /* --- Consumers --- */
 
-enum { HELD = 1 /* panels of queries that registers hold; the others stay in shared memory */ };
+/* Panels of queries that registers hold; the others stay in shared memory. */
+template <class F> __device__ constexpr int held()
+{
+    return F::GROUPS == 2 ? 1 : 0;
+}
 
 /* Of a lane's two rows, 8 apart. */
 struct row_sums {
@@ -147,9 +151,10 @@ template <class F>
 __device__ __forceinline__ void consume(const attention_dq_arg &a, memory<F> m, const place &here,
                                         int tiles)
 {
+    constexpr int HELD = held<F>();
     reader<F> r = {m, here.ring, {0, 0}};
     float dq[F::WIDTH / 2], s[F::SCORES], dp[F::SCORES];
-    uint32_t q[HELD * 16], dout[F::PANELS * 16], ds[F::SCORES / 2];
+    uint32_t q[HELD > 0 ? HELD * 16 : 1], dout[F::PANELS * 16], ds[F::SCORES / 2];
     for (int n = 0; n < tiles; n++) {
         const uint32_t tile = m.tile(here.ring, n);
         const int buffer = buffer_of<F>(n);
@@ -164,13 +169,16 @@ __device__ __forceinline__ void consume(const attention_dq_arg &a, memory<F> m, 
             rows.bound[h] = __ldg(a.bound + line + 8 * h);
             rows.delta[h] = __ldg(a.delta + line + 8 * h);
         }
+        int loaded = 0; /* the slot of dO */
 #pragma unroll
         for (int part = 0; part < F::READERS; part++) {
             const int slot = r.next();
-            if (part == here.part)
+            if (part == here.part) {
                 load_rows<F::PANELS>(dout, m.slot(here.ring, slot));
-            __syncwarp();
-            r.release(slot);
+                loaded = slot;
+            } else {
+                r.release(slot);
+            }
         }
 #pragma unroll
         for (int i = 0; i < F::WIDTH / 2; i++)
@@ -185,6 +193,9 @@ __device__ __forceinline__ void consume(const attention_dq_arg &a, memory<F> m, 
         wgmma_wait<0>();
         wgmma_settle(s);
         wgmma_settle(dp);
+        /* Not before: a signal may overtake loads that wait for shared memory, which products of
+         * the other warpgroups keep busy. */
+        r.release(loaded);
         r.release(values);
         if (is_speaker() && (flags & LAST))
             mbar_arrive(m.q_empty(here.ring, buffer));

@@ -5,7 +5,6 @@
 #include <common/checked.h>
 
 CUDA_SOLE_FUNCTIONS(sm90a_attention_grad)
-CUDA_SOLE_FUNCTIONS(sm90a_attention_grad_64)
 
 #define EXTERN(suffix, ...)                                                                        \
     ATTENTION90_EXTERN(cuda_attention_dq_bf16_##suffix)                                            \
@@ -204,31 +203,4 @@ bsk_status cuda_sm90a_attention_grad_launch(const bsk_prepared *prepared, void *
     if (attention90_given(&p->dk))
         TRY(bski_attention90_dkv_launch(s->dkv, prepared->problem, queue, a, bound, rows.delta));
     return BSK_OK;
-}
-
-/* --- Heads of up to 64 -------------------------------------------------------------------------- */
-
-bsk_reason cuda_sm90a_attention_grad_64_accept(const bsk_problem *problem,
-                                               const bsk_device_props *props)
-{
-    const bsk_attention_grad_params *p = problem->params;
-    return p->q.dims[3] > 64 || p->v.dims[3] > 64
-               ? BSK_REFUSE_SHAPE
-               : cuda_sm90a_attention_grad_accept(problem, props);
-}
-
-bsk_status cuda_sm90a_attention_grad_64_prepare(void *device, bsk_prepared *prepared)
-{
-    return cuda_sm90a_attention_grad_prepare(device, prepared);
-}
-
-bsk_status cuda_sm90a_attention_grad_64_launch(const bsk_prepared *prepared, void *queue,
-                                               const void *args)
-{
-    return cuda_sm90a_attention_grad_launch(prepared, queue, args);
-}
-
-void cuda_sm90a_attention_grad_64_release(void *device, bsk_prepared *prepared)
-{
-    cuda_sm90a_attention_grad_release(device, prepared);
 }

@@ -7,9 +7,8 @@
  * the shapes alone. */
 #include <string.h>
 
-#include <backends/cuda/host.h>
+#include <backends/cuda/sm90a/dsd_image.h>
 #include <backends/cuda/sm90a/dsd_mma.h>
-#include <backends/cuda/tensor_map.h>
 #include <common/checked.h>
 #include <common/layout.h>
 
@@ -21,8 +20,7 @@ enum {
     MAX_SLOTS = 10,
     CODE_BYTES = 4,
     IMAGE_UNIT = 16,
-    MIN_ROOM = 4096, /* of a slot, for weights */
-    ALIGNMENT = 128
+    MIN_ROOM = 4096 /* of a slot, for weights */
 };
 
 CUDA_PACKED_FUNCTIONS(sm90a_dsd_mma)
@@ -150,15 +148,21 @@ bsk_reason cuda_sm90a_dsd_mma_accept(const bsk_problem *problem, const bsk_devic
 
 double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
-    /* Bytes a second from L2 into shared memory, and through shared memory in all; seconds of a
-     * launch, of a tile's end and of a feature's share of a stage's turn. Measured. */
-    static const double copy_rate = 8.2e12, nc_rate = 25e12, cn_rate = 14e12;
-    static const double launch = 5e-6, tile = 1e-6, turn = 1.6e-9;
+    /* By unit, measured: bytes a second from L2 into shared memory, and through shared memory in
+     * all; seconds of a feature's share of a stage's turn. */
+    static const struct {
+        double copy, nc, cn, turn;
+    } rates[] = {{8.2e12, 25e12, 14e12, 1.6e-9},
+                 {7.5e12, 30e12, 14e12, 0.5e-9},
+                 {7.0e12, 25e12, 14e12, 0.5e-9}};
+    static const double launch = 5e-6, tile = 1e-6; /* of a tile: its end */
     enum { STEP_FEATURES = 16, X_STEP_BYTES = 64 * 16 * 2 };
     const bsk_layout_tables *t = problem->layout;
     shape s;
     if (shape_set(problem, &s) || !s.n)
         return launch;
+    const int row = s.unit / 16;
+    const double rate = s.cn ? rates[row].cn : rates[row].nc;
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
     const double density = kept / ((double)s.outputs * (double)s.features);
     const double rows = (double)(s.row_tiles * s.samples);
@@ -167,12 +171,14 @@ double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_p
     const double steps = rows / 64 * pairs * kept / (STEP_FEATURES * s.unit);
     const double filled = (double)s.row_tiles *
                           ((double)s.panels * (double)s.features * s.samples + pairs * kept) * 2;
-    const double shared = filled + steps * (X_STEP_BYTES + STEP_FEATURES * 2 * s.unit);
+    /* Of two units of 16, steps for both read activations once. */
+    const double read = X_STEP_BYTES * (s.unit == 16 ? 1 - density / 2 : 1);
+    const double shared = filled + steps * (read + STEP_FEATURES * 2 * s.unit);
     const double tiles = (double)(s.panels * s.row_tiles);
     const double blocks = props->compute_units > 0 ? props->compute_units : 1;
     const double turns = tiles / blocks, whole = (double)(int64_t)(turns + 0.999);
-    const double copies = filled / copy_rate / turns;
-    const double reads = shared / (s.cn ? cn_rate : nc_rate) / turns + turn * (double)s.features;
+    const double copies = filled / rates[row].copy / turns;
+    const double reads = shared / rate / turns + rates[row].turn * (double)s.features;
     const double work = copies > reads ? copies : reads;
     return launch + (work + tile) * (whole > turns ? whole : turns);
 }
@@ -183,7 +189,7 @@ double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_p
 typedef struct stage_plan {
     int64_t window;
     uint32_t bits; /* of the masks: its part of the window */
-    int64_t codes; /* units of 8: the first piece of codes */
+    int64_t codes; /* the first piece of codes */
 } stage_plan;
 
 /* What prepare computes on the host. */
@@ -254,13 +260,40 @@ static int steps_of(const shape *s, const uint16_t *masks, uint32_t bits, int32_
     return steps;
 }
 
-/* As dsd_mma_part has them. */
-static uint32_t part_counts(const shape *s, const uint16_t *masks, uint32_t bits)
+static uint32_t kind_bits(uint32_t mask, int kind)
 {
-    uint32_t counts = 0;
+    return mask << kind * DSD_MMA_KIND_BITS;
+}
+
+/* A warp's steps, as dsd_mma_part has them. */
+static uint32_t part_steps(const shape *s, const uint16_t *masks, uint32_t bits)
+{
+    uint32_t steps = 0;
+    if (s->unit == 32)
+        return kind_bits(masks[0] & bits, DSD_MMA_BOTH);
+    if (s->unit == 16) {
+        const uint32_t first = masks[0] & bits, second = masks[1] & bits;
+        return kind_bits(first & ~second, 0) | kind_bits(second & ~first, 1) |
+               kind_bits(first & second, DSD_MMA_BOTH);
+    }
     for (int32_t u = 0; u < s->warp_units; u++)
-        counts |= (uint32_t)unit_steps(s, masks[u], bits) << 4 * u;
-    return counts;
+        steps |= (uint32_t)unit_steps(s, masks[u], bits) << 4 * u;
+    return steps;
+}
+
+/* Which of the weights of a warp's steps those of a unit's bit are. */
+static int step_rank(const shape *s, const uint16_t *masks, uint32_t bits, int32_t unit, int bit)
+{
+    const uint32_t below = (1u << bit) - 1;
+    if (s->unit == 16) {
+        const uint32_t mine = masks[unit] & bits, other = masks[1 - unit] & bits;
+        const uint32_t both = mine & other;
+        if (both >> bit & 1)
+            return count_bits(mine ^ other) + 2 * count_bits(both & below) + unit;
+        return (unit ? count_bits(other & ~mine) : 0) + count_bits(mine & ~other & below);
+    }
+    const int rank = count_bits(masks[unit] & bits & below);
+    return s->unit == 8 ? steps_of(s, masks, bits, unit) + rank / 2 : rank;
 }
 
 static int64_t step_bytes(const shape *s)
@@ -276,7 +309,7 @@ typedef struct part_size {
 static part_size part_measure(const lists *l, const uint16_t *masks, uint32_t bits)
 {
     part_size size = {.steps = steps_of(&l->s, masks, bits, l->s.panel_units)};
-    if (size.steps) /* two more codes are read than there are */
+    if (size.steps && l->s.unit == 8) /* two more codes are read than there are */
         size.pieces = bski_ceil_div((size.steps + 2) * CODE_BYTES, DSD_MMA_PIECE);
     size.bytes = size.steps * step_bytes(&l->s) + size.pieces * DSD_MMA_PIECE;
     return size;
@@ -401,7 +434,7 @@ static void stage_fill(lists *l, int64_t panel, int64_t window, uint32_t bits, p
         const uint16_t *m = masks + w * l->s.warp_units;
         const int64_t start = size.pieces * DSD_MMA_PIECE + steps * step_bytes(&l->s);
         *part =
-            (dsd_mma_part){part_counts(&l->s, m, bits), (uint16_t)(start / 256), (uint16_t)steps};
+            (dsd_mma_part){part_steps(&l->s, m, bits), (uint16_t)(start / 256), (uint16_t)steps};
         steps += steps_of(&l->s, m, bits, l->s.warp_units);
     }
     l->image_bytes += size.bytes;
@@ -465,20 +498,20 @@ static void kept_pack(lists *l, const kept *k)
     const int32_t warp = at.unit / s->warp_units, unit = at.unit % s->warp_units;
     const uint16_t *m = masks_of(l, at.panel, at.window) + warp * s->warp_units;
     const dsd_mma_part *part = l->parts + first * s->warp_cols + warp * stages + (stage - first);
-    const int rank = count_bits(m[unit] & bits & ((1u << at.bit) - 1));
-    const int step = steps_of(s, m, bits, unit) + (s->unit == 8 ? rank / 2 : rank);
-    const int32_t feature = at.bit * s->step;
-    uint32_t *code =
-        l->codes + l->plan[stage].codes * (DSD_MMA_PIECE / CODE_BYTES) + part->codes + step;
-    if (s->unit == 8 && rank % 2) { /* the second of its pair */
-        dsd_mma_step *pair = &l->steps[l->step_count - 1];
-        pair->second = (uint32_t)(k->source / 8);
-        pair->valid |= (uint32_t)k->valid << 16;
-        *code = (*code & 0xffff) | code_of(s, feature) << 16;
-        return;
+    const int step = step_rank(s, m, bits, unit, at.bit);
+    if (s->unit == 8) {
+        uint32_t *code =
+            l->codes + l->plan[stage].codes * (DSD_MMA_PIECE / CODE_BYTES) + part->codes + step;
+        const uint32_t place = code_of(s, at.bit * s->step);
+        if (count_bits(m[unit] & bits & ((1u << at.bit) - 1)) % 2) { /* the second of its pair */
+            dsd_mma_step *pair = &l->steps[l->step_count - 1];
+            pair->second = (uint32_t)(k->source / 8);
+            pair->valid |= (uint32_t)k->valid << 16;
+            *code = (*code & 0xffff) | place << 16;
+            return;
+        }
+        *code = place | DSD_MMA_NO_SECOND << 16;
     }
-    *code = code_of(s, feature) | (s->unit == 8 ? DSD_MMA_NO_SECOND : code_of(s, feature + 8))
-                                      << 16;
     l->steps[l->step_count++] =
         (dsd_mma_step){l->stages[stage].weights +
                            (part->weights * 256u + (uint32_t)(step * step_bytes(s))) / IMAGE_UNIT,
@@ -671,15 +704,9 @@ static bsk_status steps_make(lists *l, const bsk_host *host)
 enum table { STAGES, PARTS, COLUMNS, TILES, TILE_START, STEPS, CODES, TABLE_COUNT };
 
 typedef struct state {
-    const void *product, *pack;
-    const char *product_name;
-    bski_cuda_encoder encoder;
-    bski_cuda_tensor b;
-    bsk_mem table[TABLE_COUNT];
-    int32_t blocks;
-    size_t shared_bytes;
+    dsd_image image;
     dsd_mma_arg arg;
-    dsd_mma_pack_arg pack_arg;
+    dsd_mma_pack_arg pack;
 } state;
 
 /* The kernels. */
@@ -737,43 +764,27 @@ static const void *pack_find(int32_t unit)
                         : dsd_sm90a_mma_pack_32;
 }
 
-static bsk_status kernels_load(const bski_cuda_device *d, bsk_dtype dtype, const shape *s,
-                               state *st)
+static void runs_fill(const lists *l, bsk_dtype dtype, dsd_image *image)
 {
-    const kernel_row *row = kernel_find(dtype, s);
-    st->product = row->function;
-    st->product_name = row->name;
-    st->pack = pack_find(s->unit);
-    TRY(bski_cuda_kernel(d, st->product, SHARED_BYTES, st->product_name));
-    TRY(bski_cuda_kernel(d, st->pack, 0, "dsd_sm90a_mma_pack"));
-    return bski_cuda_encoder_find(d->simt.host, &st->encoder);
-}
-
-static bsk_status tables_upload(simt_device *d, const lists *l, state *st)
-{
-    const struct {
-        const void *data;
-        int64_t count;
-        size_t size;
-    } tables[TABLE_COUNT] = {
-        [STAGES] = {l->stages, l->stage_count, sizeof *l->stages},
-        [PARTS] = {l->parts, l->stage_count * l->s.warp_cols, sizeof *l->parts},
-        [COLUMNS] = {l->column, l->s.panels * l->s.panel_units, sizeof *l->column},
-        [TILES] = {l->tiles, l->tile_count, sizeof *l->tiles},
-        [TILE_START] = {l->tile_start, (int64_t)l->blocks + 1, sizeof *l->tile_start},
-        [STEPS] = {l->steps, l->step_count, sizeof *l->steps},
-        [CODES] = {l->codes, l->piece_count, DSD_MMA_PIECE},
+    const kernel_row *row = kernel_find(dtype, &l->s);
+    image->product = (bski_cuda_run){
+        .function = row->function,
+        .name = row->name,
+        .grid = {(unsigned)l->blocks, 1, 1},
+        .threads = DSD_MMA_THREADS,
+        .shared_bytes = DSD_MMA_RING + (size_t)l->slots * l->slot_bytes,
     };
-    for (int i = 0; i < TABLE_COUNT; i++)
-        TRY(table_put(d, tables[i].data, tables[i].count, tables[i].size, &st->table[i]));
-    return BSK_OK;
+    image->pack = (bski_cuda_run){
+        .function = pack_find(l->s.unit),
+        .name = "dsd_sm90a_mma_pack",
+        .grid = {(unsigned)bski_ceil_div(l->step_count, DSD_MMA_PACK_WARPS), 1, 1},
+        .threads = DSD_MMA_PACK_WARPS * 32,
+    };
 }
 
 static void args_fill(const bsk_problem *problem, const lists *l, state *st)
 {
-    const bsk_mem *t = st->table;
-    st->blocks = l->blocks;
-    st->shared_bytes = DSD_MMA_RING + (size_t)l->slots * l->slot_bytes;
+    const bsk_mem *t = st->image.table;
     st->arg = (dsd_mma_arg){
         .stages = bsk_mem_address(t[STAGES]),
         .parts = bsk_mem_address(t[PARTS]),
@@ -785,7 +796,7 @@ static void args_fill(const bsk_problem *problem, const lists *l, state *st)
         .depth = (uint32_t)l->s.depth,
     };
     bski_cuda_epilogue_fill(problem, &st->arg.epilogue);
-    st->pack_arg = (dsd_mma_pack_arg){
+    st->pack = (dsd_mma_pack_arg){
         .steps = bsk_mem_address(t[STEPS]),
         .codes = bsk_mem_address(t[CODES]),
         .count = l->step_count,
@@ -801,12 +812,19 @@ static bsk_status plan_make(bski_cuda_device *d, bsk_prepared *prepared, lists *
     TRY(stages_make(l, host));
     TRY(steps_make(l, host));
     TRY(tiles_make(l, host, d->simt.props.compute_units));
-    TRY(tables_upload(&d->simt, l, st));
-    TRY(kernels_load(d, prepared->problem->dtype, &l->s, st));
+    const dsd_image_table tables[TABLE_COUNT] = {
+        [STAGES] = {l->stages, l->stage_count, sizeof *l->stages},
+        [PARTS] = {l->parts, l->stage_count * l->s.warp_cols, sizeof *l->parts},
+        [COLUMNS] = {l->column, l->s.panels * l->s.panel_units, sizeof *l->column},
+        [TILES] = {l->tiles, l->tile_count, sizeof *l->tiles},
+        [TILE_START] = {l->tile_start, (int64_t)l->blocks + 1, sizeof *l->tile_start},
+        [STEPS] = {l->steps, l->step_count, sizeof *l->steps},
+        [CODES] = {l->codes, l->piece_count, DSD_MMA_PIECE},
+    };
+    runs_fill(l, prepared->problem->dtype, &st->image);
+    st->image.b = l->s.b;
+    TRY(bski_dsd_image_prepare(d, prepared, tables, TABLE_COUNT, (size_t)l->image_bytes));
     args_fill(prepared->problem, l, st);
-    st->b = l->s.b;
-    prepared->workspace_bytes = prepared->packed_bytes = (size_t)l->image_bytes;
-    prepared->workspace_alignment = prepared->packed_alignment = ALIGNMENT;
     return BSK_OK;
 }
 
@@ -832,32 +850,21 @@ bsk_status cuda_sm90a_dsd_mma_prepare(void *device, bsk_prepared *prepared)
 
 void cuda_sm90a_dsd_mma_release(void *device, bsk_prepared *prepared)
 {
-    bski_cuda_device *d = device;
-    state *st = prepared->state;
-    if (!st)
-        return;
-    for (int i = 0; i < TABLE_COUNT; i++)
-        table_drop(&d->simt, &st->table[i]);
-    state_free(&d->simt, prepared);
+    bski_dsd_image_release(device, prepared);
 }
 
 bsk_status cuda_sm90a_dsd_mma_pack(const bsk_prepared *prepared, void *queue, bsk_mem s,
                                    bsk_mem packed)
 {
     const state *st = prepared->state;
-    if (!st || !st->pack_arg.count)
+    if (!st)
         return BSK_OK;
-    dsd_mma_pack_arg arg = st->pack_arg;
+    dsd_mma_pack_arg arg = st->pack;
     arg.source = bsk_mem_address(s);
     arg.image = bsk_mem_address(packed);
     void *arguments[] = {&arg};
-    const bski_cuda_run run = {
-        .function = st->pack,
-        .name = "dsd_sm90a_mma_pack",
-        .grid = {(unsigned)bski_ceil_div(arg.count, DSD_MMA_PACK_WARPS), 1, 1},
-        .threads = DSD_MMA_PACK_WARPS * 32,
-        .arguments = arguments,
-    };
+    bski_cuda_run run = st->image.pack;
+    run.arguments = arguments;
     return bski_cuda_launch(queue, &run);
 }
 
@@ -865,28 +872,10 @@ bsk_status cuda_sm90a_dsd_mma_launch(const bsk_prepared *prepared, void *queue, 
 {
     const bsk_dsd_args *a = args;
     const state *st = prepared->state;
-    const bski_cuda_queue *q = queue;
     if (!st)
         return BSK_OK;
-    bsk_mem image = a->packed;
-    if (image.kind == BSK_MEM_NULL) {
-        image = a->workspace;
-        TRY(cuda_sm90a_dsd_mma_pack(prepared, queue, a->s, image));
-    }
-    CUtensorMap x;
     dsd_mma_arg arg = st->arg;
-    TRY(bski_cuda_tensor_map(q->simt.device->host, &st->encoder, &st->b, bsk_mem_address(a->b),
-                             &x));
-    arg.image = bsk_mem_address(image);
+    TRY(bski_dsd_image_find(prepared, queue, a, cuda_sm90a_dsd_mma_pack, &arg.image));
     bski_cuda_epilogue_bind(a, &arg.epilogue);
-    void *arguments[] = {&x, &arg};
-    const bski_cuda_run run = {
-        .function = st->product,
-        .name = st->product_name,
-        .grid = {(unsigned)st->blocks, 1, 1},
-        .threads = DSD_MMA_THREADS,
-        .shared_bytes = st->shared_bytes,
-        .arguments = arguments,
-    };
-    return bski_cuda_launch(q, &run);
+    return bski_dsd_image_run(&st->image, queue, a->b, &arg);
 }

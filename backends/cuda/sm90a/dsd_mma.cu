@@ -32,8 +32,7 @@ template <bool BF16_, int UNIT_, bool CN_, bool WIDE_> struct config {
     static constexpr int SAMPLES = 64 * WR;
     static constexpr int PANEL_BYTES = SAMPLES * 128; /* 64 features wide; CN: 64 samples wide */
     static constexpr int STEP_BYTES = UNIT * 32;
-    /* Loads of a lane's weights of a step: the products of each, side by side. */
-    static constexpr int LOADS = UNIT == 32 ? 2 : 1, LOAD_TILES = TILES / LOADS;
+    static constexpr int LOAD_TILES = UNIT == 8 ? 1 : 2; /* products side by side of a load */
 };
 
 /* --- Instructions --- */
@@ -87,6 +86,7 @@ struct lane_place {
     uint32_t lane;
     uint32_t x;    /* of the activations: the row of a sample, or CN of a feature */
     uint32_t turn; /* what the place in the row is combined with: the swizzle */
+    uint32_t w;    /* of the weights of a step */
 };
 
 template <class C> FN lane_place place_of(int warp_row, uint32_t lane, uint32_t depth)
@@ -96,9 +96,15 @@ template <class C> FN lane_place place_of(int warp_row, uint32_t lane, uint32_t 
     p.turn = (C::CN ? lane / 8 % 2 ^ lane % 8 : lane % 8) << 4;
     p.x = C::CN ? warp_row * depth * 128 + lane % 8 * 128 + p.turn
                 : (warp_row * 64 + lane % 16) * 128;
+    p.w = lane * (C::UNIT == 8 ? 8 : 16);
+    if (C::UNIT > 8 && lane >= 16) { /* the other 8 features of a step */
+        p.x += C::CN ? 1024 : 0;
+        p.turn ^= 16;
+    }
     /* Through a shuffle: else the compiler would compute them anew from the thread's index. */
     p.x = __shfl_xor_sync(~0u, p.x, 0);
     p.turn = __shfl_xor_sync(~0u, p.turn, 0);
+    p.w = __shfl_xor_sync(~0u, p.w, 0);
     return p;
 }
 
@@ -109,76 +115,100 @@ template <class C> FN uint32_t sample_at(uint32_t from, int m, const lane_place 
     return C::CN ? from ^ m << 5 : from + m * 2048;
 }
 
-/* Operands of a step. */
+/* Operands of a step: its weights, or half of them. */
 template <class C> struct step {
     uint32_t a[4][4];
-    uint32_t b[C::LOADS][2 * C::LOAD_TILES];
+    uint32_t b[2 * C::LOAD_TILES];
 };
 
-/* Where a lane's activations of a step lie. A missing second block is read as zeros: whatever else,
- * times its weights of zero, could be NaN. */
-template <class C>
-FN uint32_t step_place(uint32_t code, uint32_t x, uint32_t zeros, const lane_place &p)
+/* The first step's, from where its activations and a lane's weights lie. */
+template <class C> FN step<C> step_load(uint32_t from, uint32_t w, const lane_place &p)
 {
-    const uint32_t half = p.lane < 16 ? code & 0xffff : code >> 16;
-    return half == DSD_MMA_NO_SECOND ? zeros : x + (C::CN ? half : half ^ p.turn);
-}
-
-/* The products of a step for 16 samples, of one load of weights. */
-template <class C>
-FN void step_multiply(float (&sum)[SUMS], const step<C> &f, int unit, int load, int m)
-{
+    step<C> f = {};
 #pragma unroll
-    for (int g = 0; g < C::LOAD_TILES; g++)
-        multiply<C::BF16>(sum + (m * WARP_TILES + unit * C::TILES + load * C::LOAD_TILES + g) * 4,
-                          f.a[m], f.b[load][2 * g], f.b[load][2 * g + 1]);
+    for (int m = 0; m < 4; m++)
+        load_matrix_x4_if<C::CN>(1, f.a[m], sample_at<C>(from, m, p));
+    load_weights<C::LOAD_TILES>(1, f.b, w);
+    return f;
 }
 
-/* A warp's steps of a stage. Two codes more are read than there are. */
+/* The products of a step's weights, or of half of them, for outputs from 8 * tile on, while the next
+ * ones are loaded, if there are more. LAST: these are the last products of the activations; those of
+ * the next step follow. */
+template <class C, bool LAST>
+FN void step_multiply(float (&sum)[SUMS], step<C> &f, int tile, uint32_t w, uint32_t next,
+                      uint32_t more, const lane_place &p)
+{
+    uint32_t b[2 * C::LOAD_TILES] = {};
+    load_weights<C::LOAD_TILES>(LAST ? more : 1, b, w);
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+#pragma unroll
+        for (int g = 0; g < C::LOAD_TILES; g++)
+            multiply<C::BF16>(sum + (m * WARP_TILES + tile + g) * 4, f.a[m], f.b[2 * g],
+                              f.b[2 * g + 1]);
+        if (LAST)
+            load_matrix_x4_if<C::CN>(more, f.a[m], sample_at<C>(next, m, p));
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * C::LOAD_TILES; i++)
+        f.b[i] = b[i];
+}
+
+/* Where a lane's activations of a step lie that has a code. A missing second block is read as zeros:
+ * whatever else, times its weights of zero, could be NaN. */
+FN uint32_t code_place(uint32_t code, uint32_t x, uint32_t turn, uint32_t zeros, uint32_t lane)
+{
+    const uint32_t half = lane < 16 ? code & 0xffff : code >> 16;
+    return half == DSD_MMA_NO_SECOND ? zeros : x + (half ^ turn);
+}
+
+/* A warp's steps of a stage with units of 8. Two codes more are read than there are. */
 template <class C>
-FN void stage_multiply(float (&sum)[SUMS], uint32_t counts, uint32_t x, uint32_t w, uint32_t codes,
+FN void codes_multiply(float (&sum)[SUMS], uint32_t counts, uint32_t x, uint32_t w, uint32_t codes,
                        uint32_t zeros, const lane_place &p)
 {
-    constexpr int LAST = C::LOADS - 1;
-    step<C> f = {};
-    const uint32_t first = step_place<C>(shared_load_4(codes), x, zeros, p);
+    const uint32_t turn = C::CN ? 0 : p.turn;
+    step<C> f = step_load<C>(code_place(shared_load_4(codes), x, turn, zeros, p.lane), w, p);
     uint32_t code = shared_load_4(codes + 4), left = 0;
 #pragma unroll
     for (int unit = 0; unit < C::T; unit++)
         left += counts >> 4 * unit & 15;
 #pragma unroll
-    for (int m = 0; m < 4; m++)
-        load_matrix_x4_if<C::CN>(1, f.a[m], sample_at<C>(first, m, p));
-#pragma unroll
-    for (int i = 0; i < C::LOADS; i++)
-        load_weights<C::LOAD_TILES>(1, f.b[i], w + i * 512);
-#pragma unroll
     for (int unit = 0; unit < C::T; unit++) {
 #pragma unroll 1
         for (uint32_t n = counts >> 4 * unit & 15; n; n--) {
-            uint32_t last[2 * C::LOAD_TILES] = {};
-            const uint32_t next = step_place<C>(code, x, zeros, p), more = --left;
+            const uint32_t next = code_place(code, x, turn, zeros, p.lane);
             code = shared_load_4(codes + 8);
             codes += 4;
-            w += C::STEP_BYTES;
-            load_weights<C::LOAD_TILES>(more, last, w + LAST * 512);
-#pragma unroll
-            for (int i = 0; i < LAST; i++) {
-#pragma unroll
-                for (int m = 0; m < 4; m++)
-                    step_multiply<C>(sum, f, unit, i, m);
-                load_weights<C::LOAD_TILES>(more, f.b[i], w + i * 512);
-            }
-#pragma unroll
-            for (int m = 0; m < 4; m++) {
-                step_multiply<C>(sum, f, unit, LAST, m);
-                load_matrix_x4_if<C::CN>(more, f.a[m], sample_at<C>(next, m, p));
-            }
-#pragma unroll
-            for (int i = 0; i < 2 * C::LOAD_TILES; i++)
-                f.b[LAST][i] = last[i];
+            step_multiply<C, true>(sum, f, unit, w += C::STEP_BYTES, next, --left, p);
         }
     }
+}
+
+/* Where a lane's activations of the lowest bit's step lie. */
+template <class C> FN uint32_t bit_place(uint32_t bits, uint32_t x, const lane_place &p)
+{
+    const uint32_t k = __ffs(bits) - 1 & 7;
+    return x + (C::CN ? k * 2048 : (k / 4 * C::PANEL_BYTES + k % 4 * 32) ^ p.turn);
+}
+
+/* A warp's steps of a stage with units of 16 and 32, which are bits: the lowest is next. */
+template <class C>
+FN void bits_multiply(float (&sum)[SUMS], uint32_t bits, uint32_t x, uint32_t w,
+                      const lane_place &p)
+{
+    step<C> f = step_load<C>(bit_place<C>(bits, x, p), w, p);
+#pragma unroll
+    for (int kind = C::UNIT == 32 ? DSD_MMA_BOTH : 0; kind < DSD_MMA_KINDS; kind++)
+#pragma unroll 1
+        while (bits >> kind * DSD_MMA_KIND_BITS & ((1 << DSD_MMA_KIND_BITS) - 1)) {
+            bits &= bits - 1;
+            const uint32_t next = bit_place<C>(bits, x, p);
+            if (kind == DSD_MMA_BOTH)
+                step_multiply<C, false>(sum, f, 0, w += 512, 0, 1, p);
+            step_multiply<C, true>(sum, f, kind ? 2 : 0, w += 512, next, bits, p);
+        }
 }
 
 /* What lanes find in 32 stages from one on. */
@@ -196,16 +226,19 @@ FN void tile_multiply(float (&sum)[SUMS], const dsd_mma_part *parts, uint2 now, 
         const uint2 next = parts_load(parts, first + LANES + p.lane, stages);
         const int count = stages - first < LANES ? stages - first : LANES;
         for (int i = 0; i < count; i++) {
-            const uint32_t counts = __shfl_sync(~0u, now.x, i), at = __shfl_sync(~0u, now.y, i);
+            const uint32_t steps = __shfl_sync(~0u, now.x, i), at = __shfl_sync(~0u, now.y, i);
             mbar_wait(r.barriers + FULL_AT + 8 * r.slot, r.phase);
-            if (counts) {
+            if (steps) {
                 const uint32_t x = r.slots + r.slot * r.slot_bytes, weights = x + x_bytes;
-                stage_multiply<C>(sum, counts, x + p.x,
-                                  weights + (at & 0xffff) * 256 + p.lane * (C::UNIT == 8 ? 8 : 16),
-                                  weights + (at >> 16) * 4, r.barriers + DSD_MMA_ZEROS, p);
+                const uint32_t w = weights + (at & 0xffff) * 256 + p.w;
+                if constexpr (C::UNIT == 8)
+                    codes_multiply<C>(sum, steps, x + p.x, w, weights + (at >> 16) * 4,
+                                      r.barriers + DSD_MMA_ZEROS, p);
+                else
+                    bits_multiply<C>(sum, steps, x + p.x, w, p);
             }
             __syncwarp();
-            if (p.lane == 0)
+            if (p.w == 0)
                 mbar_arrive(r.barriers + EMPTY_AT + 8 * r.slot);
             ring_step(r);
         }
@@ -419,7 +452,7 @@ template <class C> FN void product(const CUtensorMap *x, const dsd_mma_arg &a)
     extern __shared__ __align__(1024) uint8_t shared[];
     /* By a shuffle: so the compiler sees that it, and what follows from it, is uniform. */
     const int warp = __shfl_sync(~0u, threadIdx.x / LANES, 0), lane = threadIdx.x % LANES;
-    const uint32_t barriers = shared_address(shared);
+    const uint32_t barriers = __shfl_sync(~0u, shared_address(shared), 0);
     const ring r = {barriers, barriers + DSD_MMA_RING, a.slot_bytes, (uint32_t)a.slots, 0, 0};
     if (threadIdx.x == 0) {
         for (int i = 0; i < a.slots; i++) {

@@ -35,11 +35,16 @@ typedef struct dsd_mma_stage {
     uint32_t unused;
 } dsd_mma_stage;
 
-/* What one warp finds in a stage: steps, unit by unit. A step's weights are for any two blocks of 8
- * features of the stage, which its code gives: in each half, where they lie in the activations, in
- * bytes. Units of 16 and 32 have neighbours there. */
+/* Steps of units of 16 and 32 are bits, by their place among the features of a window: those with
+ * weights for the first 16 of a warp's outputs alone, for the others alone, and for both, for which
+ * activations are read once. Units of 32 have only the last. */
+enum { DSD_MMA_KINDS = 3, DSD_MMA_BOTH = 2, DSD_MMA_KIND_BITS = 8 };
+
+/* What one warp finds in a stage. The steps of units of 8 follow unit by unit; each is for any two
+ * blocks of 8 features of the stage, which its code gives: in each half, where they lie in the
+ * activations, in bytes. */
 typedef struct dsd_mma_part {
-    uint32_t counts;  /* of steps, four bits for each unit */
+    uint32_t steps;   /* units of 8: their number, four bits for each unit; else bits */
     uint16_t weights; /* of the first step: from the stage's weights on, 256 bytes each */
     uint16_t codes;   /* the same, 4 bytes each */
 } dsd_mma_part;

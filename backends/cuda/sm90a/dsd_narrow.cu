@@ -5,9 +5,8 @@
  * pairs of neighbours along the depth in a register; which of them is the same for both, so a lane
  * may hold any as long as its partner does: lane (g, q), g = lane / 4 and q = lane % 4, takes the
  * 8 of run q of a step of four runs, whose blocks need not be neighbours. Where an operand is
- * contiguous along the depth that is one load of 16 bytes; across it, eight loads of some
- * neighbours, whose halves are exchanged between pairs of rows, or for tiles of 8 features four of
- * two neighbours, which movmatrix brings to their lanes. */
+ * contiguous along the depth that is one load of 16 bytes; across it, four loads of neighbours,
+ * which movmatrix brings to their lanes. */
 #include <string.h>
 
 #include <backends/cuda/mma.h>
@@ -27,44 +26,100 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TI_, int TN_> struct confi
     static constexpr int SCRATCH = DSD_NARROW_SCRATCH(TI, TN);
     /* Steps whose loads are under way together, as far as there are registers. */
     static constexpr int AHEAD = TN == 64 ? 1 : 2;
-    /* Weights across the depth are loaded as matrices: lane (g, q) those of run g / 2. */
-    static constexpr bool TURN = FLIP && TI == 8;
 };
 
 /* --- Loads --- */
 
-/* Eight rows of WIDTH neighbours, as they were loaded. */
-template <int WIDTH> struct rows {
-    uint32_t v[DSD_RUN][(WIDTH + 1) / 2];
-};
-
-template <int WIDTH, bool KEEP>
-FN void rows_load(rows<WIDTH> &r, bool on, const char *from, int32_t pitch)
+/* A run of an operand that is contiguous across the depth, TILES of 8 neighbours wide. Two rows of
+ * each of the four runs at a time are matrices: lane (g, q) loads 2 TILES neighbours, number q, of
+ * row g % 2 of those of run g / 2, and movmatrix brings it a pair of rows of run q. Column g of
+ * tile t is neighbour 2 TILES (g / 2) + 2 t + g % 2. Where rows are short, runs begin in the same
+ * banks of the cache, so that each has other rows first. `count`: neighbours from the lane's first
+ * on. */
+template <int TILES, bool KEEP>
+FN void turn_load(uint32_t (&to)[TILES][PAIRS], bool on, const char *from, int32_t pitch,
+                  int32_t count)
 {
+    enum { UNIT = TILES > 4 ? 8 : 2 * TILES, SKEW = TILES > 2 ? 0 : 2 / TILES };
+    const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+    const int skew = SKEW ? g / 2 % (2 * SKEW) : 0;
+    uint32_t v[TILES][PAIRS];
 #pragma unroll
-    for (int i = 0; i < DSD_RUN; i++) {
+    for (int i = 0; i < PAIRS; i++) {
+        const char *row = from + (int64_t)((i ^ skew) * 2 + g % 2) * pitch;
+        uint32_t line[TILES] = {};
 #pragma unroll
-        for (int e = 0; e < (WIDTH + 1) / 2; e++)
-            r.v[i][e] = 0;
-        if (on)
-            load_global<WIDTH, KEEP>(r.v[i], from + (int64_t)i * pitch);
+        for (int e = 0; e < 2 * TILES; e += UNIT)
+            if (on && e < count)
+                load_global<UNIT, KEEP>(line + e / 2, row + e * 2);
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+            v[t][i] = line[t];
+    }
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++)
+            v[t][i] = movmatrix_trans(v[t][i]);
+#pragma unroll
+        for (int bit = 1; bit < 2 * SKEW; bit *= 2) {
+            uint32_t other[PAIRS];
+#pragma unroll
+            for (int i = 0; i < PAIRS; i++)
+                other[i] = q & bit ? v[t][i ^ bit] : v[t][i];
+#pragma unroll
+            for (int i = 0; i < PAIRS; i++)
+                v[t][i] = other[i];
+        }
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++)
+            to[t][i] = v[t][i];
     }
 }
 
-/* Neighbour number e of the rows 2 p and 2 p + 1. */
-template <int WIDTH> FN uint32_t rows_pair(const rows<WIDTH> &r, int e, int p)
+/* A run of an operand that is contiguous along the depth: TILES lines, a tile apart. */
+template <int TILES, bool KEEP>
+FN void line_load(uint32_t (&to)[TILES][PAIRS], bool on, const char *from, int32_t pitch,
+                  int32_t count)
 {
-    return __byte_perm(r.v[2 * p][e / 2], r.v[2 * p + 1][e / 2], e % 2 ? 0x7632 : 0x5410);
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++)
+            to[t][i] = 0;
+        if (on && 8 * t < count)
+            load_global<DSD_RUN, KEEP>(to[t], from + (int64_t)t * pitch);
+    }
+}
+
+template <bool ACROSS, int TILES, bool KEEP>
+FN void run_load(uint32_t (&to)[TILES][PAIRS], bool on, const char *from, int32_t pitch,
+                 int32_t count)
+{
+    if constexpr (ACROSS)
+        turn_load<TILES, KEEP>(to, on, from, pitch, count);
+    else
+        line_load<TILES, KEEP>(to, on, from, pitch, count);
 }
 
 /* --- A step --- */
 
-/* The runs of a step's operands, of one lane: NT columns of features, ROWS rows of samples. Column
- * g of tile j is feature 8 j + g, or with FLIP NT g + j; row g of half h of tile i is sample
- * 16 i + 8 h + g, or across the depth ROWS g + 2 i + h. */
+/* The runs of a step's operands, of one lane: NT tiles of 8 features, ROWS tiles of 8 samples. */
 template <class C> struct operands {
     uint32_t w[C::NT][PAIRS], x[C::ROWS][PAIRS];
 };
+
+/* Column g of tile t along the axis that an operand shares with C. */
+template <bool ACROSS, int TILES> FN constexpr int column_at(int g, int t)
+{
+    return ACROSS ? 2 * TILES * (g / 2) + 2 * t + g % 2 : 8 * t + g;
+}
+
+/* From a tile's first line to what a lane loads. */
+template <bool ACROSS, int TILES> FN int lane_first(int lane)
+{
+    return ACROSS ? 2 * TILES * (lane % 4) : lane / 4;
+}
 
 /* Where a lane's operands lie, but for the run. */
 struct place {
@@ -79,73 +134,12 @@ FN const char *run_address(const char *base, uint32_t run)
     return base + (uint64_t)run * 16;
 }
 
-/* Two rows of each run at a time are a matrix: lane (g, q) loads two features of row g % 2 of those
- * of run g / 2, and gets feature g of both rows of run q. Runs begin in the same banks of the cache,
- * so each has other rows first. */
-FN void weights_turn(uint32_t (&w)[PAIRS], bool on, const char *s, int32_t pitch)
-{
-    const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-    uint32_t v[PAIRS], odd[PAIRS];
-#pragma unroll
-    for (int i = 0; i < PAIRS; i++) {
-        v[i] = 0;
-        if (on)
-            load_global<2, false>(v + i, s + ((i + g / 2) % PAIRS * 2 + g % 2) * pitch + q * 4);
-    }
-#pragma unroll
-    for (int i = 0; i < PAIRS; i++)
-        v[i] = movmatrix_trans(v[i]);
-#pragma unroll
-    for (int i = 0; i < PAIRS; i++)
-        odd[i] = q & 1 ? v[(i + 3) % PAIRS] : v[i];
-#pragma unroll
-    for (int i = 0; i < PAIRS; i++)
-        w[i] = q & 2 ? odd[(i + 2) % PAIRS] : odd[i];
-}
-
 template <class C> FN void step_load(const place &p, dsd_narrow_run run, operands<C> &o)
 {
-    const bool on = run.b != DSD_NARROW_NONE, kept = run.s != DSD_NARROW_NONE;
-    const char *s = run_address(p.s, run.s), *b = run_address(p.b, run.b);
-    rows<C::NT> flipped;
-    rows<C::ROWS> across;
-    if constexpr (C::TURN) {
-        weights_turn(o.w[0], kept, s, p.s_pitch);
-    } else if constexpr (C::FLIP) {
-        rows_load<C::NT, false>(flipped, kept, s, p.s_pitch);
-    } else {
-#pragma unroll
-        for (int j = 0; j < C::NT; j++) {
-#pragma unroll
-            for (int i = 0; i < PAIRS; i++)
-                o.w[j][i] = 0;
-            if (kept)
-                load_global<DSD_RUN, false>(o.w[j], s + (int64_t)j * p.s_pitch);
-        }
-    }
-    if constexpr (C::ALONG_K) {
-#pragma unroll
-        for (int h = 0; h < C::ROWS; h++) {
-#pragma unroll
-            for (int i = 0; i < PAIRS; i++)
-                o.x[h][i] = 0;
-            if (on && 8 * h < p.samples)
-                load_global<DSD_RUN, true>(o.x[h], b + (int64_t)h * p.b_pitch);
-        }
-    } else {
-        rows_load<C::ROWS, true>(across, on && p.samples > 0, b, p.b_pitch);
-#pragma unroll
-        for (int h = 0; h < C::ROWS; h++)
-#pragma unroll
-            for (int i = 0; i < PAIRS; i++)
-                o.x[h][i] = rows_pair(across, h, i);
-    }
-    if constexpr (C::FLIP && !C::TURN)
-#pragma unroll
-        for (int j = 0; j < C::NT; j++)
-#pragma unroll
-            for (int i = 0; i < PAIRS; i++)
-                o.w[j][i] = rows_pair(flipped, j, i);
+    run_load<C::FLIP, C::NT, false>(o.w, run.s != DSD_NARROW_NONE, run_address(p.s, run.s),
+                                    p.s_pitch, C::TI);
+    run_load<!C::ALONG_K, C::ROWS, true>(o.x, run.b != DSD_NARROW_NONE, run_address(p.b, run.b),
+                                         p.b_pitch, p.samples);
 }
 
 template <class C> FN void step_multiply(const operands<C> &o, float (&sum)[C::ROWS / 2][C::NT][4])
@@ -162,30 +156,35 @@ template <class C> FN void step_multiply(const operands<C> &o, float (&sum)[C::R
         }
 }
 
-/* Starts to bring a lane's weights into the second-level cache. Nothing is read, so this may go
+/* Starts to bring a step's weights into the second-level cache. Nothing is read, so this may go
  * ahead of the queue's earlier work. */
 template <class C> FN void step_prefetch(const place &p, dsd_narrow_run run)
 {
+    const int lane = threadIdx.x % 32;
     const char *from = run_address(p.s, run.s);
-    if (run.s != DSD_NARROW_NONE)
+    if (run.s == DSD_NARROW_NONE)
+        return;
+    if (C::FLIP)
+        prefetch_global(from + (lane % 4 * 2 + lane / 4 % 2) * p.s_pitch);
+    else
 #pragma unroll
-        for (int i = 0; i < (C::TURN ? 1 : C::FLIP ? DSD_RUN : C::NT); i++)
-            prefetch_global(from + (int64_t)i * p.s_pitch);
+        for (int j = 0; j < C::NT; j++)
+            prefetch_global(from + (int64_t)j * p.s_pitch);
 }
 
-/* A lane's run of b and of the weights. */
+/* A lane's runs of the operands of a step. */
 template <class C> FN dsd_narrow_run find_run(const dsd_narrow_run *runs, int step, int steps)
 {
-    const int lane = threadIdx.x % 32, q = lane % DSD_NARROW_STEP;
+    const int lane = threadIdx.x % 32, q = lane % 4, turned = lane / 8;
     dsd_narrow_run run = {DSD_NARROW_NONE, DSD_NARROW_NONE};
     runs += step * DSD_NARROW_STEP;
     if (step >= steps)
         return run;
-    if (C::TURN) {
-        run.b = __ldg(&runs[q].b);
-        run.s = __ldg(&runs[lane / 8].s);
+    if (C::FLIP == C::ALONG_K) {
+        run.b = __ldg(&runs[C::ALONG_K ? q : turned].b);
+        run.s = __ldg(&runs[C::FLIP ? turned : q].s);
     } else {
-        const uint2 v = __ldg((const uint2 *)(runs + q));
+        const uint2 v = __ldg((const uint2 *)(runs + (C::FLIP ? turned : q)));
         run.b = v.x;
         run.s = v.y;
     }
@@ -228,24 +227,22 @@ FN void piece_multiply(const dsd_narrow_run *runs, int steps, const place &p,
  * those that load, mostly meet different banks. */
 template <class C> FN constexpr int row_at(int n)
 {
-    return C::ALONG_K ? n * (C::TI + 1) : n * C::TI + n / C::ROWS * 5;
+    return n * (C::TI + 1) + (C::ALONG_K ? 0 : n / (2 * C::ROWS) * 2);
 }
 
 /* The sums of a warp, [samples][features]. */
 template <class C> FN void sums_put(float *to, int lane, const float (&sum)[C::ROWS / 2][C::NT][4])
 {
     const int g = lane / 4, q = lane % 4;
-    to += row_at<C>(C::ALONG_K ? g : C::ROWS * g) + 2 * q * (C::FLIP ? C::NT : 1);
+    to += row_at<C>(column_at<!C::ALONG_K, C::ROWS>(g, 0)) + column_at<C::FLIP, C::NT>(2 * q, 0);
 #pragma unroll
     for (int i = 0; i < C::ROWS / 2; i++)
 #pragma unroll
         for (int j = 0; j < C::NT; j++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int h = 2 * i + e / 2, c = e % 2;
-                to[row_at<C>(C::ALONG_K ? 8 * h : h) + (C::FLIP ? C::NT * c + j : 8 * j + c)] =
-                    sum[i][j][e];
-            }
+            for (int e = 0; e < 4; e++)
+                to[row_at<C>(column_at<!C::ALONG_K, C::ROWS>(0, 2 * i + e / 2)) +
+                   column_at<C::FLIP, C::NT>(e % 2, j)] = sum[i][j][e];
 }
 
 /* The place of run number x of a tile in the scratch, and in the tile. */
@@ -342,17 +339,14 @@ template <class C> FN void narrow(const dsd_narrow_arg &a)
 {
     extern __shared__ float shared[];
     const dsd_narrow_piece piece = a.pieces[blockIdx.x];
-    const int lane = threadIdx.x % 32, g = lane / 4;
+    const int lane = threadIdx.x % 32;
     grid_allow_next();
     const int first = blockIdx.y * C::TI; /* feature of the block row */
-    const int row = C::ALONG_K ? g : C::ROWS * g;
-    const int width = C::TI < 32 ? C::TI : a.features;
+    const int row = lane_first<!C::ALONG_K, C::ROWS>(lane);
+    const int feature_at = first + lane_first<C::FLIP, C::NT>(lane);
     place p;
-    p.s = (const char *)a.s + (C::TURN   ? 0
-                               : C::FLIP ? first + g * C::NT
-                                         : (int64_t)(first + g) * a.block_k) *
-                                  2;
-    p.s_pitch = (C::FLIP ? width : 8 * a.block_k) * 2;
+    p.s = (const char *)a.s + (int64_t)feature_at * (C::FLIP ? 1 : a.block_k) * 2;
+    p.s_pitch = (C::FLIP ? C::TI < 32 ? C::TI : a.features : 8 * a.block_k) * 2;
     p.b = (const char *)a.b + row * a.b_n * 2;
     p.b_pitch = C::ALONG_K ? (int32_t)(16 * a.b_n) : a.b_pitch;
     p.samples = (int32_t)a.end.n - row;

@@ -13,7 +13,7 @@ enum {
 };
 
 /* Elements of shared memory for a warp's sums. */
-#define DSD_NARROW_SCRATCH(features, samples) ((features) * (samples) + 64)
+#define DSD_NARROW_SCRATCH(features, samples) (((features) + 1) * (samples) + 8)
 
 /* Eight of the depth of a kept block: where they begin in b and in the values, 16 bytes each. The
  * runs of a block row follow each other, and are filled up to whole steps. */

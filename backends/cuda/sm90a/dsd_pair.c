@@ -1,14 +1,13 @@
 /* dsd by wgmma on pairs of units of 32 features: which units share a product, which pairs a cluster,
  * and which cluster computes which tiles. All lists depend on the layout and the shapes alone. */
-#include <backends/cuda/host.h>
+#include <backends/cuda/sm90a/dsd_image.h>
 #include <backends/cuda/sm90a/dsd_pair.h>
 #include <backends/cuda/sm90a/dsd_pairing.h>
-#include <backends/cuda/tensor_map.h>
 #include <common/checked.h>
 
 CUDA_PACKED_FUNCTIONS(sm90a_dsd_pair)
 
-enum { WORD = 64, ALIGNMENT = 128, MAX_SLICES = 1 << (31 - DSD_PAIR_BITS) };
+enum { WORD = 64, MAX_SLICES = 1 << (31 - DSD_PAIR_BITS) };
 
 #define NONE UINT32_MAX
 
@@ -445,13 +444,7 @@ static bsk_status lists_fill(lists *l, int32_t compute_units)
 enum table { SLICES, TILES, TILE_START, SHARES, PIECES, TABLE_COUNT };
 
 typedef struct state {
-    const void *product;
-    const char *product_name;
-    bski_cuda_encoder encoder;
-    bski_cuda_tensor b;
-    bsk_mem table[TABLE_COUNT];
-    int32_t clusters;
-    int64_t pieces;
+    dsd_image image;
     dsd_pair_arg arg;
     dsd_pair_pack_arg pack;
 } state;
@@ -473,46 +466,41 @@ extern const char dsd_sm90a_pair_pack[];
 KERNELS(KERNEL_EXTERN)
 #undef KERNEL_EXTERN
 
-static bsk_status kernels_load(const bski_cuda_device *d, bsk_dtype dtype, bool cn, state *st)
+static const kernel_row *kernel_find(bsk_dtype dtype, bool cn)
 {
 #define KERNEL_ROW(dtype, cn, name) {dtype, cn, #name, name},
     static const kernel_row rows[] = {KERNELS(KERNEL_ROW)};
 #undef KERNEL_ROW
+    const kernel_row *found = rows;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (rows[i].dtype == dtype && rows[i].cn == cn) {
-            st->product = rows[i].function;
-            st->product_name = rows[i].name;
-        }
-    TRY(bski_cuda_kernel(d, st->product, DSD_PAIR_SHARED, st->product_name));
-    TRY(bski_cuda_kernel(d, dsd_sm90a_pair_pack, 0, "dsd_sm90a_pair_pack"));
-    return bski_cuda_encoder_find(d->simt.host, &st->encoder);
+        if (rows[i].dtype == dtype && rows[i].cn == cn)
+            found = &rows[i];
+    return found;
 }
 
-static bsk_status tables_upload(simt_device *d, const lists *l, state *st)
+static void runs_fill(const lists *l, bsk_dtype dtype, dsd_image *image)
 {
-    const struct {
-        const void *data;
-        int64_t count;
-        size_t size;
-    } tables[TABLE_COUNT] = {
-        [SLICES] = {l->slices, l->slice_count, sizeof *l->slices},
-        [TILES] = {l->tiles, l->tile_count, sizeof *l->tiles},
-        [TILE_START] = {l->tile_start, (int64_t)l->clusters + 1, sizeof *l->tile_start},
-        [SHARES] = {l->shares, l->groups * DSD_PAIR_RANKS, sizeof *l->shares},
-        [PIECES] = {l->pieces, l->piece_count, sizeof *l->pieces},
+    const kernel_row *row = kernel_find(dtype, l->s.cn);
+    image->product = (bski_cuda_run){
+        .function = row->function,
+        .name = row->name,
+        .grid = {(unsigned)(l->clusters * DSD_PAIR_RANKS), 1, 1},
+        .threads = DSD_PAIR_THREADS,
+        .cluster = DSD_PAIR_RANKS,
+        .shared_bytes = DSD_PAIR_SHARED,
     };
-    for (int i = 0; i < TABLE_COUNT; i++)
-        TRY(table_put(d, tables[i].data, tables[i].count, tables[i].size, &st->table[i]));
-    return BSK_OK;
+    image->pack = (bski_cuda_run){
+        .function = dsd_sm90a_pair_pack,
+        .name = "dsd_sm90a_pair_pack",
+        .grid = {(unsigned)l->piece_count, 1, 1},
+        .threads = DSD_PAIR_PACK_THREADS,
+    };
 }
 
 static void args_fill(const bsk_problem *problem, const lists *l, state *st)
 {
     const bsk_dsd_params *p = problem->params;
-    const bsk_mem *t = st->table;
-    st->clusters = l->clusters;
-    st->pieces = l->piece_count;
-    st->b = l->s.b;
+    const bsk_mem *t = st->image.table;
     st->arg = (dsd_pair_arg){
         .slices = bsk_mem_address(t[SLICES]),
         .tiles = bsk_mem_address(t[TILES]),
@@ -535,12 +523,18 @@ static bsk_status plan_make(bski_cuda_device *d, bsk_prepared *prepared, lists *
 {
     state *st = prepared->state;
     TRY(lists_fill(l, d->simt.props.compute_units));
-    TRY(tables_upload(&d->simt, l, st));
-    TRY(kernels_load(d, prepared->problem->dtype, l->s.cn, st));
+    const dsd_image_table tables[TABLE_COUNT] = {
+        [SLICES] = {l->slices, l->slice_count, sizeof *l->slices},
+        [TILES] = {l->tiles, l->tile_count, sizeof *l->tiles},
+        [TILE_START] = {l->tile_start, (int64_t)l->clusters + 1, sizeof *l->tile_start},
+        [SHARES] = {l->shares, l->groups * DSD_PAIR_RANKS, sizeof *l->shares},
+        [PIECES] = {l->pieces, l->piece_count, sizeof *l->pieces},
+    };
+    runs_fill(l, prepared->problem->dtype, &st->image);
+    st->image.b = l->s.b;
+    TRY(bski_dsd_image_prepare(d, prepared, tables, TABLE_COUNT,
+                               (size_t)l->piece_count * DSD_PAIR_PIECE_BYTES));
     args_fill(prepared->problem, l, st);
-    prepared->workspace_bytes = prepared->packed_bytes =
-        (size_t)l->piece_count * DSD_PAIR_PIECE_BYTES;
-    prepared->workspace_alignment = prepared->packed_alignment = ALIGNMENT;
     return BSK_OK;
 }
 
@@ -566,32 +560,21 @@ bsk_status cuda_sm90a_dsd_pair_prepare(void *device, bsk_prepared *prepared)
 
 void cuda_sm90a_dsd_pair_release(void *device, bsk_prepared *prepared)
 {
-    bski_cuda_device *d = device;
-    state *st = prepared->state;
-    if (!st)
-        return;
-    for (int i = 0; i < TABLE_COUNT; i++)
-        table_drop(&d->simt, &st->table[i]);
-    state_free(&d->simt, prepared);
+    bski_dsd_image_release(device, prepared);
 }
 
 bsk_status cuda_sm90a_dsd_pair_pack(const bsk_prepared *prepared, void *queue, bsk_mem s,
                                     bsk_mem packed)
 {
     const state *st = prepared->state;
-    if (!st || !st->pieces)
+    if (!st)
         return BSK_OK;
     dsd_pair_pack_arg arg = st->pack;
     arg.source = bsk_mem_address(s);
     arg.image = bsk_mem_address(packed);
     void *arguments[] = {&arg};
-    const bski_cuda_run run = {
-        .function = dsd_sm90a_pair_pack,
-        .name = "dsd_sm90a_pair_pack",
-        .grid = {(unsigned)st->pieces, 1, 1},
-        .threads = DSD_PAIR_PACK_THREADS,
-        .arguments = arguments,
-    };
+    bski_cuda_run run = st->image.pack;
+    run.arguments = arguments;
     return bski_cuda_launch(queue, &run);
 }
 
@@ -599,30 +582,11 @@ bsk_status cuda_sm90a_dsd_pair_launch(const bsk_prepared *prepared, void *queue,
 {
     const bsk_dsd_args *a = args;
     const state *st = prepared->state;
-    const bski_cuda_queue *q = queue;
     if (!st)
         return BSK_OK;
-    bsk_mem image = a->packed;
-    if (image.kind == BSK_MEM_NULL) {
-        image = a->workspace;
-        TRY(cuda_sm90a_dsd_pair_pack(prepared, queue, a->s, image));
-    }
-    CUtensorMap x;
     dsd_pair_arg arg = st->arg;
-    TRY(bski_cuda_tensor_map(q->simt.device->host, &st->encoder, &st->b, bsk_mem_address(a->b),
-                             &x));
-    arg.image = bsk_mem_address(image);
+    TRY(bski_dsd_image_find(prepared, queue, a, cuda_sm90a_dsd_pair_pack, &arg.image));
     arg.b = bsk_mem_address(a->b);
     bski_cuda_epilogue_bind(a, &arg.epilogue);
-    void *arguments[] = {&x, &arg};
-    const bski_cuda_run run = {
-        .function = st->product,
-        .name = st->product_name,
-        .grid = {(unsigned)(st->clusters * DSD_PAIR_RANKS), 1, 1},
-        .threads = DSD_PAIR_THREADS,
-        .cluster = DSD_PAIR_RANKS,
-        .shared_bytes = DSD_PAIR_SHARED,
-        .arguments = arguments,
-    };
-    return bski_cuda_launch(q, &run);
+    return bski_dsd_image_run(&st->image, queue, a->b, &arg);
 }

@@ -262,6 +262,39 @@ __device__ __forceinline__ void store_plain(const float (&acc)[2][64], const dsd
         }
 }
 
+/* C = alpha * sum + bias in the same way. The bias of the next run is fetched before this one is
+ * stored, since loads do not overtake stores. */
+__device__ __forceinline__ void store_biased(const float (&acc)[2][64], const dsd_epilogue &e,
+                                             const dsd_tile &tile, const place &at)
+{
+    const int lane = threadIdx.x % LANES;
+    const bool bf16 = e.c.type == BSK_BF16;
+    float bias[2][DSD_RUN];
+    dsd_bias(e, tile.feature[0] + lane % 4 * 8, false, bias[0]);
+#pragma unroll
+    for (int run = 0; run < 4; run++) {
+        const int64_t f = tile.feature[run / 2] + run % 2 * 32 + lane % 4 * 8;
+        if (run < 3)
+            dsd_bias(e, tile.feature[(run + 1) / 2] + (run + 1) % 2 * 32 + lane % 4 * 8, false,
+                     bias[(run + 1) % 2]);
+#pragma unroll
+        for (int line = 0; line < 4; line++) {
+            const int m = line / 2, h = line % 2;
+            const int64_t n = at.sample + m * 64 + h * 8 + lane / 4;
+            uint32_t word[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float *v = acc[m] + run * 16 + j * 4 + h * 2;
+                word[j] = dsd_pack(bf16, fmaf(e.alpha, v[0], bias[run % 2][2 * j]),
+                                   fmaf(e.alpha, v[1], bias[run % 2][2 * j + 1]));
+            }
+            if (f < e.features && n < e.n)
+                *(uint4 *)((uint16_t *)e.c.data + at.member * e.c.batch + n * e.c.n + f) =
+                    make_uint4(word[0], word[1], word[2], word[3]);
+        }
+    }
+}
+
 /* With bias, an older C and a residual, where all have runs along features. */
 __device__ __forceinline__ void store_lines(const float (&acc)[2][64], const dsd_epilogue &e,
                                             const dsd_tile &tile, const place &at)
@@ -473,6 +506,8 @@ __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, 
             store_plain(acc, a.epilogue, tile, at);
         else if (END == DSD_END_PLAIN && a.epilogue.plain_n && !a.epilogue.bias && !wild)
             store_plain_n(acc, a.epilogue, tile, at, m.scratch(group * GROUP_WARPS), group);
+        else if (END == DSD_END_LINES && a.epilogue.plain && !wild)
+            store_biased(acc, a.epilogue, tile, at);
         else if (END == DSD_END_LINES && !wild)
             store_lines(acc, a.epilogue, tile, at);
         else

@@ -85,6 +85,18 @@ PTX_FN sdd_segment segment_load(const sdd_segment *p)
     return s;
 }
 
+/* A segment of the list of a cluster of so many blocks, with the parts and the counter of this one. */
+template <int CLUSTER> PTX_FN sdd_segment segment_own(const sdd_segment *p)
+{
+    sdd_segment s = segment_load(p);
+    if (CLUSTER > 1) {
+        const int rank = cluster_rank();
+        s.place = s.place * CLUSTER + rank * s.parts;
+        s.counter = s.counter * CLUSTER + rank;
+    }
+    return s;
+}
+
 /* The samples of a slice: a pair and the first sample. */
 typedef struct sdd_cursor {
     int pair, slice;

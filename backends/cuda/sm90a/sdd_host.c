@@ -98,7 +98,14 @@ static double tailed_cycles(double even, double excess)
     return even + 2 * flush_cycles + tail_penalty * excess;
 }
 
-double bski_sdd_estimate(int64_t units, double cost, int64_t slices, int32_t blocks)
+/* Of an uneven last round of so many units in parts. */
+static double last_cycles(double unit, int64_t rest, int64_t parts, int32_t blocks)
+{
+    return (double)bski_ceil_div(rest * parts, blocks) * (unit / (double)parts + flush_cycles);
+}
+
+double bski_sdd_estimate(int64_t units, double cost, int64_t slices, int32_t blocks,
+                         int32_t last_parts)
 {
     const double unit = (double)slices * cost + store_cycles, even = (double)units * unit / blocks;
     const int64_t whole = units / blocks, rest = units % blocks;
@@ -106,6 +113,10 @@ double bski_sdd_estimate(int64_t units, double cost, int64_t slices, int32_t blo
     if (whole && rest) {
         const double tailed = tailed_cycles(even, (double)rest * (best - even) / blocks);
         best = tailed < best ? tailed : best;
+    }
+    for (int64_t parts = 2; whole && rest && parts <= last_parts; parts++) {
+        const double cycles = (double)whole * unit + last_cycles(unit, rest, parts, blocks);
+        best = cycles < best ? cycles : best;
     }
     for (int64_t parts = 2; parts <= MAX_PARTS && parts <= slices && units * parts <= blocks;
          parts++) {
@@ -305,12 +316,30 @@ static int32_t longest_rounds(const bski_sdd_schedule *s)
     return (int32_t)bski_ceil_div(most, PACE);
 }
 
-/* Cuts units over the samples if that should be faster than to leave them whole. parts: of each unit,
- * 1 at first. */
+/* In how many parts the units of an uneven last round should be, and the cycles of all rounds
+ * then. */
+static double last_find(const pieces *p, int32_t units, double total, int32_t most, int32_t *parts)
+{
+    const int64_t whole = units / p->blocks, rest = units % p->blocks;
+    const double unit = units ? total / units : 0;
+    double best = 1e30;
+    for (int32_t i = 2; whole && rest && i <= most; i++) {
+        const double cycles = (double)whole * unit + last_cycles(unit, rest, i, p->blocks);
+        if (cycles >= best || units + rest * (i - 1) > p->capacity)
+            continue;
+        best = cycles;
+        *parts = i;
+    }
+    return best;
+}
+
+/* Cuts units over the samples if that should be faster than to leave them whole: into equal parts
+ * where there are fewer than blocks, or by tails. parts: of each unit, 1 at first. */
 static void pieces_cut(pieces *p, const bski_pair *order, int32_t units, int32_t slices,
                        const bski_sdd_deal *deal, int32_t *parts, double *cycles)
 {
     double total = 0, most = 0, excess = 0;
+    int32_t last_parts = 1;
     pieces_deal(p, order, units, slices, parts);
     for (int32_t i = 0; i < p->blocks; i++) {
         total += p->load[i];
@@ -320,14 +349,30 @@ static void pieces_cut(pieces *p, const bski_pair *order, int32_t units, int32_t
     for (int32_t i = 0; i < p->blocks; i++)
         excess += p->load[i] > even ? (p->load[i] - even) / p->blocks : 0;
     *cycles = most;
+    const double tailed = tailed_cycles(even, excess);
+    const double last = last_find(p, units, total, deal->last_parts, &last_parts);
+    if (last < most && last < tailed) {
+        *cycles = last;
+        for (int32_t u = units - units % p->blocks; u < units; u++)
+            parts[order[u].value] = last_parts;
+        pieces_deal(p, order, units, slices, parts);
+        return;
+    }
     if (units && units < p->blocks) {
         const double divided = parts_divide(p->cost, units, slices, p->blocks, parts);
-        if (divided >= most)
-            return;
-        *cycles = divided;
+        const bool tails = deal->few_tails && tailed < deal->tails * divided;
+        const bool divides = divided < most && !tails;
+        if (divides)
+            *cycles = divided;
+        else
+            for (int32_t u = 0; u < units; u++)
+                parts[u] = 1;
         pieces_deal(p, order, units, slices, parts);
-    } else if (tailed_cycles(even, excess) < deal->tails * most) {
-        *cycles = tailed_cycles(even, excess) / deal->tails;
+        if (!tails)
+            return;
+    }
+    if (tailed < deal->tails * most) {
+        *cycles = tailed / deal->tails;
         pieces_level(p, even + flush_cycles);
     }
 }

@@ -19,8 +19,9 @@ int64_t bski_sdd_slices(const bsk_sdd_params *p, int32_t samples);
 /* --- Schedules --- */
 
 /* Clock cycles that `units` which cost `cost` a slice each take on so many thread blocks: about what
- * a schedule of them would say, without making it. */
-double bski_sdd_estimate(int64_t units, double cost, int64_t slices, int32_t blocks);
+ * a schedule of them would say, without making it. last_parts: as below. */
+double bski_sdd_estimate(int64_t units, double cost, int64_t slices, int32_t blocks,
+                         int32_t last_parts);
 
 /* Segments of units, block by block; arrays belong to the host's allocator. */
 typedef struct bski_sdd_schedule {
@@ -35,8 +36,10 @@ typedef struct bski_sdd_schedule {
 
 /* How units go to thread blocks. */
 typedef struct bski_sdd_deal {
-    bool by_cost; /* the costliest first: a better balance, in another order */
-    double tails; /* the share of what they promise that they keep; they are cut if that pays */
+    bool by_cost;   /* the costliest first: a better balance, in another order */
+    double tails;   /* the share of what they promise that they keep; they are cut if that pays */
+    bool few_tails; /* also where there are fewer units than blocks */
+    int32_t last_parts; /* of units of an uneven last round, by interleaved slices; 0: whole */
 } bski_sdd_deal;
 
 /* cost: of a slice of each unit, in clock cycles. Units that follow each other run at the same time.

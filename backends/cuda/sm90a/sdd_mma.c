@@ -1,5 +1,4 @@
-/* sdd on Hopper for small blocks, by mma.sync and by wgmma on pairs: the choice of a shape, and the
- * lists of the warps. */
+/* sdd on Hopper by mma.sync, for small blocks: the choice of a shape and the lists of the warps. */
 #include <string.h>
 
 #include <backends/cuda/sm90a/sdd_host.h>
@@ -8,7 +7,6 @@
 #include <common/layout.h>
 
 CUDA_FUNCTIONS(sdd_mma)
-CUDA_FUNCTIONS(sdd_pair)
 
 /* --- Shapes --- */
 
@@ -17,15 +15,12 @@ typedef struct kernel {
     const char *name;
 } kernel;
 
-typedef enum family { BY_MMA, BY_PAIRS } family;
-
 typedef struct shape {
-    family family;
     int32_t cell;
-    int32_t high, wide;        /* of a tile, features */
-    int32_t features, samples; /* of a panel */
-    int32_t owners, slots;     /* lists of a unit, and entries of a list */
-    int32_t warps, accumulators;
+    int32_t side;         /* of a tile, features */
+    int32_t samples;      /* of a panel */
+    int32_t warps, slots; /* lists of a unit, and entries of a list */
+    int32_t accumulators;
     bool pairs;
     kernel kernels[2][2]; /* [bf16, f16][features, samples contiguous] */
 } shape;
@@ -35,56 +30,34 @@ typedef struct shape {
     extern const char sdd_mma_##id##_f16_nc[], sdd_mma_##id##_f16_cn[];
 SDD_MMA_SHAPES(DECLARE)
 #undef DECLARE
-#define DECLARE(id, high, wide, samples)                                                           \
-    extern const char sdd_pair_##id##_bf16[], sdd_pair_##id##_f16[];
-SDD_PAIR_SHAPES(DECLARE)
-#undef DECLARE
 
 #define KERNEL(name)                                                                               \
     {                                                                                              \
         name, #name                                                                                \
     }
 #define ROW(id, cell, panels, samples, warps, slots)                                               \
-    {BY_MMA,                                                                                       \
-     cell,                                                                                         \
+    {cell,                                                                                         \
      64 * (panels),                                                                                \
-     64 * (panels),                                                                                \
-     SDD_PANEL,                                                                                    \
      samples,                                                                                      \
      warps,                                                                                        \
      slots,                                                                                        \
-     warps,                                                                                        \
      (slots) * ((cell) == 8 ? 4 : (cell) * (cell) / 32),                                           \
      (cell) == 8,                                                                                  \
      {{KERNEL(sdd_mma_##id##_bf16_nc), KERNEL(sdd_mma_##id##_bf16_cn)},                            \
       {KERNEL(sdd_mma_##id##_f16_nc), KERNEL(sdd_mma_##id##_f16_cn)}}},
-#define PAIR_ROW(id, high, wide, samples)                                                          \
-    {BY_PAIRS,                                                                                     \
-     32,                                                                                           \
-     high,                                                                                         \
-     wide,                                                                                         \
-     32,                                                                                           \
-     samples,                                                                                      \
-     SDD_PAIR_GROUPS,                                                                              \
-     SDD_PAIR_SLOTS,                                                                               \
-     4 * SDD_PAIR_GROUPS,                                                                          \
-     16 * SDD_PAIR_SLOTS,                                                                          \
-     true,                                                                                         \
-     {{KERNEL(sdd_pair_##id##_bf16), {NULL, NULL}}, {KERNEL(sdd_pair_##id##_f16), {NULL, NULL}}}},
-static const shape shapes[] = {SDD_MMA_SHAPES(ROW) SDD_PAIR_SHAPES(PAIR_ROW)};
+static const shape shapes[] = {SDD_MMA_SHAPES(ROW)};
 #undef ROW
-#undef PAIR_ROW
 #undef KERNEL
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static int32_t stage_bytes(const shape *s)
 {
-    return (s->high + s->wide) * 2 * s->samples;
+    return s->side * 4 * s->samples;
 }
 
-static sdd_mma_form form_of(const shape *s, bool along_n)
+static sdd_mma_form form_of(bool along_n)
 {
-    return s->family == BY_PAIRS ? SDD_MMA_PANEL : along_n ? SDD_MMA_CN : SDD_MMA_NC;
+    return along_n ? SDD_MMA_CN : SDD_MMA_NC;
 }
 
 /* The largest cells that blocks are made of. */
@@ -94,16 +67,12 @@ static int32_t cell_of(const bsk_layout_tables *t)
     return sides % 32 == 0 ? 32 : sides % 16 == 0 ? 16 : 8;
 }
 
-/* Cycles of a slice of a unit with so many entries: copies from the L2 cache, slower for rows of 64
- * bytes, or accesses to shared memory, which copies fill and from which each entry's operands are
- * read for every 16 samples. */
+/* Cycles of a slice of a unit with so many entries: copies from the L2 cache, or accesses to shared
+ * memory, which copies fill and from which each entry's operands are read for every 16 samples. */
 static double slice_cycles(const shape *s, double entries)
 {
-    const double copy_rate = s->family == BY_PAIRS ? 25 : 38, shared_rate = 128 * 0.75;
-    const double read = s->family == BY_PAIRS ? 3072
-                        : s->cell == 8        ? 480
-                        : s->cell == 16       ? 550
-                                              : 1800;
+    const double copy_rate = s->cell == 32 ? 36 : 38, shared_rate = 128 * 0.75;
+    const double read = s->cell == 8 ? 480 : s->cell == 16 ? 550 : 1800;
     const double copies = stage_bytes(s) / copy_rate;
     const double accesses = (entries * read * (s->samples / 16.0) + stage_bytes(s)) / shared_rate;
     return copies > accesses ? copies : accesses;
@@ -115,7 +84,7 @@ typedef struct choice {
 } choice;
 
 /* From the mean density: the units of the real lists are counted when they are made. */
-static choice choose(const bsk_problem *problem, family by, int32_t blocks)
+static choice choose(const bsk_problem *problem, int32_t blocks)
 {
     const bsk_sdd_params *p = problem->params;
     const bsk_layout_tables *t = problem->layout;
@@ -125,42 +94,38 @@ static choice choose(const bsk_problem *problem, family by, int32_t blocks)
     choice best = {.cycles = 1e30};
     for (int32_t i = 0; i < SHAPES; i++) {
         const shape *s = &shapes[i];
-        if (s->family != by || s->cell != cell)
+        if (s->cell != cell)
             continue;
-        const int64_t tiles = bski_ceil_div(t->rows, s->high) * bski_ceil_div(t->cols, s->wide);
+        const int64_t tiles = bski_ceil_div(t->rows, s->side) * bski_ceil_div(t->cols, s->side);
         const double share = area > 0 ? kept / area : 0;
-        const double cells = share * s->high / cell * s->wide / cell;
+        const double cells = share * s->side / cell * s->side / cell;
         /* half of the columns of a tile have an odd number of cells */
-        const double odd = s->wide / cell / 4.0 < cells / 2 ? s->wide / cell / 4.0 : cells / 2;
+        const double odd = s->side / cell / 4.0 < cells / 2 ? s->side / cell / 4.0 : cells / 2;
         const double entries = s->pairs ? cells / 2 + odd : cells;
-        const double fill = entries / (s->owners * s->slots);
+        const double fill = entries / (s->warps * s->slots);
         const int64_t each = fill > 1 ? (int64_t)fill + 1 : 1;
         const double cycles =
             bski_sdd_estimate(tiles * each, slice_cycles(s, entries / (double)each),
-                              bski_sdd_slices(p, s->samples), blocks);
+                              bski_sdd_slices(p, s->samples), blocks, 0);
         if (cycles < best.cycles)
             best = (choice){s, cycles};
     }
     return best;
 }
 
-static bsk_reason accept(const bsk_problem *problem, family by)
+bsk_reason cuda_sdd_mma_accept(const bsk_problem *problem, const bsk_device_props *props)
 {
-    const bsk_layout_tables *t = problem->layout;
     const bsk_reason reason = bski_sdd_refusal(problem);
+    (void)props;
     if (reason)
         return reason;
-    if (by == BY_PAIRS && cell_of(t) != 32)
-        return BSK_REFUSE_BLOCK;
-    if (by == BY_PAIRS && bski_sdd_along_n(problem->params))
-        return BSK_REFUSE_STRIDE;
-    return t->nnz > INT32_MAX / 64 ? BSK_REFUSE_LIMIT : BSK_ACCEPT;
+    return problem->layout->nnz > INT32_MAX / 64 ? BSK_REFUSE_LIMIT : BSK_ACCEPT;
 }
 
-static double seconds(const bsk_problem *problem, const bsk_device_props *props, family by)
+double cuda_sdd_mma_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
     static const double hertz = 1.7e9, launch = 4e-6;
-    return choose(problem, by, props->compute_units).cycles / hertz + launch;
+    return choose(problem, props->compute_units).cycles / hertz + launch;
 }
 
 /* --- Lists --- */
@@ -191,12 +156,12 @@ typedef struct maker {
 static uint32_t field_of(const maker *m, int32_t cell)
 {
     const uint32_t eighth = (uint32_t)(cell * m->shape->cell / 8);
-    return sdd_mma_field(form_of(m->shape, m->along_n), m->shape->samples, eighth);
+    return sdd_mma_field(form_of(m->along_n), m->shape->samples, eighth);
 }
 
 static void entry_add(maker *m, int32_t row, int32_t second, int32_t col)
 {
-    const int shift = sdd_mma_second(form_of(m->shape, m->along_n), m->shape->samples);
+    const int shift = sdd_mma_second(form_of(m->along_n), m->shape->samples);
     const bool pairs = m->shape->pairs;
     uint32_t bits = field_of(m, row) | field_of(m, col) << SDD_MMA_B;
     if (pairs)
@@ -208,20 +173,19 @@ static void entry_add(maker *m, int32_t row, int32_t second, int32_t col)
 static bool tile_mark(maker *m, int64_t row0, int64_t col0)
 {
     const bsk_layout_tables *t = m->layout;
-    const int32_t cell = m->shape->cell, high = m->shape->high, wide = m->shape->wide;
-    const int32_t side = wide / cell;
+    const int32_t cell = m->shape->cell, side = m->shape->side, cells = side / cell;
     bool any = false;
-    memset(m->kept, 0, (size_t)side * (size_t)side);
+    memset(m->kept, 0, (size_t)cells * (size_t)cells);
     for (int64_t row = row0 / t->block_rows;
-         row < t->grid_rows && row * t->block_rows < row0 + high; row++)
+         row < t->grid_rows && row * t->block_rows < row0 + side; row++)
         for (int64_t e = t->row_start[row]; e < t->row_start[row + 1]; e++) {
             const int64_t top = row * t->block_rows, left = (int64_t)t->row_col[e] * t->block_cols;
-            if (left >= col0 + wide || left + t->block_cols <= col0)
+            if (left >= col0 + side || left + t->block_cols <= col0)
                 continue;
             for (int64_t y = top; y < top + t->block_rows && y < t->rows; y += cell)
                 for (int64_t x = left; x < left + t->block_cols && x < t->cols; x += cell)
-                    if (y >= row0 && y < row0 + high && x >= col0 && x < col0 + wide) {
-                        m->kept[(y - row0) / cell * side + (x - col0) / cell] = 1;
+                    if (y >= row0 && y < row0 + side && x >= col0 && x < col0 + side) {
+                        m->kept[(y - row0) / cell * cells + (x - col0) / cell] = 1;
                         any = true;
                     }
         }
@@ -230,19 +194,19 @@ static bool tile_mark(maker *m, int64_t row0, int64_t col0)
 
 static void tile_entries(maker *m)
 {
-    const int32_t high = m->shape->high / m->shape->cell, wide = m->shape->wide / m->shape->cell;
+    const int32_t side = m->shape->side / m->shape->cell;
     m->count = 0;
     if (!m->shape->pairs) {
-        for (int32_t row = 0; row < high; row++)
-            for (int32_t col = 0; col < wide; col++)
-                if (m->kept[row * wide + col])
+        for (int32_t row = 0; row < side; row++)
+            for (int32_t col = 0; col < side; col++)
+                if (m->kept[row * side + col])
                     entry_add(m, row, row, col);
         return;
     }
-    for (int32_t col = 0; col < wide; col++) {
+    for (int32_t col = 0; col < side; col++) {
         int32_t first = -1;
-        for (int32_t row = 0; row < high; row++) {
-            if (!m->kept[row * wide + col])
+        for (int32_t row = 0; row < side; row++) {
+            if (!m->kept[row * side + col])
                 continue;
             if (first >= 0)
                 entry_add(m, first, row, col);
@@ -261,8 +225,8 @@ static bool list_grow(maker *m)
     if (l->count < l->capacity)
         return true;
     const int64_t capacity = l->capacity ? 2 * (int64_t)l->capacity : 64;
-    const size_t unit[] = {2 * sizeof *l->corners, (size_t)s->owners * sizeof *l->heads,
-                           (size_t)(s->owners * s->slots) * sizeof *l->entries, sizeof *l->cost};
+    const size_t unit[] = {2 * sizeof *l->corners, (size_t)s->warps * sizeof *l->heads,
+                           (size_t)(s->warps * s->slots) * sizeof *l->entries, sizeof *l->cost};
     void **const arrays[] = {(void **)&l->corners, (void **)&l->heads, (void **)&l->entries,
                              (void **)&l->cost};
     for (int i = 0; i < 4; i++) {
@@ -283,12 +247,12 @@ static void unit_add(maker *m, int64_t row0, int64_t col0, int32_t first, int32_
 {
     const shape *s = m->shape;
     unit_list *l = &m->list;
-    uint32_t *heads = l->heads + (size_t)l->count * (size_t)s->owners;
-    uint32_t *entries = l->entries + (size_t)l->count * (size_t)(s->owners * s->slots);
-    memset(entries, 0, (size_t)(s->owners * s->slots) * sizeof *entries);
+    uint32_t *heads = l->heads + (size_t)l->count * (size_t)s->warps;
+    uint32_t *entries = l->entries + (size_t)l->count * (size_t)(s->warps * s->slots);
+    memset(entries, 0, (size_t)(s->warps * s->slots) * sizeof *entries);
     const entry *from = m->entries + first;
-    for (int32_t w = 0; w < s->owners; w++) {
-        const int32_t own = count / s->owners + (w < count % s->owners);
+    for (int32_t w = 0; w < s->warps; w++) {
+        const int32_t own = count / s->warps + (w < count % s->warps);
         heads[w] = (uint32_t)own << 16;
         for (int32_t i = 0; i < own; i++, from++) {
             entries[w * s->slots + i] = from->bits;
@@ -305,14 +269,14 @@ static void unit_add(maker *m, int64_t row0, int64_t col0, int32_t first, int32_
 static bool tiles_add(maker *m)
 {
     enum { STRIP = 8 }; /* tiles */
-    const int32_t high = m->shape->high, wide = m->shape->wide;
-    const int32_t most = m->shape->owners * m->shape->slots;
-    const int64_t across = bski_ceil_div(m->layout->cols, wide);
-    const int64_t down = bski_ceil_div(m->layout->rows, high);
+    const int32_t side = m->shape->side;
+    const int32_t most = m->shape->warps * m->shape->slots;
+    const int64_t across = bski_ceil_div(m->layout->cols, side);
+    const int64_t down = bski_ceil_div(m->layout->rows, side);
     for (int64_t strip = 0; strip < across; strip += STRIP)
         for (int64_t i = 0; i < down; i++)
             for (int64_t j = strip; j < strip + STRIP && j < across; j++) {
-                if (!tile_mark(m, i * high, j * wide))
+                if (!tile_mark(m, i * side, j * side))
                     continue;
                 tile_entries(m);
                 const int32_t units = (int32_t)bski_ceil_div(m->count, most);
@@ -320,7 +284,7 @@ static bool tiles_add(maker *m)
                     const int32_t count = m->count / units + (u < m->count % units);
                     if (!list_grow(m))
                         return false;
-                    unit_add(m, i * high, j * wide, first, count);
+                    unit_add(m, i * side, j * side, first, count);
                     first += count;
                 }
             }
@@ -338,7 +302,7 @@ typedef struct sdd_state {
 
 static bsk_status lists_put(simt_device *d, const shape *s, const unit_list *l, sdd_state *state)
 {
-    const int64_t units = l->count, owners = units * s->owners;
+    const int64_t units = l->count, owners = units * s->warps;
     TRY(table_put(d, l->corners, units * 2, sizeof *l->corners, &state->corners));
     TRY(table_put(d, l->heads, owners, sizeof *l->heads, &state->heads));
     return table_put(d, l->entries, owners * s->slots, sizeof *l->entries, &state->entries);
@@ -351,10 +315,9 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, m
     const bsk_sdd_params *p = prepared->problem->params;
     const shape *s = m->shape;
     const int32_t blocks = device->simt.props.compute_units;
-    const int64_t cells = (int64_t)(s->high / s->cell) * (s->wide / s->cell);
+    const int64_t cells = (int64_t)(s->side / s->cell) * (s->side / s->cell);
     const int64_t slices = bski_sdd_slices(p, s->samples);
-    const bski_sdd_kernel form = {s->features, s->samples, s->warps, s->accumulators,
-                                  stage_bytes(s)};
+    const bski_sdd_kernel form = {SDD_PANEL, s->samples, s->warps, s->accumulators, stage_bytes(s)};
     bski_sdd_schedule schedule;
     m->kept = bski_table_alloc(&host->allocator, cells, sizeof *m->kept);
     m->entries = bski_table_alloc(&host->allocator, cells, sizeof *m->entries);
@@ -368,7 +331,7 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, m
     return status ? status : lists_put(&device->simt, s, &m->list, state);
 }
 
-static void release(void *device, bsk_prepared *prepared)
+void cuda_sdd_mma_release(void *device, bsk_prepared *prepared)
 {
     bski_cuda_device *d = device;
     sdd_state *state = prepared->state;
@@ -381,13 +344,13 @@ static void release(void *device, bsk_prepared *prepared)
     state_free(&d->simt, prepared);
 }
 
-static bsk_status prepare(void *device, bsk_prepared *prepared, family by)
+bsk_status cuda_sdd_mma_prepare(void *device, bsk_prepared *prepared)
 {
     bski_cuda_device *d = device;
     const bsk_host *host = d->simt.host;
     const bsk_allocator *allocator = &host->allocator;
     const bsk_sdd_params *p = prepared->problem->params;
-    const choice c = choose(prepared->problem, by, d->simt.props.compute_units);
+    const choice c = choose(prepared->problem, d->simt.props.compute_units);
     TRY(state_new(&d->simt, sizeof(sdd_state), prepared));
     sdd_state *state = prepared->state;
     maker m = {.shape = c.shape,
@@ -405,11 +368,11 @@ static bsk_status prepare(void *device, bsk_prepared *prepared, family by)
         status =
             bski_cuda_kernel(d, state->kernel->function, SDD_SHARED_BYTES, state->kernel->name);
     if (status)
-        release(device, prepared);
+        cuda_sdd_mma_release(device, prepared);
     return status;
 }
 
-static bsk_status launch(const bsk_prepared *prepared, void *queue, const void *args)
+bsk_status cuda_sdd_mma_launch(const bsk_prepared *prepared, void *queue, const void *args)
 {
     const sdd_state *state = prepared->state;
     sdd_mma_arg arg;
@@ -430,28 +393,3 @@ static bsk_status launch(const bsk_prepared *prepared, void *queue, const void *
                                .arguments = arguments};
     return bski_cuda_launch(queue, &run);
 }
-
-#define FAMILY(name, by)                                                                           \
-    bsk_reason cuda_##name##_accept(const bsk_problem *problem, const bsk_device_props *props)     \
-    {                                                                                              \
-        (void)props;                                                                               \
-        return accept(problem, by);                                                                \
-    }                                                                                              \
-    double cuda_##name##_seconds(const bsk_problem *problem, const bsk_device_props *props)        \
-    {                                                                                              \
-        return seconds(problem, props, by);                                                        \
-    }                                                                                              \
-    bsk_status cuda_##name##_prepare(void *device, bsk_prepared *prepared)                         \
-    {                                                                                              \
-        return prepare(device, prepared, by);                                                      \
-    }                                                                                              \
-    bsk_status cuda_##name##_launch(const bsk_prepared *prepared, void *queue, const void *args)   \
-    {                                                                                              \
-        return launch(prepared, queue, args);                                                      \
-    }                                                                                              \
-    void cuda_##name##_release(void *device, bsk_prepared *prepared)                               \
-    {                                                                                              \
-        release(device, prepared);                                                                 \
-    }
-FAMILY(sdd_mma, BY_MMA)
-FAMILY(sdd_pair, BY_PAIRS)

@@ -1,12 +1,11 @@
-/* What the host and the kernels of sdd for small blocks share: those by mma.sync (sdd_mma.cu) and by
- * wgmma (sdd_pair.cu).
+/* What the host and the kernels of sdd by mma.sync, for small blocks, share.
  *
  * A unit is a tile of the matrix with a corner (its first row and column). Its kept cells are dealt
- * to the owners, warps or warpgroups, in lists of up to SLOTS entries. Cells of 16 x 16 or 32 x 32
- * are sorted by rows. Pairs are two cells of one column, sorted by columns: two of 8 x 8 for a
- * product of mma.sync, two of 32 x 32 for one of wgmma. An entry holds three fields side by side:
- * the place of the cell's rows in a stage from bit 0 on, that of the second cell's from `second` on
- * (that of the first again if there is none), that of the columns from SDD_MMA_B on. */
+ * to the warps in lists of up to SLOTS entries. Cells of 16 x 16 or 32 x 32 are sorted by rows.
+ * Cells of 8 x 8 are taken in pairs of one column, sorted by columns. An entry holds three fields
+ * side by side: the place of the cell's rows in a stage from bit 0 on, that of the second cell's
+ * from `second` on (that of the first again if there is none), that of the columns from SDD_MMA_B
+ * on. */
 #ifndef BSKI_CUDA_SM90A_SDD_MMA_H
 #define BSKI_CUDA_SM90A_SDD_MMA_H
 
@@ -20,12 +19,6 @@
     X(16d, 16, 4, 64, 16, 5)                                                                       \
     X(32, 32, 8, 32, 12, 3)
 
-/* X(id, high, wide, samples): the same for pairs by wgmma, with tiles of high x wide features, three
- * warpgroups and up to eight pairs for each. */
-#define SDD_PAIR_SHAPES(X) X(square, 256, 256, 48)
-
-enum { SDD_PAIR_GROUPS = 3, SDD_PAIR_SLOTS = 8 };
-
 enum { SDD_MMA_B = 17 };
 
 #ifdef __cplusplus
@@ -36,30 +29,27 @@ enum { SDD_MMA_B = 17 };
 
 /* What a field is. Features contiguous: an address, 8 features being a chunk of 16 bytes of rows of
  * 128, and 8 chunks a panel of 128 x samples bytes. Samples contiguous: an address, 8 features being
- * 8 rows of 2 x samples bytes. Pairs of 32 x 32: the number of a panel of 32 features. */
-typedef enum sdd_mma_form { SDD_MMA_NC, SDD_MMA_CN, SDD_MMA_PANEL } sdd_mma_form;
+ * 8 rows of 2 x samples bytes. */
+typedef enum sdd_mma_form { SDD_MMA_NC, SDD_MMA_CN } sdd_mma_form;
 
 SDD_MMA_FN uint32_t sdd_mma_field(sdd_mma_form form, int samples, uint32_t eighth)
 {
-    return form == SDD_MMA_NC   ? eighth / 8 * 128 * (uint32_t)samples + eighth % 8 * 16
-           : form == SDD_MMA_CN ? eighth * 16 * (uint32_t)samples
-                                : eighth / 4;
+    return form == SDD_MMA_NC ? eighth / 8 * 128 * (uint32_t)samples + eighth % 8 * 16
+                              : eighth * 16 * (uint32_t)samples;
 }
 
 /* The field's number of eight features. */
 SDD_MMA_FN uint32_t sdd_mma_eighth(sdd_mma_form form, int samples, uint32_t field)
 {
-    return form == SDD_MMA_NC   ? field / (128 * (uint32_t)samples) * 8 + field / 16 % 8
-           : form == SDD_MMA_CN ? field / (16 * (uint32_t)samples)
-                                : field * 4;
+    return form == SDD_MMA_NC ? field / (128 * (uint32_t)samples) * 8 + field / 16 % 8
+                              : field / (16 * (uint32_t)samples);
 }
 
 /* The bits of a field of `panels` panels of 64 features at most. */
 SDD_MMA_FN uint32_t sdd_mma_mask(sdd_mma_form form, int panels, int samples)
 {
-    return form == SDD_MMA_NC   ? ((uint32_t)panels - 1) * 128 * (uint32_t)samples + 7 * 16
-           : form == SDD_MMA_CN ? (8 * (uint32_t)panels - 1) * 16 * (uint32_t)samples
-                                : 2 * (uint32_t)panels - 1;
+    return form == SDD_MMA_NC ? ((uint32_t)panels - 1) * 128 * (uint32_t)samples + 7 * 16
+                              : (8 * (uint32_t)panels - 1) * 16 * (uint32_t)samples;
 }
 
 /* Where the second field starts: past the first's bits, or between them. */
@@ -71,9 +61,9 @@ SDD_MMA_FN int sdd_mma_second(sdd_mma_form form, int samples)
 typedef struct sdd_mma_arg {
     CUtensorMap a[SDD_MAX_PAIRS], b[SDD_MAX_PAIRS];
     const int32_t *corners;  /* [units][2] */
-    const uint32_t *heads;   /* [units][owners]: the number of entries << 16, and a bit for each
+    const uint32_t *heads;   /* [units][warps]: the number of entries << 16, and a bit for each
                                 whose row (of pairs: column) is that of the entry before */
-    const uint32_t *entries; /* [units][owners][slots]; unused ones are 0 */
+    const uint32_t *entries; /* [units][warps][slots]; unused ones are 0 */
     sdd_work work;
     sdd_output out;
 } sdd_mma_arg;

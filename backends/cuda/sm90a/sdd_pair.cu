@@ -1,129 +1,150 @@
-/* sdd on Hopper by wgmma for blocks of 32, features contiguous: the 64 rows of a product are two
- * kept cells of one column. Panels have 32 features, and the distance between the two halves of
- * operand A is a field of its descriptor, so that any two panels of the stage can be halves. */
+/* sdd on Hopper by wgmma for blocks of 32, features contiguous. Panels have 32 features, and how
+ * far it is from the first half of an operand to the other is a field of its descriptor: so the
+ * rows of a product are any two panels of the stage, and its columns any two others. */
 #include <backends/cuda/sm90a/sdd_device.h>
-#include <backends/cuda/sm90a/sdd_mma.h>
+#include <backends/cuda/sm90a/sdd_pair.h>
 
-enum { WARPS = 4 * SDD_PAIR_GROUPS, THREADS = 32 * WARPS + 128, PAIR = 16, FEATURES = 32 };
-
-template <int TYPE, int HIGH, int WIDE, int SAMPLES> struct shape {
-    static constexpr int type = TYPE, high = HIGH, wide = WIDE, samples = SAMPLES;
-    static constexpr int panel_bytes = 2 * FEATURES * SAMPLES;
-    static constexpr int panels = (HIGH + WIDE) / FEATURES;
-    static constexpr int stage_bytes = panels * panel_bytes;
-    static constexpr uint32_t mask = sdd_mma_mask(SDD_MMA_PANEL, HIGH / 64, SAMPLES);
-    static constexpr int second = sdd_mma_second(SDD_MMA_PANEL, SAMPLES);
+enum {
+    WARPS = 4 * SDD_PAIR_GROUPS,
+    THREADS = 32 * WARPS + 128,
+    PRODUCT = 32, /* sums a lane */
+    MOST = SDD_PAIR_SLOTS * PRODUCT
 };
 
-template <typename S, int COUNT>
-PTX_FN void store_pairs(const sdd_output &o, float *acc, const uint32_t *entries, int count,
-                        int2 corner)
+template <int TYPE, int HIGH, int SAMPLES> struct shape {
+    static constexpr int type = TYPE, high = HIGH, samples = SAMPLES;
+    static constexpr int panel_bytes = 2 * SDD_PAIR_CELL * SAMPLES;
+};
+
+/* The place of a list's unit, and of its list of products, in this block of the cluster. */
+PTX_FN size_t unit_own(const sdd_segment &s)
 {
-    const int warp = threadIdx.x / 32 % 4;
+    return (size_t)s.unit * SDD_PAIR_CLUSTER + cluster_rank();
+}
+
+/* In both blocks of the cluster, as either copies for both. */
+PTX_FN void stage_release(const sdd_ring &ring, int stage)
+{
+    const int lane = threadIdx.x % 32;
+    if (lane < SDD_PAIR_CLUSTER)
+        mbar_arrive_remote(ring_empty(ring, stage), lane);
+}
+
+template <int COUNT>
+PTX_FN void store_products(const sdd_output &o, float *acc, const uint32_t *products, int4 tile)
+{
+    const int warp = threadIdx.x / 32 % 4, second = warp / 2;
 #pragma unroll 1
-    for (int i = 0; i < count; i++) {
-        const uint32_t entry = __ldg(entries + i);
-        const uint32_t first = entry & S::mask, other = entry >> S::second & S::mask;
-        const int row = corner.x / 8 + (int)(warp < 2 ? first : other) * 4 + warp % 2 * 2;
-        const int col = corner.y / 8 + (int)(entry >> SDD_MMA_B) * 4;
+    for (int i = 0; i < COUNT; i++) {
+        const uint32_t product = __ldg(products + i);
+        const int row = tile.x / 8 + (int)(product >> 4 * second & 15) * 4 + warp % 2 * 2;
 #pragma unroll 1
-        for (int j = 0; j < 4; j++) {
-            if (warp < 2 || other != first) {
-                store_tile(o, make_float2(acc[0], acc[1]), row, col + j);
-                store_tile(o, make_float2(acc[2], acc[3]), row + 1, col + j);
+        for (int j = 0; j < 8; j++) {
+            const int half = j / 4;
+            const int cell = (int)(product >> (SDD_PAIR_COL + 4 * half) & 15);
+            const int col = tile.y / 8 + cell * 4 + j % 4;
+            if (product >> (SDD_PAIR_KEPT + 2 * second + half) & 1) {
+                store_tile(o, make_float2(acc[0], acc[1]), row, col);
+                store_tile(o, make_float2(acc[2], acc[3]), row + 1, col);
             }
-            rotate<PAIR, 4>(acc);
+            rotate<PRODUCT, 4>(acc);
         }
-        rotate<COUNT * PAIR, PAIR>(acc);
+        if (COUNT > 1)
+            rotate<COUNT * PRODUCT, PRODUCT>(acc);
     }
 }
 
-/* One segment of a warpgroup with COUNT pairs, or less: then others are computed too, from whatever
- * an entry of 0 stands for, and not stored. */
+/* One segment of a warpgroup with COUNT products. */
 template <typename S, int COUNT>
-PTX_FN void sweep(const sdd_mma_arg &arg, const sdd_segment &s, int count, sdd_ring &ring)
+PTX_FN void sweep(const sdd_pair_arg &arg, const sdd_segment &s, const uint32_t *products,
+                  sdd_ring &ring)
 {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const size_t owner = (size_t)s.unit * SDD_PAIR_GROUPS + warp / 4;
     constexpr uint32_t high = descriptor_high(512, SWIZZLE_64), step = 1024 >> 4;
-    uint32_t list[COUNT];
-    float acc[COUNT * PAIR];
+    uint32_t a_at[COUNT], b_at[COUNT]; /* of the low halves of descriptors in a stage */
+    float acc[COUNT * PRODUCT];
 #pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        list[i] = __shfl_sync(~0u, __ldg(arg.entries + owner * SDD_PAIR_SLOTS + i), 0);
+    for (int i = 0; i < COUNT; i++) {
+        const uint32_t p = __shfl_sync(~0u, __ldg(products + i), 0);
+        const uint32_t row = p & 15, row_next = p >> 4 & 15;
+        const uint32_t col = p >> SDD_PAIR_COL & 15, col_next = p >> (SDD_PAIR_COL + 4) & 15;
+        a_at[i] = descriptor_low(row * S::panel_bytes, (row_next - row) * S::panel_bytes);
+        b_at[i] =
+            descriptor_low((S::high + col) * S::panel_bytes, (col_next - col) * S::panel_bytes);
+    }
 #pragma unroll
-    for (int i = 0; i < COUNT * PAIR; i++)
+    for (int i = 0; i < COUNT * PRODUCT; i++)
         acc[i] = 0;
 
+    /* A stage is given back when the products after it are under way: one batch is always so. */
     int before = -1;
     for (int t = 0; t < s.count; t++) {
         mbar_wait(ring_full(ring, ring.at), ring.parity);
-        const uint32_t stage = ring_stage(ring);
+        const uint32_t stage = descriptor_low(ring_stage(ring), 0);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            const uint32_t first = list[i] & S::mask, other = list[i] >> S::second & S::mask;
-            const uint32_t column = S::high / FEATURES + (list[i] >> SDD_MMA_B);
-            const uint32_t a =
-                descriptor_low(stage + first * S::panel_bytes, (other - first) * S::panel_bytes);
-            const uint32_t b = descriptor_low(stage + column * S::panel_bytes, 0);
+        for (int k = 0; k < S::samples / 16; k++)
 #pragma unroll
-            for (int k = 0; k < S::samples / 16; k++)
-                wgmma_ss<S::type, 32, 1, 1>(acc + i * PAIR, descriptor(a + k * step, high),
-                                            descriptor(b + k * step, high), 1);
-        }
+            for (int i = 0; i < COUNT; i++)
+                wgmma_ss<S::type, 64, 1, 1>(acc + i * PRODUCT,
+                                            descriptor(stage + a_at[i] + k * step, high),
+                                            descriptor(stage + b_at[i] + k * step, high), 1);
         wgmma_commit();
         if (before >= 0) {
             wgmma_wait<1>();
-            if (lane == 0)
-                mbar_arrive(ring_empty(ring, before));
+            stage_release(ring, before);
         }
         before = ring.at;
         ring_next(ring);
     }
     wgmma_wait<0>();
-    if (before >= 0 && lane == 0)
-        mbar_arrive(ring_empty(ring, before));
+    if (before >= 0)
+        stage_release(ring, before);
 
-    if (!parts_add<COUNT * PAIR>(acc, arg.work, s, warp, WARPS, SDD_PAIR_SLOTS * PAIR))
+    if (!parts_add<COUNT * PRODUCT>(acc, arg.work, s, threadIdx.x / 32, WARPS, MOST))
         return;
-    const int2 corner = __ldg((const int2 *)arg.corners + s.unit);
-    store_pairs<S, COUNT>(arg.out, acc, arg.entries + owner * SDD_PAIR_SLOTS, count, corner);
+    const int4 tile = __ldg((const int4 *)arg.tiles + unit_own(s));
+    store_products<COUNT>(arg.out, acc, products, tile);
 }
 
-/* A warpgroup without pairs of a unit only gives the stages back. */
+/* A warpgroup without products of a unit only gives the stages back. */
 PTX_FN void skip(const sdd_segment &s, sdd_ring &ring)
 {
     for (int t = 0; t < s.count; t++) {
         mbar_wait(ring_full(ring, ring.at), ring.parity);
         __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            mbar_arrive(ring_empty(ring, ring.at));
+        stage_release(ring, ring.at);
         ring_next(ring);
     }
 }
 
-/* Panels are dealt to the producing warps, which issue their copies one after the other. */
+/* Panels are dealt to the producing warps, which issue their copies one after the other. Those of A
+ * are the same in both blocks, and either copies every other one for both. */
 template <typename S>
-PTX_FN void produce(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
+PTX_FN void produce(const sdd_pair_arg &arg, sdd_ring &ring, int begin, int end)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - WARPS;
-    const int panel = lane * SDD_PRODUCERS + warp;
+    const int panel = lane * SDD_PRODUCERS + warp, rank = (int)cluster_rank();
+    const bool of_a = panel < S::high;
+    const CUtensorMap *maps = of_a ? arg.a : arg.b;
     ring.parity = 1; /* all stages are empty */
     for (int i = begin; i < end; i++) {
         const sdd_segment s = segment_load(arg.work.segments + i);
-        const int2 corner = __ldg((const int2 *)arg.corners + s.unit);
-        const bool of_a = panel < S::high / FEATURES;
+        const int4 tile = __ldg((const int4 *)arg.tiles + unit_own(s));
+        const int panels = S::high + tile.z;
+        const bool copies = of_a ? lane % SDD_PAIR_CLUSTER == rank : panel < panels;
         const int feature =
-            of_a ? corner.x + panel * FEATURES : corner.y + panel * FEATURES - S::high;
-        const CUtensorMap *maps = of_a ? arg.a : arg.b;
+            of_a ? tile.x + panel * SDD_PAIR_CELL : tile.y + (panel - S::high) * SDD_PAIR_CELL;
         sdd_cursor c = cursor_start(arg.work, s);
         for (int t = 0; t < s.count; t++) {
             const uint32_t full = ring_full(ring, ring.at);
-            ring_acquire(ring, warp == 0, S::stage_bytes);
-            if (panel < S::panels)
-                tensor_load_2d(ring_stage(ring) + panel * S::panel_bytes, maps + c.pair, feature,
-                               c.slice * S::samples, full);
+            const uint32_t to = ring_stage(ring) + panel * S::panel_bytes;
+            ring_acquire(ring, warp == 0, panels * S::panel_bytes);
+            const int n = c.slice * S::samples;
+            if (copies && of_a)
+                tensor_load_2d_multicast(to, maps + c.pair, feature, n, full,
+                                         (1 << SDD_PAIR_CLUSTER) - 1);
+            else if (copies)
+                tensor_load_2d(to, maps + c.pair, feature, n, full);
             cursor_next(c, arg.work, s);
             ring_next(ring);
         }
@@ -131,40 +152,44 @@ PTX_FN void produce(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
 }
 
 template <typename S>
-PTX_FN void consume(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
+PTX_FN void consume(const sdd_pair_arg &arg, sdd_ring &ring, int begin, int end)
 {
     const int group = threadIdx.x / 128;
     for (int i = begin; i < end; i++) {
-        const sdd_segment s = segment_load(arg.work.segments + i);
-        const uint32_t head = __ldg(arg.heads + (size_t)s.unit * SDD_PAIR_GROUPS + group);
-        const int own = __shfl_sync(~0u, head >> 16, 0);
-        switch (own) {
-#define CASE(count)                                                                                \
-    case count:                                                                                    \
-        sweep<S, count>(arg, s, own, ring);                                                        \
-        break;
-        case 1:
-        case 2:
+        const sdd_segment s = segment_own<SDD_PAIR_CLUSTER>(arg.work.segments + i);
+        const uint32_t *products =
+            arg.products + (unit_own(s) * SDD_PAIR_GROUPS + group) * SDD_PAIR_SLOTS;
+        int count = 0;
+        for (int j = 0; j < SDD_PAIR_SLOTS; j++)
+            count += __ldg(products + j) != 0;
+        switch (__shfl_sync(~0u, count, 0)) {
+        case 4:
+            sweep<S, 4>(arg, s, products, ring);
+            break;
         case 3:
-            CASE(4)
-            CASE(5)
-            CASE(6)
-            CASE(7)
-            CASE(8)
-#undef CASE
+            sweep<S, 3>(arg, s, products, ring);
+            break;
+        case 2:
+            sweep<S, 2>(arg, s, products, ring);
+            break;
+        case 1:
+            sweep<S, 1>(arg, s, products, ring);
+            break;
         default:
             skip(s, ring);
         }
     }
 }
 
-template <typename S> PTX_FN void run(const sdd_mma_arg &arg)
+template <typename S> PTX_FN void run(const sdd_pair_arg &arg)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
     const uint32_t bars = shared_address(shared);
-    sdd_ring ring = {bars, bars + SDD_HEAD_BYTES, S::stage_bytes, arg.work.stages, 0, 0};
-    ring_init(ring, WARPS);
-    const int begin = arg.work.start[blockIdx.x], end = arg.work.start[blockIdx.x + 1];
+    sdd_ring ring = {bars, bars + SDD_HEAD_BYTES, (uint32_t)arg.stage_bytes, arg.work.stages, 0, 0};
+    ring_init(ring, WARPS * SDD_PAIR_CLUSTER);
+    cluster_sync();
+    const int list = blockIdx.x / SDD_PAIR_CLUSTER;
+    const int begin = arg.work.start[list], end = arg.work.start[list + 1];
     if (threadIdx.x / 32 >= WARPS) {
         registers_lower<32>();
         produce<S>(arg, ring, begin, end);
@@ -172,13 +197,15 @@ template <typename S> PTX_FN void run(const sdd_mma_arg &arg)
         registers_raise<160>();
         consume<S>(arg, ring, begin, end);
     }
+    __syncwarp();
+    cluster_sync(); /* the other's copies and arrivals come here, too */
 }
 
 #define SDD_PAIR_KERNEL(name, TYPE, HIGH, WIDE, SAMPLES)                                           \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
-        name(const __grid_constant__ sdd_mma_arg arg)                                              \
+        name(const __grid_constant__ sdd_pair_arg arg)                                             \
     {                                                                                              \
-        run<shape<TYPE, HIGH, WIDE, SAMPLES>>(arg);                                                \
+        run<shape<TYPE, HIGH, SAMPLES>>(arg);                                                      \
     }
 #define SDD_PAIR_KERNELS(id, HIGH, WIDE, SAMPLES)                                                  \
     SDD_PAIR_KERNEL(sdd_pair_##id##_bf16, WGMMA_BF16, HIGH, WIDE, SAMPLES)                         \

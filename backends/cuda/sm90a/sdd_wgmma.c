@@ -182,7 +182,7 @@ double cuda_sdd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
             const double wide = c.units[i] ? (double)c.panels[i] / (double)c.units[i] : 0;
             const double left = high == 1 ? likely_copies(t, c.panels[i], wide) : 1;
             const double cycles = bski_sdd_estimate(
-                c.units[i], left * slice_cycles(&forms[k], high, wide), slices, blocks);
+                c.units[i], left * slice_cycles(&forms[k], high, wide), slices, blocks, 0);
             best = cycles < best ? cycles : best;
         }
     }
@@ -480,7 +480,8 @@ static bsk_status way_make(const maker *m, const shape *as, const band_sets *set
      * tails: others read the same samples together. */
     const bool few = w->list.count > m->blocks && w->list.count <= 4 * (int64_t)m->blocks;
     const bski_sdd_deal deal = {.by_cost = as->high > 1 || few,
-                                .tails = as->high == 1 && few ? 0.85 : 0.95};
+                                .tails = as->high == 1 && few ? 0.85 : 0.95,
+                                .few_tails = as->high > 1};
     if (!status)
         status = bski_sdd_schedule_make(host, w->list.cost, w->list.count, (int32_t)m->slices,
                                         m->blocks, &deal, &w->schedule);

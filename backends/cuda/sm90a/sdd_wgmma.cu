@@ -74,18 +74,6 @@ template <typename F> PTX_FN void stage_release(const sdd_ring &ring, int stage)
         mbar_arrive(ring_empty(ring, stage));
 }
 
-/* A segment of a cluster's list with the parts and the counter of this block. */
-template <typename F> PTX_FN sdd_segment segment_own(const sdd_segment *p)
-{
-    sdd_segment s = segment_load(p);
-    if (F::cluster > 1) {
-        const int rank = cluster_rank();
-        s.place = s.place * F::cluster + rank * s.parts;
-        s.counter = s.counter * F::cluster + rank;
-    }
-    return s;
-}
-
 /* One segment of a warpgroup: 64 rows by PIECES * 64 columns. */
 template <typename F, int PIECES>
 PTX_FN void sweep(const sdd_wgmma_arg &arg, const sdd_segment &s, sdd_ring &ring)
@@ -188,7 +176,7 @@ PTX_FN void consume(const sdd_wgmma_arg &arg, sdd_ring &ring, int begin, int end
 {
     const int group = threadIdx.x / 128;
     for (int i = begin; i < end; i++) {
-        const sdd_segment s = segment_own<F>(arg.work.segments + i);
+        const sdd_segment s = segment_own<F::cluster>(arg.work.segments + i);
         switch (__shfl_sync(~0u, arg.units[s.unit].count[group], 0)) {
         case 4:
             sweep<F, 4>(arg, s, ring);

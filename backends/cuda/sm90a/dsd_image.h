@@ -1,0 +1,40 @@
+/* What products with packed weights have in common on the host: lists on the device, a kernel that
+ * packs the weights into an image, and one that multiplies with it. */
+#ifndef BSKI_CUDA_DSD_IMAGE_H
+#define BSKI_CUDA_DSD_IMAGE_H
+
+#include <backends/cuda/host.h>
+#include <backends/cuda/tensor_map.h>
+
+enum { DSD_IMAGE_TABLES = 7, DSD_IMAGE_ALIGNMENT = 128 };
+
+/* A plan's state begins with it. */
+typedef struct dsd_image {
+    bski_cuda_encoder encoder;
+    bski_cuda_tensor b; /* the activations as the copy engine reads them */
+    bsk_mem table[DSD_IMAGE_TABLES];
+    bski_cuda_run pack, product; /* all but the arguments */
+} dsd_image;
+
+/* A list to upload. */
+typedef struct dsd_image_table {
+    const void *data;
+    int64_t count;
+    size_t size; /* of an element */
+} dsd_image_table;
+
+/* Uploads the lists, finds the kernels, and states the size of the image. */
+bsk_status bski_dsd_image_prepare(bski_cuda_device *device, bsk_prepared *prepared,
+                                  const dsd_image_table *tables, int32_t count, size_t bytes);
+void bski_dsd_image_release(void *device, bsk_prepared *prepared);
+
+/* The image of a run: the caller's, or one that `pack` makes in the workspace. */
+typedef bsk_status (*dsd_image_pack)(const bsk_prepared *prepared, void *queue, bsk_mem s,
+                                     bsk_mem packed);
+bsk_status bski_dsd_image_find(const bsk_prepared *prepared, void *queue, const bsk_dsd_args *args,
+                               dsd_image_pack pack, const char **image);
+
+/* Launches the product with the kernel's argument, after the tensor map of the activations. */
+bsk_status bski_dsd_image_run(const dsd_image *image, void *queue, bsk_mem b, void *argument);
+
+#endif
