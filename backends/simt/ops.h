@@ -90,6 +90,8 @@ typedef struct cross_entropy_arg {
 #undef UNDERWAY
 #define UNDERWAY (VEC == 8 ? 2 : 4)
 
+#include "stream.h"
+
 #include "ops_embedding.h"
 
 #include "ops_act.h"

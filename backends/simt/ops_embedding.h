@@ -51,7 +51,7 @@ KERNEL(copy_rows, LANES)
             u32x4 q = {0, 0, 0, 0};
             if (inside)
                 q = *(const GLOBAL u32x4 *)(table + x_at);
-            u32x4_store((GLOBAL u32x4 *)(y + y_at), q);
+            u32x4_stream((GLOBAL u32x4 *)(y + y_at), q);
             continue;
         }
 #endif

@@ -84,7 +84,7 @@ DEVICE void NAME(row_load)(const cross_entropy_arg *a, const GLOBAL T *logits, i
 DEVICE void NAME(row_store)(const cross_entropy_arg *a, GLOBAL u8 *dlogits, i64 n, i64 run,
                             const R *v)
 {
-    NAME(store_part)
+    NAME(stream_part)
     (a->dlogits_type, dlogits, n * a->dlogits_row + run * VEC, 1,
      run_length(a->classes, run * VEC, VEC), a->dlogits_vector, v);
 }

@@ -122,28 +122,36 @@ DEVICE void NAME(row_join_near)(const LOCAL_ARG R *p, i32 ways, i32 largest, i32
 }
 #endif
 
-DEVICE void NAME(row_reduce)(LOCAL_ARG R *scratch, i32 lanes, i32 largest, i32 count, R *v)
+/* A lane of a row, `step` rows of which lie side by side in local memory. */
+DEVICE void NAME(row_reduce_across)(LOCAL_ARG R *scratch, i32 lane, i32 row, i32 step, i32 lanes,
+                                    i32 largest, i32 count, R *v)
 {
 #if LANES > 1
-    const i32 lane = LANE & (lanes - 1), left = lanes > ROW_WAYS ? lanes / ROW_WAYS : 1;
-    const i32 ways = lanes > ROW_WAYS ? ROW_WAYS : lanes;
+    const i32 left = lanes > ROW_WAYS ? lanes / ROW_WAYS : 1;
+    const i32 ways = lanes > ROW_WAYS ? ROW_WAYS : lanes, at = lane * step + row;
     LOCAL_ARG R *const joined = scratch + 2 * LANES;
     UNROLL
     for (i32 c = 0; c < count; c++)
-        scratch[c * LANES + LANE] = v[c];
+        scratch[c * LANES + at] = v[c];
     BARRIER();
     if (lane < left) {
-        NAME(row_join_ways)(scratch + LANE, left, ways, largest, count, v);
+        NAME(row_join_ways)(scratch + at, left * step, ways, largest, count, v);
         UNROLL
         for (i32 c = 0; c < count; c++)
-            joined[c * LANES + LANE] = v[c];
+            joined[c * LANES + at] = v[c];
     }
     BARRIER();
-    if (left >= 4)
-        NAME(row_join_near)(joined + LANE - lane, left, largest, count, v);
+    if (left >= 4 && step == 1)
+        NAME(row_join_near)(joined + row, left, largest, count, v);
     else
-        NAME(row_join_ways)(joined + LANE - lane, 1, left, largest, count, v);
+        NAME(row_join_ways)(joined + row, step, left, largest, count, v);
 #endif
+}
+
+DEVICE void NAME(row_reduce)(LOCAL_ARG R *scratch, i32 lanes, i32 largest, i32 count, R *v)
+{
+    const i32 lane = LANE & (lanes - 1);
+    NAME(row_reduce_across)(scratch, lane, LANE - lane, 1, lanes, largest, count, v);
 }
 
 DEVICE R NAME(row_sum)(LOCAL_ARG R *scratch, i32 lanes, R v)

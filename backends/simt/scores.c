@@ -266,7 +266,10 @@ SIMT_LAUNCH(attn_apply)
 
 /* --- the softmax of stored scores ------------------------------------------------------------- */
 
-enum { LANE_RUNS = 4 }; /* that a lane has under way */
+enum { LANE_RUNS = 4 };                   /* that a lane has under way */
+enum { SCORES_RUNS = 6, SLOPE_RUNS = 4 }; /* of scores_softmax.h */
+enum { ANY, PACKED };
+enum { SOFTMAX_LANES, SOFTMAX_PACKED }; /* numbers of the plan; 0: rows are not packed */
 
 static scores_view view_of(const simt_device *d, bsk_dtype type, const bsk_layout_tables *t,
                            const bsk_tensor *s, bsk_mem mem)
@@ -281,27 +284,99 @@ static scores_view view_of(const simt_device *d, bsk_dtype type, const bsk_layou
     return v;
 }
 
-/* Lanes for a row: as few as keep the longest one under way. */
-static i32 row_lanes(const simt_device *d, bsk_dtype type, const bsk_layout_tables *t)
+/* Runs of the longest row. */
+static i64 row_runs(const simt_device *d, bsk_dtype type, const bsk_layout_tables *t)
 {
     i64 most = 0;
     for (i64 line = 0; line < t->heads * ((i64)t->grid_rows + 1) - 1; line++)
         if (t->row_start[line + 1] - t->row_start[line] > most)
             most = t->row_start[line + 1] - t->row_start[line];
-    const i64 runs = most * simt_runs(t->block_cols, simt_vec(d, type));
+    return most * simt_runs(t->block_cols, simt_vec(d, type));
+}
+
+/* Lanes for a row, from `least` on: as few as have the longest one under way, `each` at a time. */
+static i32 row_lanes(const simt_device *d, i64 runs, i64 least, i64 each)
+{
     i32 lanes = 1;
-    while (lanes < simt_lanes(d) && (i64)lanes * LANE_RUNS < runs)
+    while (lanes < simt_lanes(d) && (lanes < least || (i64)lanes * each < runs))
         lanes *= 2;
     return lanes;
 }
 
-static bsk_status softmax_prepare(void *device, bsk_prepared *prepared, const char *kernel)
+static bool is_power(i64 n)
 {
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+/* Lanes for packed rows, or 0 where rows are not packed. Most rows are shorter than the longest one,
+ * which may have a run more than a lane holds. */
+static i32 packed_lanes(const simt_device *d, bsk_dtype type, const bsk_layout_tables *t, i64 runs,
+                        i64 held)
+{
+    const i64 vec = simt_vec(d, type), line = t->block_cols / vec;
+    const bool fits = !d->wide && t->block_cols % vec == 0 && is_power(line) &&
+                      line <= SIMT_LANES && is_power(t->block_rows) &&
+                      t->cols % t->block_cols == 0 && t->nnz * t->block_rows * line <= INT32_MAX;
+    return fits ? row_lanes(d, runs, line, held > SLOPE_RUNS ? held + 1 : held) : 0;
+}
+
+/* kernel, and the form for packed rows where there is one. */
+static bsk_status softmax_prepare(void *device, bsk_prepared *prepared, const char *kernel,
+                                  const char *packed, i64 held)
+{
+    const simt_device *d = device;
     const bsk_problem *problem = prepared->problem;
-    const simt_need need = {.file = "scores_softmax", .kernels = {kernel}, .rows = true};
+    const i64 runs = row_runs(d, problem->dtype, problem->layout);
+    const i32 lanes = packed_lanes(d, problem->dtype, problem->layout, runs, held);
+    const simt_need need = {
+        .file = "scores_softmax", .kernels = {kernel, lanes ? packed : NULL}, .rows = true};
     TRY(bski_simt_prepare(device, prepared, &need));
-    ((simt_state *)prepared->state)->number[0] = row_lanes(device, problem->dtype, problem->layout);
+    i64 *number = ((simt_state *)prepared->state)->number;
+    number[SOFTMAX_LANES] = row_lanes(d, runs, 1, LANE_RUNS);
+    number[SOFTMAX_PACKED] = lanes;
     return BSK_OK;
+}
+
+static i32 bits_of(i64 power)
+{
+    i32 bits = 0;
+    while (power >> bits > 1)
+        bits++;
+    return bits;
+}
+
+/* What the packed forms share: sizes, and where x and y lie. */
+static scores_packed_arg packed_of(const bsk_prepared *prepared, const simt_device *d, i32 heads,
+                                   i32 per_head, const scores_view *x, const scores_view *y)
+{
+    const bsk_layout_tables *t = prepared->problem->layout;
+    const i32 lanes = (i32)state_of(prepared)->number[SOFTMAX_PACKED];
+    return (scores_packed_arg){
+        .x_batch = x->batch,
+        .x_group = x->group,
+        .y_batch = y->batch,
+        .y_group = y->group,
+        .rows = (i32)t->rows,
+        .heads = heads,
+        .per_head = per_head,
+        .grid_rows = t->grid_rows,
+        .lanes = lanes,
+        .row_bits = lanes ? bits_of(SIMT_LANES / lanes) : 0,
+        .block_bits = bits_of(t->block_rows),
+        .line_bits = bits_of(t->block_cols / simt_vec(d, prepared->problem->dtype)),
+    };
+}
+
+/* Groups along rows; 0 where the packed form cannot be used. */
+static i64 packed_groups(const scores_packed_arg *a, i64 members)
+{
+    return a->lanes > 0 && members <= UINT16_MAX ? bski_ceil_div(a->rows, 1 << a->row_bits) : 0;
+}
+
+/* Whether an array is of the problem's type, in aligned runs. */
+static bool packed_view(const scores_view *v, bsk_dtype type)
+{
+    return v->type == (i32)type && v->vector;
 }
 
 static i64 softmax_groups(const simt_device *d, i64 rows, i32 lanes)
@@ -322,7 +397,7 @@ SIMT_RELEASE(block_softmax)
 
 SIMT_PREPARE(block_softmax)
 {
-    return softmax_prepare(device, prepared, "block_softmax");
+    return softmax_prepare(device, prepared, "block_softmax", "block_softmax_packed", SCORES_RUNS);
 }
 
 SIMT_ACCEPT(block_softmax)
@@ -351,12 +426,18 @@ SIMT_LAUNCH(block_softmax)
         .y = view_of(d, type, t, &p->y, a->y),
         .rows = p->x.dims[0] * heads * t->rows,
         .grid_rows = t->grid_rows,
-        .lanes = (i32)state_of(prepared)->number[0],
+        .lanes = (i32)state_of(prepared)->number[SOFTMAX_LANES],
         .whole = whole_rows,
         .plain = whole_rows && p->softcap == 0 && p->slopes.dtype == BSK_NONE &&
                  p->bias.dtype == BSK_NONE,
     };
-    return LAUNCH(0, softmax_groups(d, arg.rows, arg.lanes), 1, arg, a->x, a->y,
+    scores_packed_arg rows = packed_of(prepared, d, (i32)heads, (i32)p->x.dims[1], &arg.x, &arg.y);
+    const i64 members = p->x.dims[0] * heads, groups = packed_groups(&rows, members);
+    rows.factor = arg.rules.scale;
+    if (arg.plain && groups > 0 && arg.x.vector && packed_view(&arg.y, type))
+        return LAUNCH(PACKED, groups, members, rows, a->x, a->y, mem_of(&p->lse, a->lse),
+                      table_of(prepared, ROW_START), table_of(prepared, ROW_SLOT));
+    return LAUNCH(ANY, softmax_groups(d, arg.rows, arg.lanes), 1, arg, a->x, a->y,
                   mem_of(&p->lse, a->lse), table_of(prepared, ROW_START),
                   table_of(prepared, ROW_COL), table_of(prepared, ROW_SLOT), RULES_MEMS(p, a));
 }
@@ -367,7 +448,8 @@ SIMT_RELEASE(block_softmax_grad)
 
 SIMT_PREPARE(block_softmax_grad)
 {
-    return softmax_prepare(device, prepared, "block_softmax_grad");
+    return softmax_prepare(device, prepared, "block_softmax_grad", "block_softmax_grad_packed",
+                           SLOPE_RUNS);
 }
 
 SIMT_ACCEPT(block_softmax_grad)
@@ -405,9 +487,19 @@ SIMT_LAUNCH(block_softmax_grad)
         .alpha = simt_num(prepared, a->alpha),
         .beta = simt_num(prepared, a->beta),
         .grid_rows = t->grid_rows,
-        .lanes = (i32)state_of(prepared)->number[0],
+        .lanes = (i32)state_of(prepared)->number[SOFTMAX_LANES],
     };
-    return LAUNCH(0, softmax_groups(d, arg.rows, arg.lanes), 1, arg, a->dy, a->y, x, a->dx,
+    scores_packed_arg rows =
+        packed_of(prepared, d, (i32)heads, (i32)p->dy.dims[1], &arg.dy, &arg.y);
+    const i64 members = p->dy.dims[0] * heads, groups = packed_groups(&rows, members);
+    rows.dx_batch = arg.dx.batch;
+    rows.dx_group = arg.dx.group;
+    rows.factor = simt_num(prepared, a->alpha * (a->scale != 0 ? a->scale : 1));
+    if (p->softcap == 0 && a->beta == 0 && groups > 0 && arg.dy.vector &&
+        packed_view(&arg.y, type) && packed_view(&arg.dx, type))
+        return LAUNCH(PACKED, groups, members, rows, a->dy, a->y, a->dx,
+                      table_of(prepared, ROW_START), table_of(prepared, ROW_SLOT));
+    return LAUNCH(ANY, softmax_groups(d, arg.rows, arg.lanes), 1, arg, a->dy, a->y, x, a->dx,
                   table_of(prepared, ROW_START), table_of(prepared, ROW_COL),
                   table_of(prepared, ROW_SLOT));
 }

@@ -35,6 +35,16 @@ typedef struct block_softmax_grad_arg {
     i32 grid_rows, lanes;
 } block_softmax_grad_arg;
 
+/* Rows of blocks of 1 << block_bits lines, which are 1 << line_bits aligned runs, all in one type. A
+ * group takes 1 << row_bits neighbours among the rows of one head, GROUP(1). factor: scale, and
+ * alpha * scale in the gradient, where x is dy. */
+typedef struct scores_packed_arg {
+    i64 x_batch, x_group, y_batch, y_group, dx_batch, dx_group;
+    i64 factor; /* NUM */
+    i32 rows, heads, per_head, grid_rows;
+    i32 lanes, row_bits, block_bits, line_bits;
+} scores_packed_arg;
+
 #endif
 
 #ifdef SIMT_T
@@ -246,4 +256,235 @@ KERNEL(block_softmax_grad, LANES)
         }
     }
 }
+
+#if LANES > 1
+/* Runs of a packed row that a lane holds: those of a second array take as many registers. What of a
+ * row is beyond them is read again. */
+#undef SCORES_RUNS
+#define SCORES_RUNS 6
+#undef SLOPE_RUNS
+#define SLOPE_RUNS 4
+
+/* A lane's share of a packed row: neighbours in a group have neighbours in a block, so that a group
+ * reads all of each block that it takes. Its runs lie in every `step`-th entry from `entry` on. */
+typedef struct scores_lane {
+    i64 x, y, dx;  /* of its line's run, for slot 0 */
+    i64 number;    /* of the row; -1: none */
+    i32 lane, row; /* of the row, in the group */
+    i32 entry, step;
+    i32 runs, size; /* size: runs of a block */
+} scores_lane;
+
+DEVICE scores_lane NAME(scores_lane_of)(const scores_packed_arg *a, const GLOBAL i64 *start)
+{
+    const i32 member = (i32)GROUP(1), h = member % a->heads, b = member / a->heads;
+    const i32 group = h / a->per_head, shared = h - group * a->per_head;
+    const i32 in_line = LANE & ((1 << a->line_bits) - 1), over = LANE >> a->line_bits;
+    scores_lane l;
+    l.row = over & ((1 << a->row_bits) - 1);
+    const i32 p = ((i32)GROUP(0) << a->row_bits) + l.row, first = over >> a->row_bits;
+    const i32 line = p & ((1 << a->block_bits) - 1);
+    const i64 in_block = ((line << a->line_bits) + in_line) * VEC;
+    l.lane = (first << a->line_bits) + in_line;
+    l.number = p < a->rows ? (i64)member * a->rows + p : -1;
+    l.step = a->lanes >> a->line_bits;
+    l.size = 1 << (a->block_bits + a->line_bits);
+    l.x = b * a->x_batch + shared * a->x_group + in_block;
+    l.y = b * a->y_batch + shared * a->y_group + in_block;
+    l.dx = b * a->dx_batch + shared * a->dx_group + in_block;
+    l.entry = l.runs = 0;
+    if (p < a->rows) {
+        const i64 at = group * ((i64)a->grid_rows + 1) + (p >> a->block_bits);
+        l.entry = (i32)start[at] + first;
+        l.runs = ((i32)start[at + 1] - l.entry + l.step - 1) / l.step;
+    }
+    return l;
+}
+
+/* Where run u of the lane lies in an array whose block 0 begins there. */
+DEVICE i64 NAME(scores_offset)(const scores_lane *l, const GLOBAL i32 *slot, i32 u)
+{
+    return (i64)slot[l->entry + u * l->step] * l->size * VEC;
+}
+
+/* The same for the first `held` runs, in runs. */
+DEVICE void NAME(scores_offsets)(const scores_lane *l, const GLOBAL i32 *slot, i32 held, i32 *at)
+{
+    UNROLL
+    for (i32 u = 0; u < held; u++)
+        at[u] = u < l->runs ? slot[l->entry + u * l->step] * l->size : 0;
+}
+
+/* Those runs of an array. */
+DEVICE void NAME(scores_hold)(const GLOBAL T *x, const scores_lane *l, const i32 *at, i32 held,
+                              RAW *q)
+{
+    UNROLL
+    for (i32 u = 0; u < held; u++)
+        if (u < l->runs)
+            q[u] = NAME(load_raw)(x + (i64)at[u] * VEC);
+}
+
+/* exp about `shift`, times 2^24 for types of 16 bits: so small shares are not flushed, and what that
+ * costs in accuracy is less than the type shows. */
+#undef SCORES_LIFT
+#define SCORES_LIFT ((R)(SIMT_CODE > 2 ? 16777216 : 1))
+
+DEVICE R NAME(scores_power)(R shift, R *v)
+{
+    R sum = 0;
+    UNROLL
+    for (i32 e = 0; e < VEC; e++) {
+#if SIMT_CODE > 2
+        v[e] = FAST_EXP2(FMA(v[e] - shift, exp_scale, 24.0f));
+#else
+        v[e] = NAME(fast_exp_above)(v[e], shift);
+#endif
+        sum += v[e];
+    }
+    return sum;
+}
+
+/* Scores of a run, and the largest of them and `most`. */
+DEVICE R NAME(scores_scale)(RAW q, R factor, R most, R *v)
+{
+    NAME(unpack_run)(q, v);
+    UNROLL
+    for (i32 e = 0; e < VEC; e++) {
+        v[e] *= factor;
+        most = NAME(row_join)(1, most, v[e]);
+    }
+    return most;
+}
+
+DEVICE void NAME(scores_put)(GLOBAL T *y, R scale, R *v)
+{
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        v[e] *= scale;
+    NAME(store_run)(SIMT_CODE, y, 0, v);
+}
+
+/* All elements are visible, and scores are scaled products. */
+KERNEL_GROUPS(block_softmax_packed, LANES, 3)
+(BUF(const T, x), BUF(T, y), BUF(R, lse), BUF(const i64, start), BUF(const i32, slot),
+ const scores_packed_arg a)
+{
+    LOCAL R scratch[ROW_SCRATCH] ALIGNED;
+    OPEN(const T, x);
+    OPEN(T, y);
+    OPEN(R, lse);
+    OPEN(const i64, start);
+    OPEN(const i32, slot);
+    const scores_lane l = NAME(scores_lane_of)(&a, start);
+    const i32 rows = 1 << a.row_bits;
+    const R factor = NUM(a.factor);
+    RAW q[SCORES_RUNS];
+    i32 at[SCORES_RUNS];
+    R v[SCORES_RUNS][VEC], w[VEC], most = LOWEST, sum = 0;
+    NAME(scores_offsets)(&l, slot, SCORES_RUNS, at);
+    NAME(scores_hold)(x + l.x, &l, at, SCORES_RUNS, q);
+    UNROLL
+    for (i32 u = 0; u < SCORES_RUNS; u++)
+        if (u < l.runs)
+            most = NAME(scores_scale)(q[u], factor, most, v[u]);
+    NO_UNROLL
+    for (i32 u = SCORES_RUNS; u < l.runs; u++)
+        most = NAME(scores_scale)(NAME(load_raw)(x + l.x + NAME(scores_offset)(&l, slot, u)),
+                                  factor, most, w);
+    NAME(row_reduce_across)(scratch, l.lane, l.row, rows, a.lanes, 1, 1, &most);
+    const R shift = most == LOWEST ? (R)0 : most;
+    UNROLL
+    for (i32 u = 0; u < SCORES_RUNS; u++)
+        if (u < l.runs)
+            sum += NAME(scores_power)(shift, v[u]);
+    NO_UNROLL
+    for (i32 u = SCORES_RUNS; u < l.runs; u++) {
+        NAME(scores_scale)
+        (NAME(load_raw)(x + l.x + NAME(scores_offset)(&l, slot, u)), factor, most, w);
+        sum += NAME(scores_power)(shift, w);
+    }
+    NAME(row_reduce_across)(scratch, l.lane, l.row, rows, a.lanes, 0, 1, &sum);
+    const R scale = sum == 0 ? (R)0 : 1 / sum;
+    UNROLL
+    for (i32 u = 0; u < SCORES_RUNS; u++)
+        if (u < l.runs)
+            NAME(scores_put)(y + l.y + (i64)at[u] * VEC, scale, v[u]);
+    NO_UNROLL
+    for (i32 u = SCORES_RUNS; u < l.runs; u++) {
+        const i64 offset = NAME(scores_offset)(&l, slot, u);
+        NAME(scores_scale)(NAME(load_raw)(x + l.x + offset), factor, most, w);
+        NAME(scores_power)(shift, w);
+        NAME(scores_put)(y + l.y + offset, scale, w);
+    }
+    if (lse && l.lane == 0 && l.number >= 0)
+        lse[l.number] = sum == 0 ? LOWEST : most + MATH(log)(sum / SCORES_LIFT);
+}
+
+DEVICE R NAME(scores_dot)(RAW q, RAW s)
+{
+    R v[VEC], share[VEC], sum = 0;
+    NAME(unpack_run)(q, v);
+    NAME(unpack_run)(s, share);
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        sum += share[e] != 0 ? v[e] * share[e] : (R)0;
+    return sum;
+}
+
+DEVICE void NAME(scores_slope)(GLOBAL T *dx, RAW q, RAW s, R sum, R factor)
+{
+    R v[VEC], share[VEC];
+    NAME(unpack_run)(q, v);
+    NAME(unpack_run)(s, share);
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        v[e] = share[e] != 0 ? (v[e] - sum) * share[e] * factor : (R)0;
+    NAME(store_run)(SIMT_CODE, dx, 0, v);
+}
+
+/* The same for the gradient, without softcap and an old dx. */
+KERNEL_GROUPS(block_softmax_grad_packed, LANES, 4)
+(BUF(const T, dy), BUF(const T, y), BUF(T, dx), BUF(const i64, start), BUF(const i32, slot),
+ const scores_packed_arg a)
+{
+    LOCAL R scratch[ROW_SCRATCH] ALIGNED;
+    OPEN(const T, dy);
+    OPEN(const T, y);
+    OPEN(T, dx);
+    OPEN(const i64, start);
+    OPEN(const i32, slot);
+    const scores_lane l = NAME(scores_lane_of)(&a, start);
+    const R factor = NUM(a.factor);
+    RAW q[SLOPE_RUNS], s[SLOPE_RUNS];
+    i32 at[SLOPE_RUNS];
+    R sum = 0;
+    NAME(scores_offsets)(&l, slot, SLOPE_RUNS, at);
+    NAME(scores_hold)(dy + l.x, &l, at, SLOPE_RUNS, q);
+    NAME(scores_hold)(y + l.y, &l, at, SLOPE_RUNS, s);
+    UNROLL
+    for (i32 u = 0; u < SLOPE_RUNS; u++)
+        if (u < l.runs)
+            sum += NAME(scores_dot)(q[u], s[u]);
+    NO_UNROLL
+    for (i32 u = SLOPE_RUNS; u < l.runs; u++) {
+        const i64 offset = NAME(scores_offset)(&l, slot, u);
+        sum +=
+            NAME(scores_dot)(NAME(load_raw)(dy + l.x + offset), NAME(load_raw)(y + l.y + offset));
+    }
+    NAME(row_reduce_across)(scratch, l.lane, l.row, 1 << a.row_bits, a.lanes, 0, 1, &sum);
+    UNROLL
+    for (i32 u = 0; u < SLOPE_RUNS; u++)
+        if (u < l.runs)
+            NAME(scores_slope)
+    (dx + l.dx + (i64)at[u] * VEC, q[u], s[u], sum, factor);
+    NO_UNROLL
+    for (i32 u = SLOPE_RUNS; u < l.runs; u++) {
+        const i64 offset = NAME(scores_offset)(&l, slot, u);
+        NAME(scores_slope)
+        (dx + l.dx + offset, NAME(load_raw)(dy + l.x + offset), NAME(load_raw)(y + l.y + offset),
+         sum, factor);
+    }
+}
+#endif
 #endif

@@ -208,6 +208,9 @@ DEVICE u64 F64_AS_U64(f64 value)
 /* Three groups of a multiprocessor hide more than what a few registers in memory cost. */
 #define KERNEL_DENSE(name, size)                                                                   \
     extern "C" __global__ __launch_bounds__(size, 384 / (size)) void NAME(name)
+/* Registers of a multiprocessor for that many groups at least. */
+#define KERNEL_GROUPS(name, size, groups)                                                          \
+    extern "C" __global__ __launch_bounds__(size, groups) void NAME(name)
 #endif
 #define GROUP(axis)        ((i64)SIMT_AXIS(blockIdx, axis))
 #define GROUPS(axis)       ((i64)SIMT_AXIS(gridDim, axis))
@@ -367,6 +370,10 @@ DEVICE void f16_store8(u16 *p, const f32 *v)
 #ifndef KERNEL_DENSE
 #define KERNEL_DENSE KERNEL
 #endif
+/* One of which several groups on a unit hide what each waits for. */
+#ifndef KERNEL_GROUPS
+#define KERNEL_GROUPS(name, size, groups) KERNEL(name, size)
+#endif
 
 /* A function of its own: for what is long and seldom called, and would cost its callers registers. */
 #ifndef DEVICE_APART
@@ -422,6 +429,19 @@ DEVICE u32 bf16_round_pair(f32 low, f32 high)
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
     return word;
 }
+#endif
+
+/* A store of what is not read soon: the caches are left to the rest. */
+#if defined(__CUDA_ARCH__)
+DEVICE void u32x4_stream(u32x4 *p, u32x4 q)
+{
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(__cvta_generic_to_global(p)), "r"(q.x), "r"(q.y), "r"(q.z), "r"(q.w)
+                 : "memory");
+}
+#else
+#define u32x4_stream u32x4_store
 #endif
 
 /* Values of bsk_dtype, for arguments whose type is known at run time only. */

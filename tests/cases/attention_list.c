@@ -138,6 +138,25 @@ static void list_softmax(test_list *list)
             }
 }
 
+/* Rows of more scores than a group of lanes holds. */
+static void list_long_rows(test_list *list)
+{
+    static const char *const ops[] = {"block_softmax", "block_softmax_grad"};
+    static const bsk_dtype types[] = {BSK_F64, BSK_F32};
+    for (int o = 0; o < TEST_COUNT(ops); o++)
+        for (int t = 0; t < TEST_COUNT(types); t++) {
+            test_spec s = {.op = ops[o], .dtype = types[t], .br = 8, .bc = 8};
+            s.k = 12;
+            s.m = 4800;
+            s.n = 8;
+            s.heads = s.count = 1;
+            s.pattern = PATTERN_TEXT;
+            s.layout = "random:density=0.97,seed=1";
+            s.options = o ? 0 : OPT_SAVED;
+            test_emit(list, s);
+        }
+}
+
 static void list_attention(test_list *list)
 {
     int n = 0;
@@ -418,6 +437,7 @@ void cases_attention(test_list *list)
     list_named(list);
     list_products(list);
     list_softmax(list);
+    list_long_rows(list);
     list_attention(list);
     list_tiles(list);
     list_walks(list);
