@@ -93,7 +93,8 @@ typedef struct bench_team {
  * for none), and says which of them cannot be had. False if a name is unknown. */
 bool bench_team_open(bench_team *team, const char *which, const bsk_device_info *device);
 void bench_team_close(bench_team *team);
-/* Rate of copies in the device's memory, read and written bytes counted; 0 if no peer can copy. */
+/* Rate of copies in the device's memory, read and written bytes counted: those of a peer's library,
+ * or of the device's own entry of unary; 0 where there is neither. */
 double bench_team_copy_rate(const bench_team *team, const bsk_device *device, bsk_queue *queue);
 
 typedef struct bench_racer {

@@ -30,7 +30,7 @@ static double gbps(const bench_row *r)
 /* Both figures are measured; a device's arithmetic is compared with a dense peer's in the row. */
 static void roof_text(const bench_host *h, char *text, size_t size)
 {
-    char copy[64] = "copy rate not measured (no peer copies there)";
+    char copy[64] = "copy rate not measured";
     if (h->roof_read > 0)
         snprintf(copy, sizeof copy, "%.1f GB/s copy, %.1f GB/s read (measured)",
                  h->roof_bytes * 1e-9, h->roof_read * 1e-9);

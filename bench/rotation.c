@@ -65,7 +65,7 @@ bool bench_rotation_open(bench_rotation *r, test_case *c, const bsk_plan *plan, 
 {
     const size_t cap = (size_t)1 << 30, target = 2 * cache < cap ? 2 * cache : cap;
     const size_t wanted = target / case_bytes(c) + 1;
-    const int count = wanted > 64 ? 64 : wanted < 2 ? 2 : (int)wanted;
+    const int count = wanted > 64 ? 64 : (int)wanted;
     bsk_plan_info info = BSK_INIT(bsk_plan_info);
     bsk_plan_query(plan, &info);
     r->copies = calloc((size_t)count, sizeof *r->copies);
