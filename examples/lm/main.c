@@ -17,6 +17,7 @@
 typedef struct session {
     options o;
     machine machine;
+    profile *profile; /* NULL: not asked for */
     text_part train, held;
     run runs[MAX_RUNS];
     int run_count;
@@ -128,8 +129,11 @@ static void run_evaluate(session *s, run *r)
 
 static void run_step(session *s, run *r)
 {
-    const double start = now();
+    enum { PROFILE_SKIP = 3 };
     model *m = &r->model;
+    profile *const timed = r->steps < PROFILE_SKIP ? NULL : s->profile;
+    m->machine->profile = timed;
+    const double start = now();
     const double warm = m->step < m->c.warm_up ? (double)(m->step + 1) / (double)m->c.warm_up : 1;
     const double decay = 0.02 + 0.98 * 0.5 * (1 + cos(3.14159265358979 * run_progress(s, r)));
     const double loss = model_step(m, &s->train, m->c.lr * warm * decay), bits = loss / log(2.0);
@@ -139,7 +143,11 @@ static void run_step(session *s, run *r)
     r->train_bits = r->steps == 0 ? bits : 0.98 * r->train_bits + 0.02 * bits;
     r->steps++;
     r->tokens += (double)m->train.labels_count * m->c.accumulate;
-    r->seconds += now() - start;
+    const double seconds = now() - start;
+    r->seconds += seconds;
+    m->machine->profile = NULL;
+    if (timed)
+        profile_step(timed, seconds);
     char number[32];
     if (s->log)
         fprintf(s->log, "{\"model\": \"%s\", \"step\": %lld, \"seconds\": %.6f, \"loss\": %s}\n",
@@ -301,6 +309,8 @@ static int report_end(const report *r, session *s)
 {
     int result = 0;
     print_summary(s, r);
+    if (s->profile)
+        profile_print(s->profile);
     if (s->o.generate) {
         puts("");
         fputs(s->o.prompt, stdout);
@@ -384,12 +394,15 @@ int main(int argc, char **argv)
     if (result == 0 && options_parse(argc, argv, &s.o))
         result = 2;
     if (result == 0) {
+        if (s.o.profile)
+            s.profile = profile_create(s.machine.device);
         s.terminal = isatty(STDOUT_FILENO);
         const struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
         sigaction(SIGINT, &action, NULL);
         result = session_run(&s, s.o.resume ? &file : NULL);
     }
     checkpoint_close(&file);
+    profile_destroy(s.profile);
     machine_destroy(&s.machine);
     return result < 0 ? 1 : interrupted && result == 0 ? 130 : result;
 }

@@ -50,6 +50,7 @@ const char usage[] =
     "  --temperature T     drawn at this temperature (0.8)\n"
     "  --html FILE         write a page with curves and layouts (plots need gnuplot)\n"
     "  --log FILE          write a line of JSON for each step and each evaluation\n"
+    "  --profile           print what the ops of a step take, without the first steps\n"
     "  --require-gzip      exit with 1 unless every model needs fewer bits than gzip -9\n"
     "\n"
     "Every tenth chunk of 4 KiB of the text is held out. No training step sees it, and contexts\n"
@@ -122,6 +123,7 @@ static const struct option_row {
     {"dense", FLAG, RUN(dense), 0, 0, NULL},
     {"compare", FLAG, RUN(compare), 0, 0, NULL},
     {"require-gzip", FLAG, RUN(require_gzip), 0, 0, NULL},
+    {"profile", FLAG, RUN(profile), 0, 0, NULL},
     {"help", FLAG, RUN(help), 0, 0, NULL},
 };
 enum { OPTIONS = sizeof rows / sizeof *rows };

@@ -8,7 +8,7 @@ typedef struct options {
     config c;
     const char *text, *root, *device, *save, *resume, *html, *log, *prompt;
     double seconds, temperature;
-    int save_every, stop_after, generate, dense, compare, require_gzip, help;
+    int save_every, stop_after, generate, dense, compare, require_gzip, profile, help;
 } options;
 
 extern const char usage[];

@@ -177,15 +177,20 @@ void *program_add(program *p, const op_call *c, size_t args_bytes)
 
 void program_run(program *p, uint64_t seed)
 {
+    machine *m = p->machine;
     for (int i = 0; i < p->count; i++) {
         const op_call *c = &p->calls[i];
-        memcpy((char *)c->args + c->workspace_at, &p->machine->workspace, sizeof(bsk_mem));
+        memcpy((char *)c->args + c->workspace_at, &m->workspace, sizeof(bsk_mem));
         if (c->seed_at) {
             const uint64_t mixed = seed_mix(seed, c->stream);
             memcpy((char *)c->args + c->seed_at, &mixed, sizeof mixed);
         }
-        CHECK(c->run(c->plan, p->machine->queue, c->args));
+        if (m->profile)
+            profile_mark(m->profile, m->queue, c->plan);
+        CHECK(c->run(c->plan, m->queue, c->args));
     }
+    if (m->profile)
+        profile_mark(m->profile, m->queue, NULL);
 }
 
 uint64_t seed_mix(uint64_t a, uint64_t b)

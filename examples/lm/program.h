@@ -3,7 +3,7 @@
 #ifndef PROGRAM_H
 #define PROGRAM_H
 
-#include <bsk/bsk.h>
+#include "profile.h"
 
 /* A device with its queue. Calls run one after the other and share one workspace. */
 typedef struct machine {
@@ -14,6 +14,7 @@ typedef struct machine {
     size_t workspace_bytes;
     size_t bytes, peak_bytes; /* of device memory, without what the library keeps for itself */
     size_t limit;             /* of bytes; beyond it the program ends with a message */
+    profile *profile;         /* of what runs now; NULL: it is not timed */
 } machine;
 
 void machine_create(machine *m, const char *device_id);

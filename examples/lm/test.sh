@@ -57,10 +57,12 @@ done
 # Learning: all kinds of models, on what is easy to predict.
 for model in transformer lstm mlp; do
     "$lm" $text $small --model $model --lr 0.02 --warm-up 5 --steps 60 --html "$dir/page.html" \
-        --log "$dir/log" --save "$dir/$model" --generate 20 --prompt 'int ' >"$dir/$model.out"
+        --log "$dir/log" --save "$dir/$model" --profile --generate 20 --prompt 'int ' \
+        >"$dir/$model.out"
     bits=$(held_bits sparse "$dir/$model.out")
     awk -v bits="$bits" 'BEGIN { exit !(bits > 0.5 && bits < 5.5) }' ||
         fail "$model: '$bits' bits after 60 steps"
+    grep -q '^matmul_wgrad ' "$dir/$model.out" || fail "$model: no profile"
     grep -q '</html>' "$dir/page.html" || fail 'the page is not complete'
     names=$(grep -o "id=['\"][^'\"]*" "$dir/page.html" | sort | uniq -d)
     [ -z "$names" ] || fail "the page has the same name twice: $names"
