@@ -2,7 +2,8 @@
 
 ``describe[type(x)](x)`` gives ``(signature, address)``. A signature is hashable, and holds all that
 a plan depends on: ``(element type, shape, strides, place)``. The element type and the strides are
-as the array's own library states them; ``tensor`` translates them once, when a plan is made.
+as the array's own library states them; ``whole`` and ``tensor`` translate them once, when a plan
+is made.
 """
 
 import ctypes
@@ -325,30 +326,79 @@ def forget(x):
                 drop()
 
 
+@functools.cache
 def counter(torch):
     """A function that counts a change of a tensor as torch's own operations do."""
     count = getattr(torch.autograd.graph, "increment_version", None)
-    # Before torch 2.1 by an operation on a second name of the same memory.
-    return count or (lambda x: x.detach().squeeze_())
+    if not count:  # before torch 2.1 by an operation on a second name of the same memory
+        return lambda x: x.is_inference() or x.detach().squeeze_()
+    # What that calls takes several tensors, in older versions one; tensors without a version are
+    # left alone, or an error.
+    direct = getattr(torch._C, "_increment_version", None)
+    try:
+        with torch.inference_mode():
+            direct((torch.empty(1),))
+        with torch.inference_mode(False):
+            sample = torch.empty(1)
+            before = sample._version
+            direct((sample,))
+            if sample._version == before + 1:
+                return lambda x: direct((x,))
+    except (TypeError, RuntimeError):
+        pass
+    return lambda x: x.is_inference() or count(x)
 
 
 def changed(x):
     """To be called where a tensor of torch is written to past torch's operations."""
     forget(x)
-    if not x.is_inference():
-        counter(sys.modules["torch"])(x)
+    counter(sys.modules["torch"])(x)
+
+
+# What a signature says of the place of torch's tensors in host memory; of GPUs it has the number.
+# Numbers are compared in less time than a torch.device.
+CPU = -1
+
+
+def torch_signature(n):
+    """The text of an expression for the signature of torch's tensor of a name."""
+    return (f"{n}.dtype, {n}.shape, {n}.stride(), "
+            f"{n}.get_device() if {n}.is_cuda else {CPU} if {n}.is_cpu else {n}.device")
+
+
+def whole(signature):
+    """A signature whose place is complete."""
+    *first, at = signature
+    if type(at) is int:
+        device = sys.modules["torch"].device
+        at = device("cpu") if at == CPU else device("cuda", at)
+    return *first, at
+
+
+def torch_types():
+    """(torch.Tensor, a function to be called before one is written to) for code that is made with
+    `torch_signature`; (None, None) while nobody has imported torch."""
+    torch = sys.modules.get("torch")
+    if not hasattr(torch, "Tensor"):
+        return None, None
+    count = counter(torch)
+
+    def written(x):
+        if watched:
+            forget(x)
+        count(x)
+
+    return torch.Tensor, written
 
 
 def _register_torch(torch):
-    count = counter(torch)
-
-    def torch_tensor(x):
-        return (x.dtype, x.shape, x.stride(), x.device), x.data_ptr() or NOWHERE
+    written = torch_types()[1]
+    space = {}
+    exec(f"def torch_tensor(x): return ({torch_signature('x')}), x.data_ptr() or {NOWHERE}", space)
+    torch_tensor = space["torch_tensor"]
 
     def torch_out(x):
-        forget(x)
-        if not x.is_inference():
-            count(x)
+        written(x)
         return torch_tensor(x)
 
     for kind in (torch.Tensor, torch.nn.Parameter):

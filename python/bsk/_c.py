@@ -119,12 +119,14 @@ CODES = {ctypes.c_size_t: "N", ctypes.c_int: "i", ctypes.c_int32: "i", ctypes.c_
 SIZED = ("workspace", "packed")
 
 
-def packer(cls):
+def packer(cls, left_out=()):
     """A struct.Struct that makes the bytes of an args struct: numbers as they come, a bsk_mem from
     its kind and its address, those of SIZED also from their size. Other sizes of views are 0, which
-    means unknown."""
+    means unknown, and so are all of the fields that are left out."""
     text, position = "@", 0
     for name, kind in cls._fields_:
+        if name in left_out:
+            continue
         offset = getattr(cls, name).offset
         code = CODES[kind] if kind is not Mem else "QP8xQ" if name in SIZED else "QP"
         text += "x" * (offset - position) + code

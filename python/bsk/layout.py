@@ -190,7 +190,7 @@ class Layout:
         ``keep``, that many of the largest in each head; a share of them, if it is a float."""
         matrix = matrix.detach().cpu() if hasattr(matrix, "detach") else matrix
         signature, address = _arrays.describe[type(matrix)](matrix)
-        desc = _arrays.tensor(signature, "the matrix")
+        desc = _arrays.tensor(_arrays.whole(signature), "the matrix")
         size = signature[1]
         block = (block, block) if isinstance(block, int) else tuple(block)
         heads = size[0] if len(size) == 3 else 1

@@ -37,7 +37,7 @@ class Plan:
 
     captured = False
 
-    def __init__(self, op, handle, layout, where, info, pack, run, makers):
+    def __init__(self, op, handle, layout, where, info, packers, run, makers):
         self.op = op
         self.handle = handle
         self.layout = layout  # its address is part of the key
@@ -49,7 +49,7 @@ class Plan:
         self.packed_bytes = info.packed_bytes
         self.packed_alignment = max(info.packed_alignment, 1)
         self.entry = info.entry.decode()
-        self.pack = pack
+        self.pack, self.pack_few = packers  # all fields, and all but those of `extra`
         self.run = run
         self.makers = makers
 
@@ -150,6 +150,11 @@ class Description:
         self.scalars = {f: kind for f, kind, _ in _abi.STRUCTS[op["args"]] if kind in _ROWS}
         self.fields = [f for f, _, _ in _abi.STRUCTS[op["args"]]]
         self.packed = "packed" in self.fields
+        # Tensors that most calls leave out.
+        self.extra = [n for n in self.optional + [n for n in self.outputs if n not in self.required]
+                      if n not in self.lists]
+        self.packers = (_c.packer(self.args_type).pack,
+                        _c.packer(self.args_type, self.extra).pack)
 
     def order(self):
         """Names in the order of the function's arguments: positional ones, keywords."""
@@ -171,7 +176,7 @@ def _attribute(kind, value, name):
 
 def _make_plan(op, layout, attributes, signatures, given, pairs, alignment):
     """A plan for tensors of these signatures; outputs without one get the shape of the op."""
-    described = {n: s for n, s in signatures.items() if type(s) is tuple}
+    described = {n: _arrays.whole(s) for n, s in signatures.items() if type(s) is tuple}
     first = next(n for n in described)
     at = _arrays.common([s[3] for s in described.values()], list(described), op.name)
     params = _c.new(op.params_name)
@@ -217,8 +222,7 @@ def _make_plan(op, layout, attributes, signatures, given, pairs, alignment):
     if info.staged:
         _c.warn_staged(info)
     run = where.runner(getattr(_c.lib, f"bsk_{op.name}_run"), bool(makers))
-    return Plan(op.name, handle.value, layout, where, info, _c.packer(op.args_type).pack, run,
-                makers)
+    return Plan(op.name, handle.value, layout, where, info, op.packers, run, makers)
 
 
 def _remember(key, plan):
@@ -261,8 +265,7 @@ def _source(op):
     lines = [f"def {op.name}({', '.join(first + ['*'] + defaults if defaults else first)}):"]
     add = lines.append
     names = [n for n, _, _ in op.tensors]
-    extra = [n for n in op.optional + [n for n in op.outputs if n not in op.required]
-             if n not in op.lists]
+    extra = op.extra
     for n, role, flags in op.tensors:
         look = "_describe" if role == "in" else "_describe_out"
         if "list" in flags:
@@ -270,14 +273,25 @@ def _source(op):
             add("    else:")
             add(f"        if _type({n}) not in (_list, _tuple): {n} = [{n}]")
             add(f"        s_{n}, p_{n} = _describe_list({n}, {n!r}, {look})")
-        elif n in op.inputs:
-            add(f"    s_{n}, p_{n} = {look}[_type({n})]({n})")
-        elif n in op.required:
-            add(f"    if {n} is None or _type({n}) is _str or {n} is True: s_{n} = {n}; p_{n} = 0")
+        elif n in op.inputs or n in op.required:
+            made = n in op.required
+            if made:
+                add(f"    if {n} is None or _type({n}) is _str or {n} is True: "
+                    f"s_{n} = {n}; p_{n} = 0")
+            add(f"    {'elif' if made else 'if'} _type({n}) is _tensor:")  # without a call
+            if role != "in":
+                add(f"        _written({n})")
+            add(f"        s_{n} = {_arrays.torch_signature(n)}")
+            add(f"        p_{n} = {n}.data_ptr() or _nowhere")
             add(f"    else: s_{n}, p_{n} = {look}[_type({n})]({n})")
+    spots = {n: f"p_{n}" + ("[0]" if n in op.lists else "") for n in names}
+    add(f"    _low = {' | '.join(spots[n] for n in names if n not in extra) or 0}")
     if extra:
         add(f"    if {' is '.join(extra)} is None:")
-        add(f"        {' = '.join('p_' + n for n in extra)} = 0; _rest = None")
+        for n in extra:
+            if n in op.outputs:
+                add(f"        p_{n} = 0")
+        add("        _rest = None")
         add("    else:")
         for n in extra:
             if n in op.outputs:
@@ -288,8 +302,8 @@ def _source(op):
                 add(f"        if {n} is None: s_{n} = None; p_{n} = 0")
                 add(f"        else: s_{n}, p_{n} = _describe[_type({n})]({n})")
         add(f"        _rest = ({', '.join('s_' + n for n in extra)},)")
-    spots = [f"p_{n}" + ("[0]" if n in op.lists else "") for n in names]
-    add(f"    _low = ({' | '.join(spots)}) & 15")
+        add(f"        _low |= {' | '.join(spots[n] for n in extra)}")
+    add("    _low &= 15")
     key = [repr(op.name), *(["layout.handle"] if op.layout else []), *op.attrs,
            *(f"s_{n}" for n in names if n not in extra), *(["_rest"] if extra else []),
            *(f"_len(p_{n})" for n in op.lists), "_low"]
@@ -301,8 +315,8 @@ def _source(op):
         add(f"        if s_{n} is not None and _len(p_{n}) != _len(p_{op.lists[0]}): "
             f"_uneven({op.lists[0]!r}, {n!r})")
     if extra:
-        add(f"        if _rest is None: _rest = (None,) * {len(extra)}")
-    signatures = [f"{n!r}: " + (f"_rest[{extra.index(n)}]" if n in extra else f"s_{n}")
+        add(f"        _more = _rest or (None,) * {len(extra)}")
+    signatures = [f"{n!r}: " + (f"_more[{extra.index(n)}]" if n in extra else f"s_{n}")
                   for n in names]
     add(f"        _plan = _make_plan(_OP, {'layout' if op.layout else 'None'}, "
         f"{{{', '.join(f'{n!r}: {n}' for n in op.attrs)}}}, {{{', '.join(signatures)}}}, "
@@ -322,32 +336,40 @@ def _source(op):
     if op.packed:
         add("    _image, _held = (0, None) if packed is None else "
             f"packed.image(_plan, _queue, _kind, p_{names[1]})")
-    values = []
+    values = []  # (field, text)
     for n in op.fields:
         if n == "struct_size":
-            values.append(str(ctypes.sizeof(op.args_type)))
+            text = str(ctypes.sizeof(op.args_type))
         elif n == "workspace":
-            values.append("_kind if _space else 0, _space, _plan.workspace_bytes")
+            text = "_kind if _space else 0, _space, _plan.workspace_bytes"
         elif n == "packed":
-            values.append("_kind if _image else 0, _image, _plan.packed_bytes")
+            text = "_kind if _image else 0, _image, _plan.packed_bytes"
         elif n in op.lists:
             add(f"    a_{n} = _views(_kind, p_{n})")
-            values.append(f"a_{n}.buffer_info()[0] if s_{n} else 0")
+            text = f"a_{n}.buffer_info()[0] if s_{n} else 0"
         elif n in op.scalars:
-            values.append(n)
+            text = n
         elif n in extra:
-            values.append(f"_kind if p_{n} else 0, p_{n}")
+            text = f"_kind if p_{n} else 0, p_{n}"
         else:
-            values.append(f"_kind, p_{n}")
-    add(f"    _status = _plan.run(_plan.handle, _queue, _plan.pack({', '.join(values)}))")
+            text = f"_kind, p_{n}"
+        values.append((n, text))
+    if extra:
+        few = ", ".join(text for n, text in values if n not in extra)
+        add(f"    if _rest is None: _args = _plan.pack_few({few})")
+        add(f"    else: _args = _plan.pack({', '.join(text for _, text in values)})")
+    else:
+        add(f"    _args = _plan.pack({', '.join(text for _, text in values)})")
+    add("    _status = _plan.run(_plan.handle, _queue, _args)")
     add("    if _status: _check(_status)")
     made = [n for n in op.outputs if n not in op.lists]
     if made and op.inputs:
         like = f"{op.inputs[0]}[0]" if op.inputs[0] in op.lists else op.inputs[0]
-        add(f"    _convert = _converters[_type({like})]")
-        add("    if _convert:")
+        add(f"    if {' or '.join('m_' + n for n in made)}:")
+        add(f"        _convert = _converters[_type({like})]")
+        add("        if _convert:")
         for n in made:
-            add(f"        if m_{n}: {n} = _convert({n}, {like})")
+            add(f"            if m_{n}: {n} = _convert({n}, {like})")
     results = op.outputs or op.updated
     if op.required == op.outputs and len(results) == 1:
         add(f"    return {results[0]}")
@@ -432,7 +454,9 @@ def _documentation(op):
 def _make(name):
     op = Description(name)
     # Underscores keep these apart from the names of the op's arguments.
+    tensor, written = _arrays.torch_types()
     space = {"_OP": op, "_describe": _arrays.describe, "_describe_out": _arrays.describe_out,
+             "_tensor": tensor, "_written": written, "_nowhere": _arrays.NOWHERE,
              "_describe_list": _describe_list, "_views": _views, "_plans": _plans,
              "_make_plan": _make_plan, "_remember": _remember, "_check": _c.check,
              "_converters": _arrays.converters, "_unread": _unread, "_uneven": _uneven,
