@@ -2,6 +2,7 @@
  *
  * Every function makes its device current for the calls it makes, and leaves the thread's device as
  * it was. */
+#include <pthread.h>
 #include <stdio.h>
 
 #include <backends/cuda/cuda.h>
@@ -157,14 +158,18 @@ static bsk_status device_launch(simt_queue *queue, const simt_kernel *kernel, co
 
 /* --- Tuned kernels --- */
 
+/* A function's plans need not use as much: what one has been allowed, others do not take away. */
 static cudaError_t kernel_load(const void *function, size_t shared_bytes)
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     struct cudaFuncAttributes attributes;
+    pthread_mutex_lock(&lock);
     cudaError_t error = cudaFuncGetAttributes(&attributes, function);
-    if (error || !shared_bytes)
-        return error;
-    return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                (int)shared_bytes);
+    if (!error && shared_bytes > (size_t)attributes.maxDynamicSharedSizeBytes)
+        error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     (int)shared_bytes);
+    pthread_mutex_unlock(&lock);
+    return error;
 }
 
 bsk_status bski_cuda_kernel(const bski_cuda_device *device, const void *function,

@@ -291,10 +291,23 @@ static int allowed_find(const void *function)
     return i;
 }
 
+/* What launches of a function may use. */
+static size_t allowed_most(const void *function)
+{
+    const int i = allowed_find(function);
+    return allowed[i].function == function && allowed[i].bytes > SHARED_DEFAULT ? allowed[i].bytes
+                                                                                : SHARED_DEFAULT;
+}
+
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function)
 {
     memset(attributes, 0, sizeof *attributes);
-    return gpu_kernel_find(function) ? cudaSuccess : cudaErrorInvalidDeviceFunction;
+    if (!gpu_kernel_find(function))
+        return cudaErrorInvalidDeviceFunction;
+    pthread_mutex_lock(&allowed_lock);
+    attributes->maxDynamicSharedSizeBytes = (int)allowed_most(function);
+    pthread_mutex_unlock(&allowed_lock);
+    return cudaSuccess;
 }
 
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute what, int value)
@@ -319,10 +332,7 @@ static cudaError_t launch(const void *function, dim3 grid, dim3 block, unsigned 
     if (!kernel)
         return cudaErrorInvalidDeviceFunction;
     pthread_mutex_lock(&allowed_lock);
-    const int i = allowed_find(function);
-    const size_t most = allowed[i].function == function && allowed[i].bytes > SHARED_DEFAULT
-                            ? allowed[i].bytes
-                            : SHARED_DEFAULT;
+    const size_t most = allowed_most(function);
     pthread_mutex_unlock(&allowed_lock);
     if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 || shared > most ||
         block.y != 1 || block.z != 1)
