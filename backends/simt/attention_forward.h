@@ -78,7 +78,8 @@ KERNEL_DENSE(FORMED(attention), LANES)
     const i32 ty = LANE / TX, tx = LANE % TX, pitch = SHARE_PITCH(FORWARD_RN);
     own_lines own;
     own_from(&own, &a.tiles, GROUP(0), TM);
-    const rules_member m = rules_member_of(&a.rules, &data, own.b);
+    rules_member m;
+    rules_member_of(&a.rules, &data, own.b, &m);
     FN(lines) qs;
     FN(lines_from)(&qs, q, &a.q, own.b, own.head, a.d);
     FN(lines) ks;

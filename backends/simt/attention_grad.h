@@ -45,7 +45,8 @@ KERNEL_DENSE(FORMED(attention_grad), LANES)
     OTHER_LINES(others);
     own_lines own;
     own_from(&own, &a.tiles, GROUP(0), TM);
-    const rules_member m = rules_member_of(&a.rules, &data, own.b);
+    rules_member m;
+    rules_member_of(&a.rules, &data, own.b, &m);
     FN(lines) xs;
     FN(lines_from)(&xs, x, &a.x, own.b, own.head, a.d);
     FN(lines) x2s;

@@ -1,6 +1,6 @@
 /* What attention sees, what a score is and what dropout keeps, on the device. To use it: a kernel
  * takes RULES_BUFFERS and a rules_arg (RULES_ARG on the host, with RULES_MEMS and rules_fit), opens
- * them by RULES_OPEN(data), asks rules_member_of once for a member of the batch, then rules_block
+ * them by RULES_OPEN(data), calls rules_member_of once for a member of the batch, then rules_block
  * about a tile and, where that is RULES_PARTIAL, rules_visible and rules_bit about each element.
  *
  * Include after lanes.h, and without SIMT_T on the host. Times are below RULES_TIMES, so that
@@ -106,15 +106,13 @@ DEVICE i32 rules_length(const GLOBAL i32 *length, i64 b, i32 time)
     return n < 0 ? 0 : n > time ? time : n;
 }
 
-DEVICE rules_member rules_member_of(const rules_arg *a, const rules_data *d, i64 b)
+DEVICE void rules_member_of(const rules_arg *a, const rules_data *d, i64 b, rules_member *m)
 {
-    rules_member m;
-    m.number = b;
-    m.queries = rules_length(d->q_len, b, a->q_time);
-    m.keys = rules_length(d->k_len, b, a->k_time);
-    m.shift = a->align_end ? m.keys - m.queries : 0;
-    m.prefix = d->prefix ? d->prefix[b] : 0;
-    return m;
+    m->number = b;
+    m->queries = rules_length(d->q_len, b, a->q_time);
+    m->keys = rules_length(d->k_len, b, a->k_time);
+    m->shift = a->align_end ? m->keys - m->queries : 0;
+    m->prefix = d->prefix ? d->prefix[b] : 0;
 }
 
 /* The time that line p of `lines` rows or columns stands for. */

@@ -301,7 +301,8 @@ KERNEL(decode_parts, LANES)
     const i64 part = GROUP(0) % a.parts, tile = GROUP(0) / a.parts;
     const i64 list = tile / a.tiles % a.lists, owner = tile / a.tiles / a.lists;
     const i64 kv_head = owner % a.kv_heads;
-    const rules_member m = rules_member_of(&a.rules, &data, owner / a.kv_heads);
+    rules_member m;
+    rules_member_of(&a.rules, &data, owner / a.kv_heads, &m);
     const i64 entries = decode_entries(&a, index, count, &m, kv_head, list);
     const i64 first = list * a.q_block, number = tile % a.tiles * DECODE_ROWS;
     const i64 queries = run_length(a.rules.q_time, first, (i32)a.q_block);

@@ -158,7 +158,8 @@ KERNEL(block_softmax, LANES)
     for (i64 group = GROUP(0) * parts; group < a.rows; group += GROUPS(0) * parts) {
         const i64 number = group + LANE / a.lanes;
         const scores_line l = scores_line_at(&a.rules, a.grid_rows, start, number, a.rows, VEC);
-        const rules_member m = rules_member_of(&a.rules, &data, l.b);
+        rules_member m;
+        rules_member_of(&a.rules, &data, l.b, &m);
         R most = LOWEST, sum = 0, scale = 0;
         NO_UNROLL
         for (i32 pass = 0; pass < 2; pass++) {
