@@ -273,7 +273,7 @@ typedef struct scores_lane {
     i64 number;    /* of the row; -1: none */
     i32 lane, row; /* of the row, in the group */
     i32 entry, step;
-    i32 runs, size; /* size: runs of a block */
+    i32 runs, size; /* size: of a block */
 } scores_lane;
 
 DEVICE scores_lane NAME(scores_lane_of)(const scores_packed_arg *a, const GLOBAL i64 *start)
@@ -289,7 +289,7 @@ DEVICE scores_lane NAME(scores_lane_of)(const scores_packed_arg *a, const GLOBAL
     l.lane = (first << a->line_bits) + in_line;
     l.number = p < a->rows ? (i64)member * a->rows + p : -1;
     l.step = a->lanes >> a->line_bits;
-    l.size = 1 << (a->block_bits + a->line_bits);
+    l.size = VEC << (a->block_bits + a->line_bits);
     l.x = b * a->x_batch + shared * a->x_group + in_block;
     l.y = b * a->y_batch + shared * a->y_group + in_block;
     l.dx = b * a->dx_batch + shared * a->dx_group + in_block;
@@ -305,25 +305,17 @@ DEVICE scores_lane NAME(scores_lane_of)(const scores_packed_arg *a, const GLOBAL
 /* Where run u of the lane lies in an array whose block 0 begins there. */
 DEVICE i64 NAME(scores_offset)(const scores_lane *l, const GLOBAL i32 *slot, i32 u)
 {
-    return (i64)slot[l->entry + u * l->step] * l->size * VEC;
+    return (i64)slot[l->entry + u * l->step] * l->size;
 }
 
-/* The same for the first `held` runs, in runs. */
-DEVICE void NAME(scores_offsets)(const scores_lane *l, const GLOBAL i32 *slot, i32 held, i32 *at)
-{
-    UNROLL
-    for (i32 u = 0; u < held; u++)
-        at[u] = u < l->runs ? slot[l->entry + u * l->step] * l->size : 0;
-}
-
-/* Those runs of an array. */
-DEVICE void NAME(scores_hold)(const GLOBAL T *x, const scores_lane *l, const i32 *at, i32 held,
-                              RAW *q)
+/* The first `held` runs of an array. */
+DEVICE void NAME(scores_hold)(const GLOBAL T *x, const scores_lane *l, const GLOBAL i32 *slot,
+                              i32 held, RAW *q)
 {
     UNROLL
     for (i32 u = 0; u < held; u++)
         if (u < l->runs)
-            q[u] = NAME(load_raw)(x + (i64)at[u] * VEC);
+            q[u] = NAME(load_raw)(x + NAME(scores_offset)(l, slot, u));
 }
 
 /* exp about `shift`, times 2^24 for types of 16 bits: so small shares are not flushed, and what that
@@ -381,10 +373,8 @@ KERNEL_GROUPS(block_softmax_packed, LANES, 3)
     const i32 rows = 1 << a.row_bits;
     const R factor = NUM(a.factor);
     RAW q[SCORES_RUNS];
-    i32 at[SCORES_RUNS];
     R v[SCORES_RUNS][VEC], w[VEC], most = LOWEST, sum = 0;
-    NAME(scores_offsets)(&l, slot, SCORES_RUNS, at);
-    NAME(scores_hold)(x + l.x, &l, at, SCORES_RUNS, q);
+    NAME(scores_hold)(x + l.x, &l, slot, SCORES_RUNS, q);
     UNROLL
     for (i32 u = 0; u < SCORES_RUNS; u++)
         if (u < l.runs)
@@ -410,7 +400,7 @@ KERNEL_GROUPS(block_softmax_packed, LANES, 3)
     UNROLL
     for (i32 u = 0; u < SCORES_RUNS; u++)
         if (u < l.runs)
-            NAME(scores_put)(y + l.y + (i64)at[u] * VEC, scale, v[u]);
+            NAME(scores_put)(y + l.y + NAME(scores_offset)(&l, slot, u), scale, v[u]);
     NO_UNROLL
     for (i32 u = SCORES_RUNS; u < l.runs; u++) {
         const i64 offset = NAME(scores_offset)(&l, slot, u);
@@ -458,11 +448,9 @@ KERNEL_GROUPS(block_softmax_grad_packed, LANES, 4)
     const scores_lane l = NAME(scores_lane_of)(&a, start);
     const R factor = NUM(a.factor);
     RAW q[SLOPE_RUNS], s[SLOPE_RUNS];
-    i32 at[SLOPE_RUNS];
     R sum = 0;
-    NAME(scores_offsets)(&l, slot, SLOPE_RUNS, at);
-    NAME(scores_hold)(dy + l.x, &l, at, SLOPE_RUNS, q);
-    NAME(scores_hold)(y + l.y, &l, at, SLOPE_RUNS, s);
+    NAME(scores_hold)(dy + l.x, &l, slot, SLOPE_RUNS, q);
+    NAME(scores_hold)(y + l.y, &l, slot, SLOPE_RUNS, s);
     UNROLL
     for (i32 u = 0; u < SLOPE_RUNS; u++)
         if (u < l.runs)
@@ -478,7 +466,7 @@ KERNEL_GROUPS(block_softmax_grad_packed, LANES, 4)
     for (i32 u = 0; u < SLOPE_RUNS; u++)
         if (u < l.runs)
             NAME(scores_slope)
-    (dx + l.dx + (i64)at[u] * VEC, q[u], s[u], sum, factor);
+    (dx + l.dx + NAME(scores_offset)(&l, slot, u), q[u], s[u], sum, factor);
     NO_UNROLL
     for (i32 u = SLOPE_RUNS; u < l.runs; u++) {
         const i64 offset = NAME(scores_offset)(&l, slot, u);
