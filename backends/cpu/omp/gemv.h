@@ -148,8 +148,8 @@ static bool FN(gemv_choose)(const FN(dsd) * d, FN(gemv) * g)
     };
     const int64_t bytes = d->block_i * d->block_j * UNIT * (int64_t)sizeof(GEMV_STORED);
     int log = 0;
-    if (d->n > min_i64(FN(GEMV_MOST), FN(NR)) || d->stride_i != 1 || d->image || d->gate ||
-        d->p->s.dtype != STORED || d->depth_end % UNIT != 0)
+    if (d->n < 1 || d->n > min_i64(FN(GEMV_MOST), FN(NR)) || d->stride_i != 1 || d->image ||
+        d->gate || d->p->s.dtype != STORED || d->depth_end % UNIT != 0)
         return false;
     while (1 << log < min_i64(d->n, FN(GEMV_COLS)))
         log++;
