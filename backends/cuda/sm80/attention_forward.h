@@ -126,7 +126,8 @@ template <class C> MMA_DEVICE void attention_forward(const attention80_arg &a)
     own_tile own;
     if (!own_open<C>(a.tiles, a.group, a.rules.per_head, &own))
         return;
-    const rules_member member = rules_member_of(&a.rules, &data, own.b);
+    rules_member member;
+    rules_member_of(&a.rules, &data, own.b, &member);
     const lane_own<C> lane = lane_own_of<C>(&a.rules, &member, a.tiles, own);
     const uint32_t memory = mma_shared(pool), others = memory + OWN_BYTES;
     const i32 kv_head = own.head / a.group;

@@ -152,7 +152,8 @@ template <class C> MMA_DEVICE void attention_grad(const attention80_grad_arg &a)
     const i32 per_head = a.rules.per_head;
     if (!own_open<C>(a.tiles, a.group, per_head, &own))
         return;
-    const rules_member member = rules_member_of(&a.rules, &data, own.b);
+    rules_member member;
+    rules_member_of(&a.rules, &data, own.b, &member);
     const lane_own<C> lane = lane_own_of<C>(&a.rules, &member, a.tiles, own);
     const uint32_t memory = mma_shared(pool), others = memory + 2 * OWN_BYTES;
     walk_place walk = walk_open<C>(a.tiles, a.group, per_head, own);

@@ -36,7 +36,7 @@ MMA_DEVICE decode_task decode_task_of(const decode80_arg &a, const rules_data &d
     t.list = rest % a.lists, rest /= a.lists;
     t.kv_head = rest % a.kv_heads;
     t.b = rest / a.kv_heads;
-    *m = rules_member_of(&a.rules, &data, t.b);
+    rules_member_of(&a.rules, &data, t.b, m);
     const i32 from = t.list * a.q_block;
     const i32 left = m->queries - from, queries = left < a.q_block ? left : a.q_block;
     const i32 low = from + m->shift, high = low + queries - 1;
