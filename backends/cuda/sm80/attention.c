@@ -11,6 +11,7 @@ typedef uint16_t u16;
 typedef uint8_t u8;
 typedef float f32;
 #include <backends/cuda/sm80/attention_arg.h>
+#include <backends/cuda/sm80/attention_host.h>
 
 enum { LANES = 32, STAGES = 2, MAX_D = 128, TOGETHER = 4 };
 enum { FORWARD, DQ, DKV, PASSES };
@@ -217,19 +218,6 @@ static bsk_status plan_make(void *device, bsk_prepared *prepared, attention_plan
 }
 
 /* --- Arguments --- */
-
-static attention80_heads heads_of(const bsk_tensor *t)
-{
-    return (attention80_heads){.batch = t->dims[0] > 1 ? t->strides[0] : 0,
-                               .head = t->dims[1] > 1 ? t->strides[1] : 0,
-                               .time = t->dims[2] > 1 ? t->strides[2] : 0,
-                               .type = (i32)t->dtype};
-}
-
-static const void *address_of(const bsk_tensor *t, bsk_mem mem)
-{
-    return t->dtype == BSK_NONE ? NULL : bsk_mem_address(mem);
-}
 
 /* The members that both ops' arguments have, for params p and args a. */
 #define ARG_RULES(problem, p, a)                                                                   \

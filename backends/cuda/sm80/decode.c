@@ -8,6 +8,7 @@ typedef uint16_t u16;
 typedef uint8_t u8;
 typedef float f32;
 #include <backends/cuda/sm80/decode_arg.h>
+#include <backends/cuda/sm80/attention_host.h>
 
 /* Keys of an entry where there are no lists, and those that are worth a part; rounds of thread
  * blocks where lists alone nearly fill the device. */
@@ -153,19 +154,6 @@ bsk_status cuda_sm80_decode_prepare(void *device, bsk_prepared *prepared)
     if (w.parts > 1)
         TRY(bski_cuda_kernel(device, sm80_decode_join, 0, "sm80_decode_join"));
     return bski_cuda_kernel(device, kernel->function, shared_bytes(kernel), kernel->name);
-}
-
-static attention80_heads heads_of(const bsk_tensor *t)
-{
-    return (attention80_heads){.batch = t->dims[0] > 1 ? t->strides[0] : 0,
-                               .head = t->dims[1] > 1 ? t->strides[1] : 0,
-                               .time = t->dims[2] > 1 ? t->strides[2] : 0,
-                               .type = (i32)t->dtype};
-}
-
-static const void *address_of(const bsk_tensor *t, bsk_mem mem)
-{
-    return t->dtype == BSK_NONE ? NULL : bsk_mem_address(mem);
 }
 
 static void set_strides(i64 *to, const bsk_tensor *t, int count)
