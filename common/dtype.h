@@ -1,6 +1,6 @@
 /* Scalar types: sizes, names and conversions. The conversions define bsk's rounding: to nearest
  * even, overflow to infinity (of 8-bit types to the largest number), denormals kept, NaN stays
- * NaN. */
+ * NaN, and is 0 as i8. */
 #ifndef BSKI_DTYPE_H
 #define BSKI_DTYPE_H
 
@@ -109,6 +109,13 @@ static inline uint8_t bski_f32_to_f8e5m2(float f)
     return bski_f32_to_f8(f, 2, -14, 0x47600000u, 0x7b); /* 57344 */
 }
 
+static inline int8_t bski_f64_to_i8(double d)
+{
+    if (d != d)
+        return 0;
+    return (int8_t)(d < -128 ? -128 : d > 127 ? 127 : nearbyint(d));
+}
+
 /* f64 to a smaller type in one rounding: odd rounding to f32 first keeps the sticky information. */
 static inline float bski_f64_to_f32_odd(double d)
 {
@@ -126,7 +133,7 @@ static inline float bski_f64_to_f32_odd(double d)
     return bski_bits_f32(u);
 }
 
-/* Element i of an array of a float type, as f64; and the store with one rounding. */
+/* Element i of an array of numbers, as f64; and the store with one rounding. */
 static inline double bski_load(bsk_dtype t, const void *p, int64_t i)
 {
     switch (t) {
@@ -140,6 +147,8 @@ static inline double bski_load(bsk_dtype t, const void *p, int64_t i)
         return bski_f8e4m3_to_f32(((const uint8_t *)p)[i]);
     case BSK_F8E5M2:
         return bski_f8e5m2_to_f32(((const uint8_t *)p)[i]);
+    case BSK_I8:
+        return ((const int8_t *)p)[i];
     default: /* BSK_BF16 */
         return bski_bf16_to_f32(((const uint16_t *)p)[i]);
     }
@@ -162,6 +171,9 @@ static inline void bski_store(bsk_dtype t, void *p, int64_t i, double v)
         break;
     case BSK_F8E5M2:
         ((uint8_t *)p)[i] = bski_f32_to_f8e5m2(bski_f64_to_f32_odd(v));
+        break;
+    case BSK_I8:
+        ((int8_t *)p)[i] = bski_f64_to_i8(v);
         break;
     default: /* BSK_BF16 */
         ((uint16_t *)p)[i] = bski_f32_to_bf16(bski_f64_to_f32_odd(v));
@@ -206,7 +218,8 @@ static inline double bski_epsilon(bsk_dtype t)
 }
 
 #define BSKI_FLOATS  (1u << BSK_F64 | 1u << BSK_F32 | 1u << BSK_F16 | 1u << BSK_BF16)
-#define BSKI_F8      (1u << BSK_F8E4M3 | 1u << BSK_F8E5M2) /* operands of products only */
+#define BSKI_F8      (1u << BSK_F8E4M3 | 1u << BSK_F8E5M2)
+#define BSKI_SCALED  (BSKI_F8 | 1u << BSK_I8) /* operands of products only, which may have scales */
 #define BSKI_INDICES (1u << BSK_I64 | 1u << BSK_I32 | 1u << BSK_U16 | 1u << BSK_U8)
 
 #endif

@@ -6,6 +6,7 @@
 
 #define FLOATS  BSKI_FLOATS
 #define INDICES BSKI_INDICES
+#define CASTS   (FLOATS | INDICES | BSK_DTYPE_BIT(BSK_I8))
 
 /* --- binary ------------------------------------------------------------------------------- */
 
@@ -254,8 +255,8 @@ BSKI_DEFINE_OP(assign_add, assign_add)
 /* --- cast --------------------------------------------------------------------------------- */
 
 static const bski_arg cast_args[] = {
-    {BSKI_ARG(cast, x), .rank_max = 5, .dtypes = FLOATS | INDICES},
-    {BSKI_ARG(cast, y), .role = BSKI_OUT, .rank_max = 5, .dtypes = FLOATS | INDICES},
+    {BSKI_ARG(cast, x), .rank_max = 5, .dtypes = CASTS},
+    {BSKI_ARG(cast, y), .role = BSKI_OUT, .rank_max = 5, .dtypes = CASTS},
 };
 
 static bsk_status cast_check(const bski_op_info *op, const void *params, const bsk_layout_tables *l)
@@ -315,9 +316,8 @@ static void transpose_args(const void *params, const void *args, void *kernel_ar
 }
 
 static const bski_arg transpose_2d_args[] = {
-    {BSKI_ARG(transpose_2d, x), .rank_min = 2, .rank_max = 2, .dtypes = FLOATS | INDICES},
-    {BSKI_ARG(transpose_2d, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2,
-     .dtypes = FLOATS | INDICES},
+    {BSKI_ARG(transpose_2d, x), .rank_min = 2, .rank_max = 2, .dtypes = CASTS},
+    {BSKI_ARG(transpose_2d, y), .role = BSKI_OUT, .rank_min = 2, .rank_max = 2, .dtypes = CASTS},
 };
 
 static bsk_status transpose_2d_check(const bski_op_info *op, const void *params,
@@ -343,9 +343,8 @@ BSKI_DEFINE_OP(transpose_2d, transpose_2d)
 /* --- transpose_0213 ----------------------------------------------------------------------- */
 
 static const bski_arg transpose_0213_args[] = {
-    {BSKI_ARG(transpose_0213, x), .rank_min = 4, .rank_max = 4, .dtypes = FLOATS | INDICES},
-    {BSKI_ARG(transpose_0213, y), .role = BSKI_OUT, .rank_min = 4, .rank_max = 4,
-     .dtypes = FLOATS | INDICES},
+    {BSKI_ARG(transpose_0213, x), .rank_min = 4, .rank_max = 4, .dtypes = CASTS},
+    {BSKI_ARG(transpose_0213, y), .role = BSKI_OUT, .rank_min = 4, .rank_max = 4, .dtypes = CASTS},
 };
 
 static bsk_status transpose_0213_check(const bski_op_info *op, const void *params,

@@ -7,7 +7,7 @@
 
 /* Results of any float type, operands of 8 bits too; side vectors are f32, or f64 beside f64. */
 #define FLOATS   BSKI_FLOATS
-#define OPERANDS (BSKI_FLOATS | BSKI_F8)
+#define OPERANDS (BSKI_FLOATS | BSKI_SCALED)
 
 /* --- counts ----------------------------------------------------------------------------------- */
 
@@ -88,9 +88,10 @@ static bsk_status expect_batch(const bski_op_info *op, const char *name, const b
 static bsk_status expect_scale(const bski_op_info *op, const char *name, const bsk_tensor *scale,
                                const bsk_tensor *operand)
 {
-    if (scale->dtype != BSK_NONE && !(BSK_DTYPE_BIT(operand->dtype) & BSKI_F8))
-        return bski_fail(BSK_E_INVALID, "%s: %s is given with operands of type %s; legal with f8",
-                         op->name, name, bsk_dtype_name(operand->dtype));
+    if (scale->dtype != BSK_NONE && !(BSK_DTYPE_BIT(operand->dtype) & BSKI_SCALED))
+        return bski_fail(BSK_E_INVALID,
+                         "%s: %s is given with operands of type %s; legal with f8 and i8", op->name,
+                         name, bsk_dtype_name(operand->dtype));
     return bski_expect_one(op, name, scale);
 }
 
@@ -373,9 +374,10 @@ static bsk_status check_gate_gradient(const bski_op_info *op, bsk_gate_mode mode
     if (mode != BSK_GATE_IGNORE && gate->dtype == BSK_NONE)
         return bski_fail(BSK_E_INVALID, "%s: gate is absent; gate_mode %d needs it", op->name,
                          (int)mode);
-    if (dgate->dtype != BSK_NONE && BSK_DTYPE_BIT(w->dtype) & BSKI_F8)
-        return bski_fail(BSK_E_INVALID, "%s: dgate is given with f8 operands; legal with others",
-                         op->name);
+    if (dgate->dtype != BSK_NONE && BSK_DTYPE_BIT(w->dtype) & BSKI_SCALED)
+        return bski_fail(BSK_E_INVALID,
+                         "%s: dgate is given with %s operands; legal with wider ones", op->name,
+                         bsk_dtype_name(w->dtype));
     if (dgate->dtype != BSK_NONE && w->dtype == BSK_NONE)
         return bski_fail(BSK_E_INVALID, "%s: w is absent; dgate needs it", op->name);
     return BSK_OK;

@@ -11,7 +11,7 @@ static const struct {
     [BSK_NONE] = {"none", 0},     [BSK_F64] = {"f64", 8},       [BSK_F32] = {"f32", 4},
     [BSK_F16] = {"f16", 2},       [BSK_BF16] = {"bf16", 2},     [BSK_I64] = {"i64", 8},
     [BSK_I32] = {"i32", 4},       [BSK_U16] = {"u16", 2},       [BSK_U8] = {"u8", 1},
-    [BSK_F8E4M3] = {"f8e4m3", 1}, [BSK_F8E5M2] = {"f8e5m2", 1},
+    [BSK_F8E4M3] = {"f8e4m3", 1}, [BSK_F8E5M2] = {"f8e5m2", 1}, [BSK_I8] = {"i8", 1},
 };
 
 size_t bsk_dtype_size(bsk_dtype dtype)

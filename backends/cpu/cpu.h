@@ -12,6 +12,7 @@ enum {
     BSK_CPU_BASE = 1,
     BSK_CPU_AVX2 = 10,
     BSK_CPU_AVX512 = 20,
+    BSK_CPU_AVX512VNNI = 25,
     BSK_CPU_AVX512BF16 = 30,
     BSK_CPU_AMX = 40,
     BSK_CPU_NEON = 10,

@@ -83,7 +83,10 @@ static const bsk_arch archs[] = {
     {"neon", BSK_CPU_NEON},
     {"neonbf16", BSK_CPU_NEONBF16},
 #else
-    {"avx2", BSK_CPU_AVX2}, {"avx512", BSK_CPU_AVX512}, {"avx512bf16", BSK_CPU_AVX512BF16},
+    {"avx2", BSK_CPU_AVX2},
+    {"avx512", BSK_CPU_AVX512},
+    {"avx512vnni", BSK_CPU_AVX512VNNI},
+    {"avx512bf16", BSK_CPU_AVX512BF16},
     {"amx", BSK_CPU_AMX},
 #endif
 };
@@ -130,11 +133,11 @@ static bool cpu_has_f16c(void)
     return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 }
 
-/* Matrix tiles for bf16: the processor's, and leave of the system to use them, once a process. */
+/* Matrix tiles for bf16 and i8: the processor's, and leave of the system to use them, once a process. */
 static bool cpu_has_tiles(void)
 {
     unsigned eax, ebx, ecx, edx;
-    const unsigned wanted = 1u << 22 | 1u << 24; /* AMX-BF16, AMX-TILE */
+    const unsigned wanted = 1u << 22 | 1u << 24 | 1u << 25; /* AMX-BF16, AMX-TILE, AMX-INT8 */
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
     return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & wanted) == wanted &&
            syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
@@ -148,9 +151,10 @@ static int32_t cpu_arch(void)
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c();
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (avx512 && __builtin_cpu_supports("avx512bf16"))
+    bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+    if (vnni && __builtin_cpu_supports("avx512bf16"))
         return cpu_has_tiles() ? BSK_CPU_AMX : BSK_CPU_AVX512BF16;
-    return avx512 ? BSK_CPU_AVX512 : avx2 ? BSK_CPU_AVX2 : BSK_CPU_BASE;
+    return vnni ? BSK_CPU_AVX512VNNI : avx512 ? BSK_CPU_AVX512 : avx2 ? BSK_CPU_AVX2 : BSK_CPU_BASE;
 }
 
 /* The brand string: 48 bytes in three leaves, padded with blanks in front on some processors. */
@@ -230,7 +234,7 @@ static bsk_status cpu_device_open(const bsk_host *host, int32_t index, void **de
         .memory_bytes = cpu_memory(),
         .host_memory = 1,
         .mem_kinds = 1u << BSK_MEM_HOST,
-        .dtypes = BSKI_FLOATS | BSKI_F8 | BSKI_INDICES,
+        .dtypes = BSKI_FLOATS | BSKI_SCALED | BSKI_INDICES,
     };
     cpu_name(props->name, sizeof props->name);
     if (!props->name[0])

@@ -20,15 +20,16 @@ SIZES = {code: int(_c.lib.bsk_dtype_size(code)) for code in NAMES}
 ALIASES = {"float64": "f64", "double": "f64", "float32": "f32", "float": "f32", "float16": "f16",
            "half": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
            "float8_e5m2": "f8e5m2", "int64": "i64", "int32": "i32", "uint16": "u16",
-           "uint8": "u8", "bool": "u8"}
+           "uint8": "u8", "int8": "i8", "bool": "u8"}
 LONG = {}
 for _long, _short in ALIASES.items():
     LONG.setdefault(_short, _long)
 BUFFER_FORMATS = {"d": "f64", "f": "f32", "e": "f16", "q": "i64", "l": "i64", "i": "i32",
-                  "H": "u16", "B": "u8", "b": "u8", "?": "u8", "c": "u8"}
+                  "H": "u16", "B": "u8", "b": "i8", "?": "u8", "c": "u8"}
 TYPESTRS = {"f8": "f64", "f4": "f32", "f2": "f16", "i8": "i64", "i4": "i32", "u2": "u16",
-            "u1": "u8", "b1": "u8"}
-BUFFER_CODES = {"f64": "d", "f32": "f", "f16": "e", "i64": "q", "i32": "i", "u16": "H", "u8": "B"}
+            "u1": "u8", "i1": "i8", "b1": "u8"}
+BUFFER_CODES = {"f64": "d", "f32": "f", "f16": "e", "i64": "q", "i32": "i", "u16": "H", "u8": "B",
+                "i8": "b"}
 HOST = "host"
 
 # What an array without elements points to.
@@ -488,7 +489,8 @@ class _DLTensor(ctypes.Structure):
 
 
 _DL_TYPES = {(2, 64): "f64", (2, 32): "f32", (2, 16): "f16", (4, 16): "bf16", (10, 8): "f8e4m3",
-             (12, 8): "f8e5m2", (0, 64): "i64", (0, 32): "i32", (1, 16): "u16", (1, 8): "u8",
+             (12, 8): "f8e5m2", (0, 64): "i64", (0, 32): "i32", (0, 8): "i8", (1, 16): "u16",
+             (1, 8): "u8",
              (6, 8): "u8"}
 _DL_HOSTS = (1, 3, 11)  # the host's own memory, and what CUDA and ROCm pinned
 # By device type: the backend, and its default stream as DLPack counts.

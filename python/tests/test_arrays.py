@@ -163,7 +163,8 @@ def test_dlpack_by_its_definition(np):
     assert type(y) is np.ndarray
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
     for code, bits, name in ((2, 64, "f64"), (2, 16, "f16"), (4, 16, "bf16"), (10, 8, "f8e4m3"),
-                             (12, 8, "f8e5m2"), (0, 32, "i32"), (1, 8, "u8"), (6, 8, "u8")):
+                             (12, 8, "f8e5m2"), (0, 32, "i32"), (0, 8, "i8"), (1, 8, "u8"),
+                             (6, 8, "u8")):
         assert seen(Exporter(w.ctypes.data, code, bits, (3,)))[0][0] == name
     for bad in (Exporter(w.ctypes.data, 5, 64, (3,)), Exporter(64, 2, 32, (3,), device=(4, 0))):
         with pytest.raises(TypeError):

@@ -407,7 +407,8 @@ static void set_cast_input(test_case *c, bsk_tensor desc)
 static void build_cast(test_case *c)
 {
     set_cast_input(c, test_shape(c, c->spec.dtype));
-    set_output(c, "y", test_shape(c, cast_type(c)))->zero_ok = is_integer(cast_type(c));
+    const bsk_dtype to = cast_type(c);
+    set_output(c, "y", test_shape(c, to))->zero_ok = is_integer(to) || to == BSK_I8;
 }
 
 static double limited(double v, double low, double high)
@@ -426,6 +427,8 @@ static double cast_value(bsk_dtype to, double v)
         return limited(v, 0, UINT16_MAX);
     case BSK_U8:
         return limited(v, 0, UINT8_MAX);
+    case BSK_I8:
+        return limited(nearbyint(v), INT8_MIN, INT8_MAX);
     default:
         return v;
     }

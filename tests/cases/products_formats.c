@@ -1,5 +1,5 @@
 /* Products in other number formats: f32 data that may be rounded to tf32, and operands of 8 bits,
- * with and without scales. Small integers are exact in all of them. */
+ * with and without scales. Small integers are exact in all of them, and all i8 numbers. */
 #include "tests/harness/test.h"
 
 static const char *const linear[] = {"matmul", "matmul_dgrad", "matmul_wgrad"};
@@ -21,9 +21,11 @@ static const format formats[] = {
     {BSK_F8E5M2, BSK_F8E4M3, BSK_F32, 0, 3},
     {BSK_F8E4M3, BSK_F8E5M2, BSK_F16, 0, 3},
     {BSK_F8E5M2, BSK_F8E5M2, BSK_F32, 0, 3},
+    {BSK_I8, BSK_I8, BSK_F32, 0, 1},
+    {BSK_I8, BSK_I8, BSK_BF16, 0, 3},
 };
 
-static bool is_f8(const format *f)
+static bool is_scaled(const format *f)
 {
     return f->dtype != BSK_F32;
 }
@@ -134,7 +136,7 @@ static void list_wgrad(test_list *list, const format *f)
         for (int b = 0; b < TEST_COUNT(blocks); b++) {
             if ((list->tier == TIER_QUICK && (i + b * 5) % 12) ||
                 (list->tier == TIER_CI && (i + b) % (2 * f->share)) ||
-                (is_f8(f) && kinds[i].options & OPT_DGATE))
+                (is_scaled(f) && kinds[i].options & OPT_DGATE))
                 continue;
             test_spec s = product("matmul_wgrad", f, blocks[b][0], blocks[b][1], 140, 8);
             s.options = kinds[i].options;
@@ -170,7 +172,7 @@ static void list_batches(test_list *list, const format *f)
                 s.options = batches[i].options;
                 s.transpose = o < 2 && (i + b) % 2;
                 s.fill = i % 2 ? FILL_INT : FILL_REAL;
-                s.options |= is_f8(f) && b % 2 ? OPT_SCALES : 0;
+                s.options |= is_scaled(f) && b % 2 ? OPT_SCALES : 0;
                 test_emit(list, s);
             }
 }
@@ -193,6 +195,26 @@ static void list_special(test_list *list, const format *f)
         }
 }
 
+/* Sums of i8 products that nearly fill i32, and a depth beyond which one entry alone adds up. */
+static void list_longest(test_list *list, const format *f)
+{
+    if (f->dtype != BSK_I8 || f->out != BSK_F32 || list->tier == TIER_QUICK)
+        return;
+    static const int64_t depths[] = {131056, 131088};
+    for (int i = 0; i < TEST_COUNT(depths); i++) {
+        test_spec s = product("matmul_wgrad", f, 8, 8, 8, 0);
+        s.m = 8;
+        s.fill = FILL_HUGE;
+        s.pattern = PATTERN_FULL;
+        s.n = depths[i];
+        test_emit(list, s);
+        s.op = "matmul";
+        s.k = depths[i];
+        s.n = 4;
+        test_emit(list, s);
+    }
+}
+
 void cases_products_formats(test_list *list)
 {
     for (int i = 0; i < TEST_COUNT(formats); i++) {
@@ -201,5 +223,6 @@ void cases_products_formats(test_list *list)
         list_wgrad(list, &formats[i]);
         list_batches(list, &formats[i]);
         list_special(list, &formats[i]);
+        list_longest(list, &formats[i]);
     }
 }

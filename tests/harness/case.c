@@ -404,6 +404,8 @@ static double content_float(test_case *c, const test_tensor *t, int64_t e)
         return (double)(int64_t)(test_random(r) % 5) - 2;
     if (c->spec.fill == FILL_HUGE)
         return 200 * (double)(1 + test_random(r) % 4);
+    if (t->desc.dtype == BSK_I8)
+        return (double)(int64_t)(test_random(r) % 256) - 128;
     return test_uniform(r, -1, 1);
 }
 
@@ -461,7 +463,7 @@ static void fill_distinct(test_case *c, test_tensor *t, void *base)
 
 static bool is_float(bsk_dtype t)
 {
-    return (BSK_DTYPE_BIT(t) & (BSKI_FLOATS | BSKI_F8)) != 0;
+    return (BSK_DTYPE_BIT(t) & (BSKI_FLOATS | BSKI_SCALED)) != 0;
 }
 
 double test_number(bsk_dtype t, const void *p, int64_t i)

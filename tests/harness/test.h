@@ -73,7 +73,7 @@ enum {
     OPT_SHARED = 1 << 24,  /* one group of S for the whole batch */
     OPT_TINY = 1 << 25,    /* norms below eps */
     OPT_LD8 = 1 << 26,     /* leading dimensions padded by 8 elements: rows stay aligned */
-    OPT_SCALES = 1 << 27,  /* of f8 operands */
+    OPT_SCALES = 1 << 27,  /* of 8-bit operands */
     OPT_REPEAT = 1 << 28,  /* inputs with a stride of 0 along the first axis */
     OPT_SPLAT = 1 << 29    /* the same along the last axis */
 };

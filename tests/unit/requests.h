@@ -269,9 +269,9 @@ static inline bool request_fill_sized(const bski_op_info *op, const bsk_layout *
                 (a->optional && !optional && *shape != '!'))
                 continue;
             bsk_tensor t = request_tensor(shape + (*shape == '!'), dtype, sizes);
-            if (t.dtype == dtype && 1u << dtype & BSKI_F8 &&
+            if (t.dtype == dtype && 1u << dtype & BSKI_SCALED &&
                 !(a->dtypes & (1u << dtype | BSKI_SAME)))
-                t.dtype = BSK_F32; /* results of f8 */
+                t.dtype = BSK_F32; /* results of 8-bit operands */
             memcpy(params->bytes + a->desc, &t, sizeof t);
         }
         s += strcspn(s, " ");
@@ -302,7 +302,7 @@ static inline void request_numbers(const bsk_tensor *t, void *memory, size_t byt
     size_t size = bsk_dtype_size(t->dtype);
     for (size_t i = 0; size && i < bytes / size; i++) {
         double v = (double)(1 + (i * 5 + salt * 3) % 8) / 8;
-        if (1u << t->dtype & (BSKI_FLOATS | BSKI_F8)) {
+        if (1u << t->dtype & (BSKI_FLOATS | BSKI_SCALED)) {
             bski_store(t->dtype, memory, (int64_t)i, v);
         } else {
             uint64_t n = t->dtype == BSK_U8 ? i % 2 : i;

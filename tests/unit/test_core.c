@@ -49,7 +49,7 @@ static void test_dtypes(void)
         {BSK_F64, 8, "f64"},       {BSK_F32, 4, "f32"}, {BSK_F16, 2, "f16"},
         {BSK_BF16, 2, "bf16"},     {BSK_I64, 8, "i64"}, {BSK_I32, 4, "i32"},
         {BSK_U16, 2, "u16"},       {BSK_U8, 1, "u8"},   {BSK_F8E4M3, 1, "f8e4m3"},
-        {BSK_F8E5M2, 1, "f8e5m2"},
+        {BSK_F8E5M2, 1, "f8e5m2"}, {BSK_I8, 1, "i8"},
     };
     CHECK(UNIT_COUNT(rows) + 1 == BSK_DTYPE_COUNT);
     for (size_t i = 0; i < UNIT_COUNT(rows); i++) {
@@ -65,14 +65,14 @@ static void test_dtypes(void)
     CHECK(bsk_dtype_parse("f33") == BSK_NONE && bsk_dtype_parse(NULL) == BSK_NONE);
 }
 
-static uint8_t f8_store(bsk_dtype type, double v)
+static uint8_t byte_store(bsk_dtype type, double v)
 {
     double memory[1];
     bski_store(type, memory, 0, v);
     return *(const uint8_t *)memory;
 }
 
-static double f8_load(bsk_dtype type, uint8_t bits)
+static double byte_load(bsk_dtype type, uint8_t bits)
 {
     double memory[1];
     memset(memory, bits, sizeof memory);
@@ -94,23 +94,34 @@ static void test_f8(void)
     };
     static const bsk_dtype types[] = {BSK_F8E4M3, BSK_F8E5M2};
     for (size_t i = 0; i < UNIT_COUNT(known); i++) {
-        CHECK(f8_load(known[i].type, known[i].bits) == known[i].value);
-        CHECK(f8_store(known[i].type, known[i].value) == known[i].bits);
+        CHECK(byte_load(known[i].type, known[i].bits) == known[i].value);
+        CHECK(byte_store(known[i].type, known[i].value) == known[i].bits);
     }
     for (size_t t = 0; t < UNIT_COUNT(types); t++) {
         const uint8_t most = types[t] == BSK_F8E4M3 ? 0x7e : 0x7b;
         for (uint8_t b = 0; b < most; b++) {
             const uint8_t next = (uint8_t)(b + 1), even = b % 2 ? next : b;
-            const double low = f8_load(types[t], b), high = f8_load(types[t], next);
+            const double low = byte_load(types[t], b), high = byte_load(types[t], next);
             const double middle = (low + high) / 2;
-            CHECK(low < high && f8_store(types[t], low) == b);
-            CHECK(f8_store(types[t], middle) == even);
-            CHECK(f8_store(types[t], nextafter(middle, low)) == b);
-            CHECK(f8_store(types[t], -nextafter(middle, high)) == (next | 0x80));
+            CHECK(low < high && byte_store(types[t], low) == b);
+            CHECK(byte_store(types[t], middle) == even);
+            CHECK(byte_store(types[t], nextafter(middle, low)) == b);
+            CHECK(byte_store(types[t], -nextafter(middle, high)) == (next | 0x80));
         }
-        CHECK(f8_store(types[t], 1e30) == most && f8_store(types[t], -INFINITY) == (most | 0x80));
-        CHECK(isnan(f8_load(types[t], f8_store(types[t], NAN))));
+        CHECK(byte_store(types[t], 1e30) == most &&
+              byte_store(types[t], -INFINITY) == (most | 0x80));
+        CHECK(isnan(byte_load(types[t], byte_store(types[t], NAN))));
     }
+}
+
+static void test_i8(void)
+{
+    static const double stored[][2] = {{0.5, 0},     {1.5, 2},          {-2.5, -2},
+                                       {126.5, 126}, {-128.5, -128},    {127.5, 127},
+                                       {1e30, 127},  {-INFINITY, -128}, {NAN, 0}};
+    for (size_t i = 0; i < UNIT_COUNT(stored); i++)
+        CHECK((int8_t)byte_store(BSK_I8, stored[i][0]) == stored[i][1]);
+    CHECK(byte_load(BSK_I8, 0x80) == -128 && byte_load(BSK_I8, 0xff) == -1);
 }
 
 static void test_tensor_bytes(void)
@@ -837,6 +848,7 @@ int main(void)
     test_status();
     test_dtypes();
     test_f8();
+    test_i8();
     test_tensor_bytes();
     test_context();
     test_struct_sizes();

@@ -56,16 +56,17 @@ typedef enum bsk_precision {
  * Shapes    (transpose_w = 0; with 1, K and M change places in everything but W)
  *           NC: x [N, K], y and residual [N, M]; CN: x [K, N], y and residual [M, N].
  *           w [nnz, r, c]; gate [nnz]; bias and col_scale [M]; row_scale [N].
- * Dtypes    x and w: f64, f32, f16, bf16, equal, or f8 (e4m3, e5m2) both; y and residual: f64,
+ * Dtypes    x and w: f64, f32, f16, bf16, i8, equal, or f8 (e4m3, e5m2) both; y and residual: f64,
  *           f32, f16 or bf16. gate, bias and scales: f32, or f64 where x is f64.
- * f8        x_scale and w_scale, f32 [1], multiply the stored numbers of x and w; absent they are
+ * f8, i8    x_scale and w_scale, f32 [1], multiply the stored numbers of x and w; absent they are
  *           1. row_scale and col_scale are the scales of single rows of x and columns of W.
  * Layout    params.layout, one head.
  * Strides   of x, y, residual: any with the feature or the N axis contiguous. w contiguous.
  * In place  residual = y's memory is allowed when dtype and strides agree.
  * Gate      scales block W[i]; a gate of exactly 0 skips the block, so that NaN and infinity in a
  *           skipped block do not reach Y.
- * Numerics  f32 accumulation (f64 for f64), rounded once to y's type; see bsk_precision.
+ * Numerics  f32 accumulation (f64 for f64), rounded once to y's type; see bsk_precision. Sums of i8
+ *           products without gates are exact integers, which become f32 before anything else.
  * Source    openai/blocksparse fprop; pytorch_block_sparse reverse_matmul. */
 typedef struct bsk_matmul_params {
     size_t struct_size;
@@ -76,7 +77,7 @@ typedef struct bsk_matmul_params {
     bsk_tensor x, w, y;
     bsk_tensor gate, bias, residual, row_scale, col_scale; /* optional */
     bsk_precision precision;
-    bsk_tensor x_scale, w_scale; /* optional, f8 operands only */
+    bsk_tensor x_scale, w_scale; /* optional, 8-bit operands only */
 } bsk_matmul_params;
 
 typedef struct bsk_matmul_args {
@@ -106,7 +107,7 @@ BSK_API bsk_status bsk_matmul_prepack(const bsk_plan *plan, bsk_queue *queue, bs
  * matmul_dgrad: dX = alpha * dY W^T + beta * dX (with transpose_w: dY W), gates as in matmul.
  *
  * Shapes    NC: dy [N, M], dx [N, K]; CN: dy [M, N], dx [K, N]. w and gate as in matmul.
- * Dtypes    dy and w equal floats, or f8 both; dx any float. f8, numerics: as matmul.
+ * Dtypes    dy and w equal floats, i8 both or f8 both; dx any float. f8, i8, numerics: as matmul.
  * Source    openai/blocksparse bprop. The same kernels as matmul, through the transposed lists. */
 typedef struct bsk_matmul_dgrad_params {
     size_t struct_size;
@@ -116,7 +117,7 @@ typedef struct bsk_matmul_dgrad_params {
     bsk_tensor dy, w, dx;
     bsk_tensor gate; /* optional */
     bsk_precision precision;
-    bsk_tensor dy_scale, w_scale; /* optional, f8 operands only */
+    bsk_tensor dy_scale, w_scale; /* optional, 8-bit operands only */
 } bsk_matmul_dgrad_params;
 
 typedef struct bsk_matmul_dgrad_args {
@@ -156,8 +157,8 @@ typedef enum bsk_gate_mode {
  * Shapes    pairs >= 1 (0 means 1) tensors x and dy of the same description, as in matmul;
  *           dw and w [nnz, r, c]; gate, dgate [nnz]; dbias [M], with transpose_w = 0 only
  *           (bias_act_grad sums dY for both).
- * Dtypes    x, dy equal floats, or f8 both, without dgate; dw any float; w as x; gate, dgate, dbias
- *           f32 (f64 with f64).
+ * Dtypes    x, dy equal floats, or i8 or f8 both, without dgate; dw any float; w as x; gate, dgate,
+ *           dbias f32 (f64 with f64).
  * Memory    args.x and args.dy point to arrays of `pairs` views, read during the call only.
  * Source    openai/blocksparse updat (at most 8 pairs there), gate gradient. */
 typedef struct bsk_matmul_wgrad_params {
@@ -170,7 +171,7 @@ typedef struct bsk_matmul_wgrad_params {
     bsk_tensor x, dy, dw;
     bsk_tensor gate, w, dgate, dbias; /* optional; dgate needs w */
     bsk_precision precision;          /* of the products, not of dgate's */
-    bsk_tensor x_scale, dy_scale;     /* optional, f8 operands only; the same for all pairs */
+    bsk_tensor x_scale, dy_scale;     /* optional, 8-bit operands only; the same for all pairs */
 } bsk_matmul_wgrad_params;
 
 typedef struct bsk_matmul_wgrad_args {
@@ -201,8 +202,8 @@ BSK_API bsk_status bsk_matmul_wgrad_run(const bsk_plan *plan, bsk_queue *queue,
  *           = batch / heads; batch member i uses head i mod heads and group i / heads; with one
  *           group s is shared. heads must divide batch.
  *           gate [nnz]; bias and row_scale [I]; col_scale [n].
- * Dtypes    s and b equal floats, or f8 both, as in matmul; c and residual any float; the rest f32
- *           (f64 with f64).
+ * Dtypes    s and b equal floats, or i8 or f8 both, as in matmul; c and residual any float; the
+ *           rest f32 (f64 with f64).
  * Strides   one of the last two axes of b, c and residual contiguous. Blocks contiguous; the
  *           group stride of s is free and may be 0.
  * In place  residual = c's memory, as in matmul.
@@ -215,7 +216,7 @@ typedef struct bsk_dsd_params {
     bsk_tensor s, b, c;
     bsk_tensor gate, bias, residual, row_scale, col_scale; /* optional */
     bsk_precision precision;
-    bsk_tensor s_scale, b_scale; /* optional, f8 operands only */
+    bsk_tensor s_scale, b_scale; /* optional, 8-bit operands only */
 } bsk_dsd_params;
 
 typedef struct bsk_dsd_args {
@@ -245,7 +246,7 @@ typedef struct bsk_dds_params {
     bsk_tensor a, s, c;
     bsk_tensor gate, bias, residual, row_scale, col_scale; /* optional */
     bsk_precision precision;
-    bsk_tensor a_scale, s_scale; /* optional, f8 operands only */
+    bsk_tensor a_scale, s_scale; /* optional, 8-bit operands only */
 } bsk_dds_params;
 
 typedef struct bsk_dds_args {
@@ -272,8 +273,8 @@ BSK_API bsk_status bsk_dds_prepack(const bsk_plan *plan, bsk_queue *queue, bsk_m
  *           (with [nnz, r, c] and several groups, the groups' products are summed).
  *           gate, dgate [nnz]; w as s but of a's type; bsum [cols]: alpha * sum over p, batch and
  *           n of b, plus beta * bsum.
- * Dtypes    a and b equal floats, or f8 both, without dgate; s any float; gate, dgate, bsum f32
- *           (f64 with f64).
+ * Dtypes    a and b equal floats, or i8 or f8 both, without dgate; s any float; gate, dgate, bsum
+ *           f32 (f64 with f64).
  * Strides   as dsd.
  * Memory    args.a and args.b point to arrays of `pairs` views. */
 typedef struct bsk_sdd_params {
@@ -284,7 +285,7 @@ typedef struct bsk_sdd_params {
     bsk_tensor a, b, s;
     bsk_tensor gate, w, dgate, bsum; /* optional; dgate needs w */
     bsk_precision precision;         /* as in matmul_wgrad */
-    bsk_tensor a_scale, b_scale;     /* optional, f8 operands only; the same for all pairs */
+    bsk_tensor a_scale, b_scale;     /* optional, 8-bit operands only; the same for all pairs */
 } bsk_sdd_params;
 
 typedef struct bsk_sdd_args {

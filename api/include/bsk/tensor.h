@@ -11,7 +11,8 @@
 extern "C" {
 #endif
 
-/* Storage types. Arithmetic is f32 for every type of 32 bits or fewer and f64 for f64. */
+/* Storage types. Arithmetic is f32 for every float of 32 bits or fewer, f64 for f64, and i32 for
+ * products of i8. */
 typedef enum bsk_dtype {
     BSK_NONE = 0, /* an absent tensor */
     BSK_F64 = 1,
@@ -24,7 +25,8 @@ typedef enum bsk_dtype {
     BSK_U8 = 8,
     BSK_F8E4M3 = 9,  /* 8 bits, no infinity: up to 448; stores saturate */
     BSK_F8E5M2 = 10, /* 8 bits, the upper half of a binary16: up to 57344; stores saturate */
-    BSK_DTYPE_COUNT = 11,
+    BSK_I8 = 11,     /* a number, not an index: stores round to nearest even and saturate */
+    BSK_DTYPE_COUNT = 12,
     BSK_DTYPE_FORCE_INT = 0x7fffffff
 } bsk_dtype;
 

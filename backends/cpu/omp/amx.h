@@ -4,8 +4,8 @@
  * arithmetic. */
 
 /* Tiles 0 to 3 are sums, 4 is of S, and 5 and 6 are of B: 16 rows of 64 bytes, or 8 rows of the
- * first five for blocks of 8 features. The compiler wants their numbers as they are. */
-enum { TILE_BYTES = 64 };
+ * first five for blocks of 8 features. The compiler wants their numbers as they are.
+ * TILE_PRODUCT: the instruction that multiplies them. */
 
 /* Configures the thread's tiles for blocks of `rows` features. */
 static void FN(tiles_open)(int64_t rows)
@@ -33,15 +33,15 @@ OMP_INLINE void FN(tiles_multiply)(const T *s, const T *b, bool wide)
     const int64_t step = FN(NR) * (int64_t)sizeof(T);
     _tile_loadd(4, s, TILE_BYTES);
     _tile_loadd(5, b, step);
-    _tile_dpbf16ps(0, 4, 5);
+    TILE_PRODUCT(0, 4, 5);
     if (!wide)
         return;
     _tile_loadd(6, b + FN(VL), step);
-    _tile_dpbf16ps(1, 4, 6);
+    TILE_PRODUCT(1, 4, 6);
     _tile_loadd(5, b + 2 * FN(VL), step);
-    _tile_dpbf16ps(2, 4, 5);
+    TILE_PRODUCT(2, 4, 5);
     _tile_loadd(6, b + 3 * FN(VL), step);
-    _tile_dpbf16ps(3, 4, 6);
+    TILE_PRODUCT(3, 4, 6);
 }
 
 /* Rows of B for a tile: `depth` of them from b, and zeros up to `end`. */
@@ -138,10 +138,10 @@ OMP_INLINE void FN(sdd_tiles_multiply)(T *restrict out, const T *restrict a, con
     for (int64_t k = 0; k < steps; k += TILE_DEPTH) {
         _tile_loadd(4, a + k * SDD_MR, TILE_BYTES);
         _tile_loadd(5, b0 + k * FN(VL), TILE_BYTES);
-        _tile_dpbf16ps(0, 4, 5);
+        TILE_PRODUCT(0, 4, 5);
         if (two) {
             _tile_loadd(6, b1 + k * FN(VL), TILE_BYTES);
-            _tile_dpbf16ps(1, 4, 6);
+            TILE_PRODUCT(1, 4, 6);
         }
     }
     _tile_stored(0, out, TILE_BYTES);

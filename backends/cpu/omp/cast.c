@@ -1,4 +1,4 @@
-/* Casts between floats, copies of any type, and transposes of both. */
+/* Casts between numbers, copies of any type, and transposes of both. */
 #include "walk.h"
 
 OMP_DECLARE(cast);
@@ -28,6 +28,11 @@ static bool cast_make(cast_plan *c, const bsk_cast_params *p)
     return c->across < w->rank;
 }
 
+static bool is_number(bsk_dtype type)
+{
+    return is_float(type) || type == BSK_I8;
+}
+
 static bool cast_is_narrow(const bsk_cast_params *p)
 {
     return is_narrow(&p->x) && is_narrow(&p->y);
@@ -38,7 +43,7 @@ OMP_ACCEPT(cast)
     const bsk_cast_params *p = problem->params;
     cast_plan c;
     (void)props;
-    if (p->x.dtype != p->y.dtype && !(is_float(p->x.dtype) && is_float(p->y.dtype)))
+    if (p->x.dtype != p->y.dtype && !(is_number(p->x.dtype) && is_number(p->y.dtype)))
         return BSK_REFUSE_DTYPE;
     if (!cast_make(&c, p))
         return BSK_REFUSE_STRIDE;

@@ -1,6 +1,6 @@
 /* C = op(S) B with S block-sparse. Included by products.c once for each kind of arithmetic: T is what
- * the tiles load, and holds UNIT elements that are neighbours along the depth; FN(madd) multiplies
- * and adds. All depths below count Ts.
+ * the tiles load, and holds UNIT elements that are neighbours along the depth, which are S_STORED in
+ * memory; FN(madd) multiplies and adds. All depths below count Ts. INTEGER: see ints.h.
  *
  * B is packed into panels [J][NR] of T. A tile of MR features and NR columns stays in registers
  * while the list of its block row is walked; so each output is one sum in the order of the list,
@@ -238,10 +238,11 @@ static void FN(slice_expand)(const FN(dsd) * d, const FN(band) * band, const FN(
         copy[e].fetch = FN(block_later)(d, band, &piece[e], count);
 #if UNIT > 1
         if (plain && (piece[e].first + piece[e].depth) * UNIT <= d->depth_end)
-            pairs_group((pair_bits *)expanded,
-                        (const uint16_t *)(const void *)band->s + piece[e].slot * size + band->row +
-                            row + UNIT * piece[e].skip * d->stride_j,
-                        d->stride_j, piece[e].depth);
+            FN(group_load)
+        (expanded,
+         (const S_STORED *)(const void *)band->s + piece[e].slot * size + band->row + row +
+             UNIT * piece[e].skip * d->stride_j,
+         d->stride_j, piece[e].depth);
         else
 #endif
             FN(piece_expand)(d, band, &piece[e], band->row + row, rows, expanded);
@@ -284,9 +285,10 @@ static void FN(slice_locate)(const FN(dsd) * d, const FN(band) * band, const FN(
     copy[count] = (FN(piece)){.s = s}; /* to be looked at */
 }
 
-/* The epilogue and the store of features row .. row + rows - 1 of one panel. */
-static void FN(strip_finish)(const FN(dsd) * d, int64_t member, T *restrict x, int64_t row,
-                             int64_t rows, int64_t col, int64_t cols)
+/* The epilogue and the store of features row .. row + rows - 1 of one panel. shift: by which sums are
+ * too large, with INT_SHIFT. */
+static void FN(strip_finish)(const FN(dsd) * d, int64_t member, T *restrict x, const int32_t *shift,
+                             int64_t row, int64_t rows, int64_t col, int64_t cols)
 {
     const bsk_dsd_params *p = d->p;
     const int64_t row_step = p->row_scale.strides[0], col_step = p->col_scale.strides[0];
@@ -294,6 +296,12 @@ static void FN(strip_finish)(const FN(dsd) * d, int64_t member, T *restrict x, i
     FN(matrix) c = d->c, residual = d->residual;
 
     c.data += (size_t)(member * d->c_member) * type_size(c.type);
+#ifdef INTEGER
+    for (int64_t r = 0; r < rows; r++)
+        FN(numbers)(x + r * FN(NR), FN(NR), shift ? shift[r] : 0);
+#else
+    (void)shift;
+#endif
     if (d->alpha != 1 || d->row_scale)
         for (int64_t r = 0; r < rows; r++) {
             const T scale = d->row_scale ? d->row_scale[(row + r) * row_step] : 1;
@@ -333,6 +341,9 @@ typedef struct FN(scratch) {
     T expanded[FN(SLICE) * DSD_MR];
     FN(piece) piece[FN(PIECES) + FN(AHEAD)];
     FN(piece) copy[FN(COPIES) + 1];
+#if INT_SHIFT
+    int32_t shift[FN(STRIP) + FN(BAND) + DSD_MR];
+#endif
 } FN(scratch);
 
 /* A band times pieces of its list, for each panel of a group: results go to, or are added to,
@@ -350,6 +361,13 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
             FN(slice_locate)(d, band, piece, count, row, scratch->copy);
         else if (copy)
             FN(slice_expand)(d, band, piece, count, row, scratch->copy, scratch->expanded);
+#if INT_SHIFT
+        int32_t *shift = scratch->shift + filled + row;
+        if (!resume)
+            memset(shift, 0, DSD_MR * sizeof *shift);
+        for (int64_t e = 0; e < count; e++)
+            shift_sum_i8(shift, scratch->copy[e].s, scratch->copy[e].depth, DSD_MR);
+#endif
         for (int64_t q = 0; q < panels; q++)
             FN(tile_choose)
         (d, copy, cols - q * FN(NR) <= FN(VL))(
@@ -397,6 +415,11 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
     int64_t image = 0;
     FN(scratch) scratch __attribute__((aligned(64)));
     int64_t filled = 0, top = first * d->block_i;
+#if INT_SHIFT
+    const int32_t *shift = scratch.shift;
+#else
+    const int32_t *shift = NULL;
+#endif
 #ifdef MATRIX_TILES
     FN(tiles_open)(d->block_i);
 #endif
@@ -425,7 +448,7 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
                 continue;
             for (int64_t q = 0; q < panels; q++) {
                 const int64_t col = col0 + q * FN(NR), cols = min_i64(FN(NR), d->n - col);
-                FN(strip_finish)(d, member, scratch.strip[q], top, filled, col, cols);
+                FN(strip_finish)(d, member, scratch.strip[q], shift, top, filled, col, cols);
             }
             top += filled;
             filled = 0;
@@ -450,6 +473,9 @@ static void FN(panel_pack)(const FN(dsd) * d, int64_t member, int64_t panel, int
     if (cols < FN(NR))
         memset(dst, 0, (size_t)(rows * FN(NR)) * sizeof(T));
     FN(depth_load)(dst, FN(NR), &b, row, col, rows, cols, d->depth_end);
+#if INT_SHIFT
+    shift_i8(dst, rows * FN(NR));
+#endif
 }
 
 /* Packs a block's part of a row group, at a depth of the group's list. last: nothing follows. */
@@ -457,14 +483,28 @@ static void FN(panel_pack)(const FN(dsd) * d, int64_t member, int64_t panel, int
 static void FN(image_put)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
                           int64_t row, int64_t rows, T *restrict group, int64_t depth, bool last)
 {
-    T part[FN(DEEPEST)][DSD_MR];
+    T part[FN(DEEPEST) + TILE_DEPTH][DSD_MR];
     const int64_t end =
         last ? bski_ceil_div(depth + d->block_j, TILE_DEPTH) * TILE_DEPTH : depth + d->block_j;
-    FN(piece_expand)(d, band, piece, row, rows, part[0]);
-    for (int64_t k = 0; k < end - depth; k++) {
+    /* Where the depth is contiguous, rows of S are pieces of rows of tiles. */
+    const bool rows_lie = d->stride_j == 1 && d->p->s.dtype == STORED && rows == DSD_MR &&
+                          end - depth == piece->depth &&
+                          (piece->first + piece->depth) * UNIT <= d->depth_end;
+    const char *s = band->s + (piece->slot * d->block_i + row) * d->block_j * (int64_t)sizeof(T);
+    int64_t n = 0;
+
+    if (!rows_lie) {
+        FN(piece_expand)(d, band, piece, row, rows, part[0]);
+        memset(part[piece->depth], 0, (size_t)(end - depth - piece->depth) * sizeof part[0]);
+    }
+    for (int64_t k = 0; k < end - depth; k += n) {
         T *to = group + FN(image_depth)(depth + k) + (depth + k) % TILE_DEPTH;
-        for (int64_t i = 0; i < DSD_MR; i++)
-            to[i * TILE_DEPTH] = k < piece->depth ? part[k][i] : 0;
+        n = min_i64(end - depth - k, TILE_DEPTH - (depth + k) % TILE_DEPTH);
+        if (!rows_lie)
+            FN(transpose)(to, TILE_DEPTH, part[k], DSD_MR, DSD_MR, n);
+        for (int64_t i = 0; rows_lie && i < DSD_MR; i++)
+            row_copy(to + i * TILE_DEPTH, s + (i * d->block_j + k) * (int64_t)sizeof(T),
+                     (size_t)n * sizeof(T));
     }
 }
 #else
@@ -507,7 +547,24 @@ static void FN(image_make)(const FN(dsd) * d, int threads, T *image)
     }
 }
 
-/* Sizes that depend on shapes only. False if they overflow. */
+#ifdef INTEGER
+/* Whether i32 holds the sums over each block row's list. */
+static bool FN(sums_fit)(const FN(dsd) * d)
+{
+    const int64_t most = INT_DEEPEST / (d->block_j * UNIT);
+    if (d->depth_end <= INT_DEEPEST)
+        return true;
+    for (int64_t h = 0; h < d->t->heads; h++) {
+        const int64_t *start = d->start + h * (d->grid_i + 1);
+        for (int64_t i = 0; i < d->grid_i; i++)
+            if (start[i + 1] - start[i] > most)
+                return false;
+    }
+    return true;
+}
+#endif
+
+/* Sizes that depend on shapes only. False if they overflow, or sums may. */
 static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes)
 {
     const bsk_dsd_params *p = problem->params;
@@ -546,9 +603,18 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
     d->chunk = max_i64(1, min_i64(d->chunk, (int64_t)(DSD_PACKED / group)));
     d->ahead = max_i64(1, min_i64(FN(AHEAD), 64 / d->block_j));
     d->step_i = d->stride_i / UNIT;
-    d->expand = p->s.dtype != STORED || p->gate.dtype != BSK_NONE ||
+#ifdef INTEGER
+    const bool copies = true; /* which sums of rows, or words of 16 bits, are made of */
+#else
+    const bool copies = false;
+#endif
+    d->expand = copies || p->s.dtype != STORED || p->gate.dtype != BSK_NONE ||
                 (UNIT > 1 && (d->stride_j != 1 || d->depth_end % UNIT != 0 ||
                               (FN(s_groups)(d) > 1 && p->s.strides[0] % UNIT != 0)));
+#ifdef INTEGER
+    if (!FN(sums_fit)(d))
+        return false;
+#endif
     return bski_mul_i64(t->nnz, d->block_j, &d->image_size) &&
            bski_add_i64(d->image_size, t->heads * d->grid_i * (TILE_DEPTH - 1), &d->image_size) &&
            bski_mul_i64(d->image_size, bski_ceil_div(d->block_i, DSD_MR) * DSD_MR,
@@ -556,7 +622,7 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
            bski_mul_size(group, (size_t)d->chunk, bytes);
 }
 
-#ifndef MATRIX_TILES
+#ifdef GEMV
 #include "gemv.h"
 #endif
 
@@ -565,7 +631,7 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
 static size_t FN(image_bytes)(const FN(dsd) * d)
 {
     size_t bytes = 0;
-#ifndef MATRIX_TILES
+#ifdef GEMV
     FN(gemv) gemv;
     if (FN(gemv_choose)(d, &gemv))
         return 0;
@@ -589,7 +655,7 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
     FN(dsd) d;
     size_t bytes = 0;
     FN(dsd_shape)(prepared->problem, &d, &bytes);
-    d.alpha = (T)a->alpha;
+    d.alpha = (T)a->alpha * FN(operand_scale)(a->s_scale, a->b_scale);
     d.beta = (T)a->beta;
     d.s = bsk_mem_address(a->s);
     d.expand = d.expand || (uintptr_t)d.s % sizeof(T) != 0; /* pairs may begin anywhere */
@@ -617,7 +683,7 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
     d.ranges = max_i64(d.ranges, bski_ceil_div(4 * threads, max_i64(groups, 1)));
     d.ranges = min_i64(d.ranges, d.grid_i);
 
-#ifndef MATRIX_TILES
+#ifdef GEMV
     FN(gemv) gemv;
     if (FN(gemv_choose)(&d, &gemv)) {
         FN(gemv_run)(&d, &gemv, threads);

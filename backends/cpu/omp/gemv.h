@@ -4,12 +4,6 @@
  * of S takes no more than its share of a load, and a tile of NV vectors and NC columns stays in
  * registers while a chunk of the list passes. Each output is one sum in the order of the list. */
 
-#if UNIT == 1
-#define GEMV_STORED T
-#else
-#define GEMV_STORED uint16_t
-#endif
-
 enum {
     FN(GEMV_COLS) = 8,                 /* columns of a tile, at most */
     FN(GEMV_MOST) = 2 * FN(GEMV_COLS), /* columns for which this is the faster way */
@@ -82,8 +76,8 @@ typedef void (*FN(gemv_tile))(T *restrict, const FN(piece) *, int64_t, int64_t, 
             _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                                   \
                 memcpy(&acc[c][v], sum + c * FN(GEMV_WIDTH) + v * (LANES), sizeof acc[c][v]);      \
         for (int64_t e = 0; e < count; e++) {                                                      \
-            const GEMV_STORED *s = (const GEMV_STORED *)(const void *)piece[e].s + shift;          \
-            const GEMV_STORED *fetch = (const GEMV_STORED *)(const void *)piece[e].fetch + shift;  \
+            const S_STORED *s = (const S_STORED *)(const void *)piece[e].s + shift;                \
+            const S_STORED *fetch = (const S_STORED *)(const void *)piece[e].fetch + shift;        \
             const T *row = x + piece[e].first * ldx;                                               \
             _Pragma("GCC unroll 4") for (int64_t k = 0; k < piece[e].depth; k++)                   \
             {                                                                                      \
@@ -146,7 +140,7 @@ static bool FN(gemv_choose)(const FN(dsd) * d, FN(gemv) * g)
         {FN(VL) / 2, {FN(half_1_1), FN(half_2_1), FN(half_4_1), FN(half_8_1)}},
 #endif
     };
-    const int64_t bytes = d->block_i * d->block_j * UNIT * (int64_t)sizeof(GEMV_STORED);
+    const int64_t bytes = d->block_i * d->block_j * UNIT * (int64_t)sizeof(S_STORED);
     int log = 0;
     if (d->n < 1 || d->n > min_i64(FN(GEMV_MOST), FN(NR)) || d->stride_i != 1 || d->image ||
         d->gate || d->p->s.dtype != STORED || d->depth_end % UNIT != 0)
@@ -169,7 +163,7 @@ static bool FN(gemv_choose)(const FN(dsd) * d, FN(gemv) * g)
 static void FN(gemv_list)(const FN(dsd) * d, const FN(gemv) * g, const FN(band) * band,
                           int64_t first, int64_t count, FN(piece) * piece)
 {
-    const int64_t bytes = d->block_i * d->block_j * UNIT * (int64_t)sizeof(GEMV_STORED);
+    const int64_t bytes = d->block_i * d->block_j * UNIT * (int64_t)sizeof(S_STORED);
     for (int64_t e = 0; e < count; e++) {
         const int64_t row = d->other[first + e] * d->block_j;
         piece[e] = (FN(piece)){
@@ -191,7 +185,7 @@ static void FN(gemv_rows)(const FN(dsd) * d, const FN(gemv) * g, int64_t member,
     T strip[FN(GEMV_WIDTH) * FN(NR)] = {0};
 
     if (FN(s_groups)(d) > 1)
-        band.s += (size_t)(member / d->t->heads * d->p->s.strides[0]) * sizeof(GEMV_STORED);
+        band.s += (size_t)(member / d->t->heads * d->p->s.strides[0]) * sizeof(S_STORED);
     for (int64_t block = first; block < last; block++) {
         const int64_t height = min_i64(d->block_i, d->I - block * d->block_i);
         for (int64_t row = 0; row < height; row += g->width) {
@@ -205,7 +199,7 @@ static void FN(gemv_rows)(const FN(dsd) * d, const FN(gemv) * g, int64_t member,
                             d->stride_j);
             }
             FN(transpose)(strip, FN(NR), sum, FN(GEMV_WIDTH), rows, d->n);
-            FN(strip_finish)(d, member, strip, block * d->block_i + row, rows, 0, d->n);
+            FN(strip_finish)(d, member, strip, NULL, block * d->block_i + row, rows, 0, d->n);
         }
     }
 }
@@ -246,4 +240,3 @@ static void FN(gemv_run)(const FN(dsd) * d, const FN(gemv) * g, int threads)
         }
     }
 }
-#undef GEMV_STORED

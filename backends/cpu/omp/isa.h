@@ -10,21 +10,34 @@
 #include <common/checked.h>
 #include <common/dtype.h>
 
-/* Has all that its name's first part stands for. BSK_ISA_PAIRS: sources for products of bf16 pairs
- * alone. */
-#ifdef BSK_ISA_AMX
-#define BSK_ISA_AVX512BF16
-#endif
-#ifdef BSK_ISA_AVX512BF16
+/* Has all that its name's first part stands for. PRODUCTS_WIDE, _BF16, _I8: which products there are
+ * instructions for; INT_UNIT: i8 numbers along the depth in one element of a vector. */
+#if defined(BSK_ISA_AMX)
 #define BSK_ISA_AVX512
-#define BSK_ISA_PAIRS
-#endif
-#ifdef BSK_ISA_NEONBF16
+#define PRODUCTS_BF16
+#define PRODUCTS_I8
+#define INT_UNIT 4
+#elif defined(BSK_ISA_AVX512BF16)
+#define BSK_ISA_AVX512
+#define PRODUCTS_BF16
+#elif defined(BSK_ISA_AVX512VNNI)
+#define BSK_ISA_AVX512
+#define PRODUCTS_I8
+#define INT_UNIT  4
+#define INT_SHIFT 1
+#elif defined(BSK_ISA_NEONBF16)
 #define BSK_ISA_NEON
-#define BSK_ISA_PAIRS
+#define PRODUCTS_BF16
+#else
+#define PRODUCTS_WIDE
+#define PRODUCTS_I8
+#define INT_UNIT 2
+#endif
+#ifndef INT_SHIFT
+#define INT_SHIFT 0
 #endif
 
-#if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2)
+#if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2) || defined(__SSE2__)
 #include <immintrin.h>
 #elif defined(BSK_ISA_NEON)
 #include <arm_neon.h>
@@ -58,6 +71,7 @@
 #define VEC_PAIRS    0
 #define MATRIX_TILES "amx.h"
 enum { VEC_BYTES = 64, DSD_MR = 16, DSD_NV = 4, SDD_MR = 16, NEAR = 1 << 20, TILE_DEPTH = 16 };
+enum { TILE_BYTES = 64 }; /* a row of a tile */
 #elif defined(BSK_ISA_AVX512)
 #define VEC_PAIRS 1
 enum { VEC_BYTES = 64, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, NEAR = 1 << 20, TILE_DEPTH = 1 };

@@ -31,9 +31,10 @@ OMP_INLINE vec_f32 madd_bf16(vec_f32 sum, vec_f32 x, vec_f32 y)
 #endif
 
 /* dst[depth][DSD_MR]: pairs of rows of DSD_MR neighbours. */
-OMP_INLINE void pairs_group(pair_bits *restrict dst, const uint16_t *restrict src,
-                            int64_t row_stride, int64_t depth)
+OMP_INLINE void group_load_bf16(float *restrict pairs, const uint16_t *restrict src,
+                                int64_t row_stride, int64_t depth)
 {
+    pair_bits *dst = (pair_bits *)pairs;
     typedef uint16_t row __attribute__((vector_size(2 * DSD_MR), aligned(2), may_alias));
     typedef uint32_t wide __attribute__((vector_size(4 * DSD_MR), aligned(4), may_alias));
     for (int64_t k = 0; k < depth; k++, src += 2 * row_stride, dst += DSD_MR) {

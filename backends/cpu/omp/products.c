@@ -43,14 +43,21 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 #ifdef BSK_ISA_AVX512
 #define TRANSPOSE_LARGE transpose_large_f32
 #endif
+#if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2)
+#define TRANSPOSE_HALF transpose_half_f32
+#endif
+#if !defined(MATRIX_TILES)
+#define GEMV
+#endif
 
-#ifndef BSK_ISA_PAIRS
+#ifdef PRODUCTS_WIDE
 #define UNIT     1
 #define T        float
 #define V        vec_f32
 #define FN(name) name##_f32
 #define OWN      BSK_F32
 #define STORED   OWN
+#define S_STORED T
 #define PAIRS    VEC_PAIRS
 #include "tile.h"
 #include "dsd.h"
@@ -59,36 +66,24 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 #undef V
 #undef OWN
 #undef STORED
-#undef PAIRS
-#undef FN
-#undef TRANSPOSE_LARGE
-
-#define T        double
-#define V        vec_f64
-#define FN(name) name##_f64
-#define OWN      BSK_F64
-#define STORED   OWN
-#define PAIRS    0
-#include "tile.h"
-#include "dsd.h"
-#include "sdd.h"
-#undef T
-#undef V
-#undef OWN
-#undef STORED
+#undef S_STORED
 #undef PAIRS
 #undef FN
 #undef UNIT
-#else
+#endif
+
+#ifdef PRODUCTS_BF16
 #include "pairs.h"
 
-#define UNIT     2
-#define T        float
-#define V        vec_f32
-#define FN(name) name##_bf16
-#define OWN      BSK_F32
-#define STORED   BSK_BF16
-#define PAIRS    VEC_PAIRS
+#define UNIT         2
+#define T            float
+#define V            vec_f32
+#define FN(name)     name##_bf16
+#define OWN          BSK_F32
+#define STORED       BSK_BF16
+#define S_STORED     uint16_t
+#define PAIRS        VEC_PAIRS
+#define TILE_PRODUCT _tile_dpbf16ps
 #include "tile.h"
 
 static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *m, int64_t row,
@@ -114,9 +109,84 @@ static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *
 #undef V
 #undef OWN
 #undef STORED
+#undef S_STORED
 #undef PAIRS
 #undef FN
 #undef UNIT
+#undef TILE_PRODUCT
+#endif
+
+#ifdef PRODUCTS_I8
+#include "ints.h"
+
+#undef GEMV
+#define INTEGER
+#define UNIT         INT_UNIT
+#define T            float
+#define V            vec_f32
+#define FN(name)     name##_i8
+#define OWN          BSK_F32
+#define STORED       BSK_I8
+#define S_STORED     int8_t
+#define PAIRS        VEC_PAIRS
+#define TILE_PRODUCT _tile_dpbssd
+#include "tile.h"
+
+static void depth_load_i8(float *restrict dst, int64_t ld, const matrix_i8 *m, int64_t row,
+                          int64_t col, int64_t rows, int64_t cols, int64_t end)
+{
+    const int64_t rs = m->row_stride, cs = m->col_stride;
+    const int64_t whole = max_i64(0, min_i64(rows, end / UNIT - row));
+    const int8_t *src = (const int8_t *)m->data + row * UNIT * rs + col * cs;
+    float run[TURN_i8 * RUN_i8];
+
+    if (cs == 1)
+        for (int64_t r = 0; r < whole; r++)
+            units_load_i8((int_bits *)dst + r * ld, src + r * UNIT * rs, rs, cols);
+    else if (rs == 1 && UNIT == sizeof(float) && cs % UNIT == 0 && (uintptr_t)src % UNIT == 0)
+        transpose_i8(dst, ld, (const float *)(const void *)src, cs / UNIT, whole, cols);
+    else if (rs == 1)
+        for (int64_t c = 0; c < cols; c += TURN_i8)
+            for (int64_t r = 0; r < whole; r += RUN_i8) {
+                const int64_t n = min_i64(RUN_i8, whole - r), w = min_i64(TURN_i8, cols - c);
+                for (int64_t k = 0; k < w; k++)
+                    run_load_i8((int_bits *)run + k * RUN_i8, src + r * UNIT + (c + k) * cs, n);
+                transpose_i8(dst + r * ld + c, ld, run, RUN_i8, n, w);
+            }
+    for (int64_t r = cs == 1 || rs == 1 ? whole : 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++)
+            ((int_bits *)dst)[r * ld + c] =
+                unit_of_i8(src + r * UNIT * rs + c * cs, rs, end - (row + r) * UNIT);
+}
+
+#include "dsd.h"
+#include "sdd.h"
+#undef INTEGER
+#undef T
+#undef V
+#undef OWN
+#undef STORED
+#undef S_STORED
+#undef PAIRS
+#undef FN
+#undef UNIT
+#endif
+
+#ifdef PRODUCTS_WIDE
+#undef TRANSPOSE_LARGE
+#undef TRANSPOSE_HALF
+#define GEMV
+#define UNIT     1
+#define T        double
+#define V        vec_f64
+#define FN(name) name##_f64
+#define OWN      BSK_F64
+#define STORED   OWN
+#define S_STORED T
+#define PAIRS    0
+#include "tile.h"
+#include "dsd.h"
+#include "sdd.h"
 #endif
 
 #define PRODUCT_FUNCTIONS(op, type, gates)                                                         \
@@ -170,12 +240,17 @@ static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *
                    : BSK_E_UNSUPPORTED;                                                            \
     }
 
-#ifdef BSK_ISA_PAIRS
-DSD_ENTRY(bf16, false, TILE_DEPTH > 1)
-SDD_ENTRY(bf16)
-#else
+#ifdef PRODUCTS_WIDE
 DSD_ENTRY(f32, true, false)
 DSD_ENTRY(f64, true, false)
 SDD_ENTRY(f32)
 SDD_ENTRY(f64)
+#endif
+#ifdef PRODUCTS_BF16
+DSD_ENTRY(bf16, false, TILE_DEPTH > 1)
+SDD_ENTRY(bf16)
+#endif
+#ifdef PRODUCTS_I8
+DSD_ENTRY(i8, false, TILE_DEPTH > 1)
+SDD_ENTRY(i8)
 #endif

@@ -4,10 +4,10 @@
 
 #include "isa.h"
 
-/* Bytes of an element of a float type. */
+/* Bytes of a number. */
 static inline size_t type_size(bsk_dtype type)
 {
-    return type == BSK_F64 ? 8 : type == BSK_F32 ? 4 : 2;
+    return type == BSK_F64 ? 8 : type == BSK_F32 ? 4 : type == BSK_I8 ? 1 : 2;
 }
 
 /* memcpy of short rows, without the call. */
@@ -49,6 +49,21 @@ OMP_INLINE void transpose_square_f32(float *dst, int64_t dst_ld, const float *sr
     {
         _mm256_storeu_ps(dst + i * dst_ld, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
         _mm256_storeu_ps(dst + (i + 4) * dst_ld, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+    }
+}
+
+/* The same for 4 rows of 8. */
+OMP_INLINE void transpose_half_f32(float *dst, int64_t dst_ld, const float *src, int64_t src_ld)
+{
+    for (int64_t c = 0; c < 8; c += 4) {
+        const float *s = src + c * src_ld;
+        __m128 a0 = _mm_loadu_ps(s), a1 = _mm_loadu_ps(s + src_ld);
+        __m128 a2 = _mm_loadu_ps(s + 2 * src_ld), a3 = _mm_loadu_ps(s + 3 * src_ld);
+        _MM_TRANSPOSE4_PS(a0, a1, a2, a3);
+        _mm_storeu_ps(dst + c, a0);
+        _mm_storeu_ps(dst + dst_ld + c, a1);
+        _mm_storeu_ps(dst + 2 * dst_ld + c, a2);
+        _mm_storeu_ps(dst + 3 * dst_ld + c, a3);
     }
 }
 
@@ -182,6 +197,10 @@ static inline void row_load_f32(float *restrict dst, bsk_dtype type, const void 
         for (int64_t i = 0; i < count; i++)
             dst[i] = bski_bf16_to_f32(((const uint16_t *)src + index)[i]);
         break;
+    case BSK_I8:
+        for (int64_t i = 0; i < count; i++)
+            dst[i] = ((const int8_t *)src + index)[i];
+        break;
     default:
         for (int64_t i = 0; i < count; i++)
             dst[i] = (float)((const double *)src + index)[i];
@@ -204,6 +223,12 @@ static inline void row_store_f32(const float *restrict src, bsk_dtype type, void
             uint32_t u = bski_f32_bits(src[i]), nan = (u & 0x7fffffffu) > 0x7f800000u;
             uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
             ((uint16_t *)dst + index)[i] = (uint16_t)(nan ? (u >> 16 | 0x40u) : rounded);
+        }
+        break;
+    case BSK_I8:
+        for (int64_t i = 0; i < count; i++) {
+            const float v = src[i] > -128 ? src[i] < 127 ? src[i] : 127 : -128;
+            ((int8_t *)dst + index)[i] = (int8_t)(src[i] != src[i] ? 0 : nearbyintf(v));
         }
         break;
     default:

@@ -34,6 +34,9 @@ typedef struct FN(sdd) {
     T alpha, beta;
     const T *gate;
     T *a, *b, *sum;
+#if INT_SHIFT
+    int32_t *shift; /* by which sums over the chunk are too large, by row */
+#endif
 } FN(sdd);
 
 /* One output: a head and a group of S, and the part of its axis n in work. */
@@ -139,6 +142,7 @@ typedef struct FN(packing) {
     const bsk_mem *views; /* one of each pair */
     bool transposed;      /* n is the last axis */
     bool direct, tiles;   /* steps as they come, or in matrix tiles; else in pairs */
+    bool shifted;         /* with INT_SHIFT: has no sign */
     int64_t block, cols, width, per_block, size;
     T *dst;
 } FN(packing);
@@ -183,6 +187,10 @@ static void FN(operand_pack)(const FN(sdd) * d, const FN(target) * g, const FN(p
                 memset(to, 0, (size_t)(rows * o->width) * sizeof(T));
             if (data)
                 FN(depth_load)(to, o->width, &m, inside, col, rows, cols, d->end);
+#if INT_SHIFT
+            if (o->shifted)
+                shift_i8(to, rows * o->width);
+#endif
             if (o->tiles)
                 FN(pack_tiles)(unit, part, o->width, k0, rows);
             else if (!o->direct)
@@ -201,15 +209,19 @@ static void FN(tile_finish)(const FN(sdd) * d, const FN(target) * g, const FN(st
     if (d->pair == 2)
         for (int64_t i = 0; i < rows; i++)
             for (int64_t c = 0; c < FN(VL) / 2; c++)
-                tile[i * FN(VL) + c] = tile[i * FN(VL) + 2 * c] + tile[i * FN(VL) + 2 * c + 1];
+                tile[i * FN(VL) + c] =
+                    FN(plus)(tile[i * FN(VL) + 2 * c], tile[i * FN(VL) + 2 * c + 1]);
     if (d->sums) {
         T *sum =
             d->sum + (stream->slot - d->t->head_start[g->head]) * size + row * bc + stream->col;
         for (int64_t i = 0; i < rows; i++)
             for (int64_t c = 0; c < cols; c++)
-                sum[i * bc + c] = tile[i * FN(VL) + c] + (g->first ? 0 : sum[i * bc + c]);
+                sum[i * bc + c] = FN(plus)(tile[i * FN(VL) + c], g->first ? 0 : sum[i * bc + c]);
         return;
     }
+#ifdef INTEGER
+    FN(numbers)(tile, rows * FN(VL), 0);
+#endif
     const int64_t base = d->groups > 1 ? g->group * p->s.strides[0] : 0;
     const FN(matrix) s = {p->s.dtype, bc, 1,
                           (char *)bsk_mem_address(d->args->s) +
@@ -237,6 +249,28 @@ static bool FN(slot_skipped)(const FN(sdd) * d, int64_t slot)
            d->gate[slot * d->p->gate.strides[0]] == 0;
 }
 
+#if INT_SHIFT
+/* The shift of the row group that is unit number u of a, over `steps` of the chunk. */
+static void FN(shift_make)(const FN(sdd) * d, int64_t u, int64_t steps)
+{
+    const T *a = d->a + u * d->chunk * SDD_MR;
+    int32_t *shift = d->shift + u * SDD_MR, sum[2 * SDD_MR] = {0};
+    for (int64_t p = 0; p < d->pair; p++)
+        shift_sum_i8(sum + p * SDD_MR, a + p * SDD_MR, steps, SDD_MR * d->pair);
+    for (int64_t i = 0; i < SDD_MR; i++)
+        shift[i] = d->pair == 2 ? sum[2 * i] + sum[2 * i + 1] : sum[i];
+}
+
+/* Tiles that sums begin with: what they will be too large by, taken away. */
+static void FN(tiles_begin)(const FN(sdd) * d, T *restrict tiles, const int32_t *shift)
+{
+    int_sum *to = (int_sum *)tiles;
+    for (int64_t i = 0; i < 2 * SDD_MR; i++)
+        for (int64_t c = 0; c < FN(VL); c++)
+            to[i * FN(VL) + c] = c % d->pair ? 0 : -shift[i % SDD_MR];
+}
+#endif
+
 /* One or two strips times row groups of one block row. */
 static void FN(streams_compute)(const FN(sdd) * d, const FN(target) * g, const FN(stream) * stream,
                                 int64_t count, int64_t block_row, int64_t steps)
@@ -247,13 +281,21 @@ static void FN(streams_compute)(const FN(sdd) * d, const FN(target) * g, const F
 
     for (int64_t top = 0; top < stored; top += FN(TALL) * SDD_MR) {
         const int64_t groups = min_i64(FN(TALL), bski_ceil_div(stored - top, SDD_MR));
-        const T *a = d->a + (block_row * d->row_groups + top / SDD_MR) * unit;
+        const int64_t first = block_row * d->row_groups + top / SDD_MR;
+        const T *a = d->a + first * unit;
+#if INT_SHIFT
+        const bool begun = steps > 0;
+        for (int64_t r = 0; begun && r < groups; r++)
+            FN(tiles_begin)(d, tile[r], d->shift + (first + r) * SDD_MR);
+#else
+        const bool begun = false;
+#endif
         for (int64_t k = 0; k < steps || k == 0; k += FN(STEPS))
             for (int64_t r = 0; r < groups; r++) {
                 const T *ak = a + r * unit + k * SDD_MR * d->pair;
                 const T *b0 = stream[0].b + k * FN(VL), *b1 = stream[count - 1].b + k * FN(VL);
                 const int64_t part = min_i64(FN(STEPS), steps - k);
-                FN(sdd_tiles)[d->pair - 1][count - 1](tile[r], ak, b0, b1, part, k > 0);
+                FN(sdd_tiles)[d->pair - 1][count - 1](tile[r], ak, b0, b1, part, begun || k > 0);
             }
         for (int64_t r = 0; r < groups; r++) {
             const int64_t row = top + r * SDD_MR, rows = min_i64(SDD_MR, stored - row);
@@ -342,7 +384,7 @@ static void FN(block_finish)(const FN(sdd) * d, const FN(target) * g, int64_t sl
         for (int64_t c = 0; c < cols; c += FN(RUN)) {
             const int64_t at = r * bc + c, count = min_i64(FN(RUN), cols - c);
             for (int64_t i = 0; i < count; i++)
-                x[i] = skip ? 0 : scale * sum[at + i];
+                x[i] = skip ? 0 : scale * FN(number)(sum[at + i]);
             if (d->beta != 0) {
                 FN(row_load)(old, p->s.dtype, s, at, count);
                 for (int64_t i = 0; i < count; i++)
@@ -377,13 +419,15 @@ static void FN(columns_sum)(const FN(sdd) * d, const FN(packing) * b, int64_t co
                         sum[c] += part[r * FN(SPAN) + c];
             }
         }
+    const bsk_mem none = {0};
+    const T alpha = (T)d->args->alpha * FN(operand_scale)(d->args->b_scale, none);
     for (int64_t c = 0; c < cols; c++) {
         T *to = (T *)bsk_mem_address(d->args->bsum) + (col + c) * d->p->bsum.strides[0];
-        *to = d->alpha * sum[c] + (d->beta == 0 ? 0 : d->beta * *to);
+        *to = alpha * sum[c] + (d->beta == 0 ? 0 : d->beta * *to);
     }
 }
 
-/* Sizes that depend on shapes only. False if they overflow. */
+/* Sizes that depend on shapes only. False if they overflow, or sums may. */
 static bool FN(sdd_shape)(const bsk_problem *problem, FN(sdd) * d, size_t *bytes)
 {
     const bsk_sdd_params *p = problem->params;
@@ -402,6 +446,10 @@ static bool FN(sdd_shape)(const bsk_problem *problem, FN(sdd) * d, size_t *bytes
     d->members = d->groups > 1 ? 1 : max_i64(1, d->batch / t->heads);
     if (!bski_mul_i64(d->n, d->batch ? d->members * p->pairs : 0, &d->length))
         return false;
+#ifdef INTEGER
+    if (d->length > INT_DEEPEST / UNIT)
+        return false;
+#endif
     d->pair = PAIRS && t->block_cols <= FN(VL) / 2 ? 2 : 1;
     d->width = FN(VL) / d->pair;
     d->align = max_i64(d->pair, TILE_DEPTH);
@@ -427,7 +475,10 @@ static bool FN(sdd_shape)(const bsk_problem *problem, FN(sdd) * d, size_t *bytes
         return false;
     d->a_bytes &= ~(size_t)63;
     d->b_bytes &= ~(size_t)63;
-    return bski_add_size(d->a_bytes, d->b_bytes, &step) && bski_add_size(step, sum, bytes);
+    /* behind them, what the kernels of i8 keep by row */
+    const size_t kept = INT_SHIFT ? a_step : 0;
+    return bski_add_size(d->a_bytes, d->b_bytes, &step) && bski_add_size(step, kept, &step) &&
+           bski_add_size(step, sum, bytes);
 }
 
 /* One chunk of one output, by the threads of the enclosing parallel region. */
@@ -450,6 +501,11 @@ static void FN(chunk_run)(const FN(sdd) * d, const FN(target) * g, const FN(pack
         (d, g, &operand[b], first, min_i64(first + per[b], units[b]), k0,
          min_i64(FN(PACK_N), count - k0));
     }
+#if INT_SHIFT
+#pragma omp for schedule(static)
+    for (int64_t u = 0; u < units[0]; u++)
+        FN(shift_make)(d, u, count / d->pair);
+#endif
     const int64_t *start = d->t->row_start + g->head * (d->t->grid_rows + 1);
     const int64_t columns = bski_ceil_div(d->t->grid_cols, d->wide);
 #pragma omp for schedule(dynamic)
@@ -476,12 +532,16 @@ static void FN(sdd_run)(const bsk_prepared *prepared, int threads, const bsk_sdd
     char *workspace = bsk_mem_address(args->workspace);
 
     d.args = args;
-    d.alpha = (T)args->alpha;
+    d.alpha = (T)args->alpha * FN(operand_scale)(args->a_scale, args->b_scale);
     d.beta = (T)args->beta;
     d.gate = bsk_mem_address(args->gate);
     d.a = (T *)(void *)workspace;
     d.b = (T *)(void *)(workspace + d.a_bytes);
     d.sum = (T *)(void *)(workspace + d.a_bytes + d.b_bytes);
+#if INT_SHIFT
+    d.shift = (int32_t *)(void *)d.sum;
+    d.sum += t->grid_rows * d.row_groups * SDD_MR;
+#endif
 
     /* A task's strips stay in the second-level cache while its rows pass. */
     const int64_t column = d.strips * d.width * d.chunk * (int64_t)sizeof(T);
@@ -489,10 +549,10 @@ static void FN(sdd_run)(const bsk_prepared *prepared, int threads, const bsk_sdd
     d.ranges = min_i64(t->grid_rows, max_i64(4 * threads, 16));
 
     const FN(packing)
-        operand[2] = {{&p->a, args->a, true, d.pair == 1 && TILE_DEPTH == 1, TILE_DEPTH > 1,
+        operand[2] = {{&p->a, args->a, true, d.pair == 1 && TILE_DEPTH == 1, TILE_DEPTH > 1, false,
                        t->block_rows, t->rows, SDD_MR, d.row_groups, SDD_MR * d.chunk, d.a},
-                      {&p->b, args->b, false, d.pair == 1, false, t->block_cols, t->cols, d.width,
-                       d.strips, d.width * d.chunk, d.b}};
+                      {&p->b, args->b, false, d.pair == 1, false, true, t->block_cols, t->cols,
+                       d.width, d.strips, d.width * d.chunk, d.b}};
 #pragma omp parallel num_threads(threads)
     {
 #ifdef MATRIX_TILES

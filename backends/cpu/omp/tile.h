@@ -29,6 +29,12 @@ static void FN(transpose)(T *restrict dst, int64_t dst_ld, const T *restrict src
         int64_t r = 0;
         for (; r + FN(SQUARE) <= rows; r += FN(SQUARE))
             FN(transpose_square)(dst + r * dst_ld + c, dst_ld, s + r, src_ld);
+#ifdef TRANSPOSE_HALF
+        if (r + FN(SQUARE) / 2 <= rows) {
+            TRANSPOSE_HALF(dst + r * dst_ld + c, dst_ld, s + r, src_ld);
+            r += FN(SQUARE) / 2;
+        }
+#endif
         for (; r < rows; r++)
             for (int64_t k = 0; k < FN(SQUARE); k++)
                 dst[r * dst_ld + c + k] = s[k * src_ld + r];
@@ -102,6 +108,34 @@ static void FN(depth_load)(T *restrict dst, int64_t ld, const FN(matrix) * m, in
     FN(tile_load)(dst, ld, m, row, col, rows, cols);
 }
 #endif
+
+#ifdef INTEGER
+/* `count` sums as numbers, less shift. */
+OMP_INLINE void FN(numbers)(T *restrict x, int64_t count, int32_t shift)
+{
+    const int_sum *sum = (const int_sum *)x;
+    for (int64_t i = 0; i < count; i++)
+        x[i] = (T)(int32_t)((uint32_t)sum[i] - (uint32_t)shift);
+}
+#else
+/* The sum of two sums, and a sum as a number. */
+OMP_INLINE T FN(plus)(T x, T y)
+{
+    return x + y;
+}
+
+OMP_INLINE T FN(number)(T sum)
+{
+    return sum;
+}
+#endif
+
+/* The product of the numbers that scale operands of 8 bits; an absent one is 1. */
+static inline T FN(operand_scale)(bsk_mem x, bsk_mem y)
+{
+    const float *a = bsk_mem_address(x), *b = bsk_mem_address(y);
+    return (T)(a ? *a : 1) * (T)(b ? *b : 1);
+}
 
 static void FN(tile_store)(const T *restrict src, int64_t ld, const FN(matrix) * m, int64_t row,
                            int64_t col, int64_t rows, int64_t cols)

@@ -253,21 +253,26 @@ static int64_t whole_of(bsk_dtype t, double v)
     return v >= (double)index_high(t) ? index_high(t) : (int64_t)v;
 }
 
+static bool is_number(bsk_dtype t)
+{
+    return is_float(t) || t == BSK_I8;
+}
+
 REF_OP(cast, cast)
 {
     const ref_view x = view_of(&p->x, a->x), y = view_of(&p->y, a->y);
     int64_t i[BSK_MAX_RANK] = {0};
     for (int64_t left = shape_count(&p->y); left > 0; left--, shape_next(&p->y, i)) {
         const int64_t from = view_at(&x, i), to = view_at(&y, i);
-        if (is_float(x.dtype) && is_float(y.dtype)) {
+        if (is_number(x.dtype) && is_number(y.dtype)) {
             bski_store(y.dtype, y.data, to, bski_load(x.dtype, x.data, from));
-        } else if (is_float(x.dtype)) {
+        } else if (is_number(x.dtype)) {
             const double v = bski_load(x.dtype, x.data, from);
             store_index(y.dtype, y.data, to, whole_of(y.dtype, v));
         } else {
             const int64_t v = bski_load_int(x.dtype, x.data, from), low = index_low(y.dtype),
                           high = index_high(y.dtype);
-            if (is_float(y.dtype))
+            if (is_number(y.dtype))
                 bski_store(y.dtype, y.data, to, (double)v);
             else
                 store_index(y.dtype, y.data, to, v < low ? low : v > high ? high : v);
