@@ -1,5 +1,6 @@
-/* dsd by wgmma on pairs of units of 32 features: which units share a product, which pairs a cluster,
- * and which cluster computes which tiles. All lists depend on the layout and the shapes alone. */
+/* dsd by wgmma on pairs of units of 32 features: which units share a product, which pairs a tile,
+ * and which thread block computes which tiles. All lists depend on the layout and the shapes
+ * alone. */
 #include <backends/cuda/sm90a/dsd_image.h>
 #include <backends/cuda/sm90a/dsd_pair.h>
 #include <backends/cuda/sm90a/dsd_pairing.h>
@@ -7,7 +8,7 @@
 
 CUDA_PACKED_FUNCTIONS(sm90a_dsd_pair)
 
-enum { WORD = 64, MAX_SLICES = 1 << (31 - DSD_PAIR_BITS) };
+enum { WORD = 64, OWNED_BITS = 2 * DSD_PAIR_OWNED, RING_BYTES = (227 << 10) - DSD_PAIR_FIXED };
 
 #define NONE UINT32_MAX
 
@@ -56,7 +57,7 @@ static bsk_reason shape_set(const bsk_problem *problem, shape *s)
     s->pairs = bski_ceil_div(s->units, 2);
     s->slices = bski_ceil_div(s->features, DSD_PAIR_UNIT);
     s->row_tiles = bski_ceil_div(s->n, DSD_PAIR_SAMPLES);
-    if (s->outputs > INT32_MAX / 2 || s->n > INT32_MAX / 2 || s->slices > MAX_SLICES ||
+    if (s->outputs > INT32_MAX / 2 || s->n > INT32_MAX / 2 || s->slices > INT32_MAX / 2 ||
         s->units * s->slices > INT32_MAX / 2)
         return BSK_REFUSE_LIMIT;
     if (!s->n)
@@ -85,8 +86,8 @@ bsk_reason cuda_sm90a_dsd_pair_accept(const bsk_problem *problem, const bsk_devi
 
 /* Seconds of a slice that comes into a thread block, of a pair's products with one, of a tile's begin
  * and end, and of a launch. Fitted to times of an H200. */
-static const double slice_seconds = 116e-9, cell_seconds = 138e-9;
-static const double tile_seconds = 4.6e-6, launch_seconds = 6e-6;
+static const double slice_seconds = 100e-9, cell_seconds = 55e-9;
+static const double tile_seconds = 2e-6, launch_seconds = 6e-6;
 
 static double share_seconds(double slices, double cells)
 {
@@ -120,14 +121,14 @@ double cuda_sm90a_dsd_pair_seconds(const bsk_problem *problem, const bsk_device_
         cells += count_union(&l, i, other) * (s.block_j / DSD_PAIR_UNIT) * bski_ceil_div(blocks, 2);
     }
     const double pair_cells = (double)cells / (double)s.pairs;
-    const int64_t groups = bski_ceil_div(s.pairs, DSD_PAIR_RANKS * DSD_PAIR_OWNERS);
+    const int64_t groups = bski_ceil_div(s.pairs, DSD_PAIR_PAIRS);
     const double pairs = (double)s.pairs / (double)groups, slices = (double)s.slices;
     double gap = 1; /* the share of slices that no pair of a group needs */
     for (int i = 0; i < (int)(pairs + 0.5); i++)
         gap *= 1 - pair_cells / slices;
-    const double tile = share_seconds((1 - gap) * slices, pair_cells * pairs / DSD_PAIR_RANKS);
-    const double clusters = props->compute_units > 1 ? props->compute_units / DSD_PAIR_RANKS : 1;
-    const double turns = (double)(groups * s.row_tiles) / clusters;
+    const double tile = share_seconds((1 - gap) * slices, pair_cells * pairs);
+    const double workers = props->compute_units > 0 ? props->compute_units : 1;
+    const double turns = (double)(groups * s.row_tiles) / workers;
     const double whole = (double)(int64_t)(turns + 0.999);
     return launch_seconds + tile * (turns > 4 ? (turns + whole) / 2 : whole);
 }
@@ -145,25 +146,28 @@ typedef struct lists {
     int32_t *order;   /* [2 * pairs] units, pair by pair */
     int32_t *sorted;  /* [2 * pairs] */
     bski_pair *by_count;
-    uint32_t *slices;
+    dsd_pair_slice *slices;
+    dsd_pair_step *steps;
     dsd_pair_piece *pieces;
-    dsd_pair_share *shares; /* [groups][DSD_PAIR_RANKS] */
-    int32_t *first;         /* [groups + 1] slice */
-    double *cost;           /* [groups] of a tile */
-    int32_t *rank, *owner;  /* [groups] by descending cost; [tiles] cluster */
+    dsd_pair_group *members; /* [groups] */
+    int32_t *first;          /* [groups + 1] slice */
+    double *cost;            /* [groups] of a tile */
+    int32_t *rank, *owner;   /* [groups] by descending cost; [tiles] thread block */
     load *loads;
     dsd_pair_tile *tiles;
     int32_t *tile_start;
+    int64_t step_count;
     int64_t groups, slice_count, piece_count, tile_count;
-    int32_t clusters;
+    int32_t blocks, slots, room; /* room: pieces of a slot */
+    int32_t further;             /* slots from one step to the next at most */
     bool gaps;
 } lists;
 
 static void lists_free(lists *l)
 {
-    void *const all[] = {l->kept,   l->sorted, l->by_count, l->source, l->order,
-                         l->slices, l->pieces, l->shares,   l->first,  l->cost,
-                         l->rank,   l->owner,  l->loads,    l->tiles,  l->tile_start};
+    void *const all[] = {l->steps,  l->kept,   l->sorted,  l->by_count,  l->source, l->order,
+                         l->slices, l->pieces, l->members, l->first,     l->cost,   l->rank,
+                         l->owner,  l->loads,  l->tiles,   l->tile_start};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         host_drop(l->host, all[i]);
 }
@@ -210,7 +214,7 @@ static int64_t pair_slices(const lists *l, int64_t pair)
  * need the same slices. */
 static bsk_status pairs_sort(lists *l)
 {
-    enum { GROUP = DSD_PAIR_RANKS * DSD_PAIR_OWNERS, MOST = 2 };
+    enum { GROUP = DSD_PAIR_PAIRS, MOST = 2 };
     const int64_t pairs = l->s.pairs;
     int64_t all = 0, waited = 0, most = 0;
     TRY(host_array(l->host, &l->by_count, 2 * pairs, sizeof *l->by_count));
@@ -234,13 +238,10 @@ static bsk_status pairs_sort(lists *l)
 /* The unit of a bit of a group's slices; -1: none. */
 static int64_t unit_of(const lists *l, int64_t group, int32_t bit)
 {
-    const int64_t twos = bski_ceil_div(l->s.pairs, DSD_PAIR_RANKS);
-    const int64_t first = twos * group / l->groups, end = twos * (group + 1) / l->groups;
-    const int64_t rank = bit / DSD_PAIR_UNITS, owner = bit % DSD_PAIR_UNITS / 2;
-    const int64_t pair = first * DSD_PAIR_RANKS + rank * (end - first) + owner;
-    if (owner >= end - first || pair >= l->s.pairs)
-        return -1;
-    const int32_t unit = l->order[2 * pair + bit % 2];
+    const int64_t first = l->s.pairs * group / l->groups,
+                  end = l->s.pairs * (group + 1) / l->groups;
+    const int64_t pair = first + bit / 2;
+    const int32_t unit = pair < end ? l->order[2 * pair + bit % 2] : -1;
     return unit < l->s.units ? unit : -1;
 }
 
@@ -259,65 +260,128 @@ static uint32_t bits_of(const lists *l, int64_t group, int64_t slice)
     return bits;
 }
 
+static int count_bits(uint32_t v)
+{
+    return __builtin_popcount(v);
+}
+
+/* How many pieces the slices of all groups have. */
+static void pieces_count(const lists *l, int64_t (*counts)[DSD_PAIR_BITS + 1])
+{
+    for (int64_t group = 0; group < l->groups; group++)
+        for (int64_t slice = 0; slice < l->s.slices; slice++)
+            (*counts)[count_bits(bits_of(l, group, slice))]++;
+}
+
+/* The deepest ring that does not cost more than a few slices in a hundred twice. */
+static void ring_choose(lists *l)
+{
+    enum { FEW = 32 };
+    int64_t counts[DSD_PAIR_BITS + 1] = {0}, all = 0, cut = 0;
+    pieces_count(l, &counts);
+    for (int32_t i = 1; i <= DSD_PAIR_BITS; i++)
+        all += counts[i];
+    l->room = DSD_PAIR_BITS;
+    while (l->room > 1 && cut + counts[l->room] <= all / FEW)
+        cut += counts[l->room--];
+    l->slots = RING_BYTES / (DSD_PAIR_SLICE_BYTES + l->room * DSD_PAIR_PIECE_BYTES);
+    l->slots = l->slots < DSD_PAIR_MAX_SLOTS ? l->slots : DSD_PAIR_MAX_SLOTS;
+    l->further = l->slots * 2 / 5;
+}
+
+/* The lowest bits of a slice, as many as a slot has room for. */
+static uint32_t bits_cut(const lists *l, uint32_t bits)
+{
+    while (count_bits(bits) > l->room)
+        bits &= ~(UINT32_C(1) << (31 - __builtin_clz(bits)));
+    return bits;
+}
+
 /* Counts the group's slices and pieces; its cost. */
 static void group_measure(lists *l, int64_t group)
 {
-    int64_t slices = 0, cells[DSD_PAIR_RANKS] = {0};
+    int64_t slices = 0, cells = 0;
     for (int64_t slice = 0; slice < l->s.slices; slice++) {
         const uint32_t bits = bits_of(l, group, slice);
-        slices += bits != 0;
-        l->piece_count += __builtin_popcount(bits);
+        slices += bski_ceil_div(count_bits(bits), l->room);
+        l->piece_count += count_bits(bits);
         for (int32_t bit = 0; bit < DSD_PAIR_BITS; bit += 2)
-            cells[bit / DSD_PAIR_UNITS] += (bits >> bit & 3) != 0;
+            cells += (bits >> bit & 3) != 0;
     }
-    const int64_t most = cells[0] > cells[1] ? cells[0] : cells[1];
-    l->cost[group] = share_seconds((double)slices, (double)most);
+    l->cost[group] = share_seconds((double)slices, (double)cells);
     l->slice_count += slices;
 }
 
-static void share_fill(lists *l, int64_t group, int32_t rank)
+/* Lists a part of a slice, and its pieces. */
+static void slice_fill(lists *l, int64_t group, int64_t slice, uint32_t bits)
 {
-    dsd_pair_share *share = &l->shares[group * DSD_PAIR_RANKS + rank];
-    const int32_t first = rank * DSD_PAIR_UNITS;
-    share->piece = (int32_t)l->piece_count;
-    for (int32_t i = 0; i < DSD_PAIR_UNITS; i++) {
-        const int64_t unit = unit_of(l, group, first + i);
-        share->feature[i] = unit < 0 ? -1 : (int32_t)(unit * DSD_PAIR_UNIT);
+    const int64_t left = l->s.features - slice * DSD_PAIR_UNIT;
+    l->slices[l->slice_count++] =
+        (dsd_pair_slice){(uint32_t)slice, (uint32_t)l->piece_count, bits, 0};
+    for (int32_t bit = 0; bit < DSD_PAIR_BITS; bit++) {
+        l->gaps |= (bits >> bit & 1) != (bits >> (bit ^ 1) & 1);
+        if (bits >> bit & 1)
+            l->pieces[l->piece_count++] =
+                (dsd_pair_piece){source_of(l, group, bit, slice),
+                                 (int32_t)(left < DSD_PAIR_UNIT ? left : DSD_PAIR_UNIT)};
     }
+}
+
+/* Lists the steps of a warpgroup: where its pairs have pieces, where it would be too far from the
+ * last one, and the last slice, so that each tile begins anew. */
+static void steps_fill(lists *l, int64_t group, int32_t owner)
+{
+    const int64_t start = l->step_count;
+    int32_t further = 0;
     for (int32_t i = l->first[group]; i < l->first[group + 1]; i++) {
-        const int64_t slice = l->slices[i] >> DSD_PAIR_BITS;
-        const int64_t left = l->s.features - slice * DSD_PAIR_UNIT;
-        const uint32_t bits = l->slices[i] >> first;
-        for (int32_t bit = 0; bit < DSD_PAIR_UNITS; bit++) {
-            l->gaps |= (bits >> bit & 1) != (bits >> (bit ^ 1) & 1);
-            if (bits >> bit & 1)
-                l->pieces[l->piece_count++] =
-                    (dsd_pair_piece){source_of(l, group, first + bit, slice),
-                                     (int32_t)(left < DSD_PAIR_UNIT ? left : DSD_PAIR_UNIT)};
+        dsd_pair_slice *slice = &l->slices[i];
+        const uint32_t below = (UINT32_C(1) << OWNED_BITS * owner) - 1;
+        const uint32_t has = slice->bits >> OWNED_BITS * owner & ((1u << OWNED_BITS) - 1);
+        further++;
+        if (has || further == l->further || i + 1 == l->first[group + 1]) {
+            l->steps[l->step_count++] =
+                (dsd_pair_step)(has |
+                                (uint32_t)count_bits(slice->bits & below) << DSD_PAIR_BEFORE_AT |
+                                (uint32_t)further << DSD_PAIR_FURTHER_AT);
+            further = 0;
+        } else {
+            slice->idle++;
         }
     }
+    l->members[group].step[owner] = (int32_t)start;
+    l->members[group].steps[owner] = (int32_t)(l->step_count - start);
+}
+
+static void group_fill(lists *l, int64_t group)
+{
+    for (int32_t bit = 0; bit < DSD_PAIR_BITS; bit++) {
+        const int64_t unit = unit_of(l, group, bit);
+        l->members[group].feature[bit] = unit < 0 ? -1 : (int32_t)(unit * DSD_PAIR_UNIT);
+    }
+    for (int64_t slice = 0; slice < l->s.slices; slice++)
+        for (uint32_t bits = bits_of(l, group, slice), now; bits; bits &= ~now) {
+            now = bits_cut(l, bits);
+            slice_fill(l, group, slice, now);
+        }
+    l->first[group + 1] = (int32_t)l->slice_count;
+    for (int32_t owner = 0; owner < DSD_PAIR_OWNERS; owner++)
+        steps_fill(l, group, owner);
 }
 
 static bsk_status groups_fill(lists *l)
 {
     TRY(host_array(l->host, &l->cost, l->groups, sizeof *l->cost));
     TRY(host_array(l->host, &l->first, l->groups + 1, sizeof *l->first));
-    TRY(host_array(l->host, &l->shares, l->groups * DSD_PAIR_RANKS, sizeof *l->shares));
+    TRY(host_array(l->host, &l->members, l->groups, sizeof *l->members));
+    ring_choose(l);
     for (int64_t group = 0; group < l->groups; group++)
         group_measure(l, group);
     TRY(host_array(l->host, &l->slices, l->slice_count, sizeof *l->slices));
+    TRY(host_array(l->host, &l->steps, l->slice_count * DSD_PAIR_OWNERS, sizeof *l->steps));
     TRY(host_array(l->host, &l->pieces, l->piece_count, sizeof *l->pieces));
     l->slice_count = l->piece_count = 0;
-    for (int64_t group = 0; group < l->groups; group++) {
-        for (int64_t slice = 0; slice < l->s.slices; slice++) {
-            const uint32_t bits = bits_of(l, group, slice);
-            if (bits)
-                l->slices[l->slice_count++] = (uint32_t)slice << DSD_PAIR_BITS | bits;
-        }
-        l->first[group + 1] = (int32_t)l->slice_count;
-        for (int32_t rank = 0; rank < DSD_PAIR_RANKS; rank++)
-            share_fill(l, group, rank);
-    }
+    for (int64_t group = 0; group < l->groups; group++)
+        group_fill(l, group);
     return BSK_OK;
 }
 
@@ -328,14 +392,14 @@ typedef struct place {
     int64_t row, rank;
 } place;
 
-/* Rows of tiles one after the other, so that clusters that run together share activations. The last
- * ones by size, so that all clusters end together: first the groups that have a pair more. */
+/* Rows of tiles one after the other, so that blocks that run together share activations. The last
+ * ones by size, so that all blocks end together: first the groups that have a pair more. */
 static place place_of(const lists *l, int64_t groups, int64_t i)
 {
-    enum { LAST = 4 }; /* tiles of a cluster */
-    const int64_t rows = l->s.row_tiles, late = bski_ceil_div(LAST * l->clusters, groups);
+    enum { LAST = 4 }; /* tiles of a block */
+    const int64_t rows = l->s.row_tiles, late = bski_ceil_div(LAST * l->blocks, groups);
     const int64_t early = late < rows ? rows - late : 0, left = rows - early;
-    const int64_t large = bski_ceil_div(l->s.pairs, DSD_PAIR_RANKS) % groups;
+    const int64_t large = l->s.pairs % groups;
     if (i < early * groups)
         return (place){i / groups, i % groups};
     i -= early * groups;
@@ -348,20 +412,19 @@ static place place_of(const lists *l, int64_t groups, int64_t i)
 /* The time of all tiles if each group has its share of the pairs. */
 static double groups_seconds(const lists *l, int64_t groups, double density)
 {
-    const int64_t twos = bski_ceil_div(l->s.pairs, DSD_PAIR_RANKS);
     const double slices = (double)l->s.slices;
     double longest = 0, cost[2];
     for (int more = 0; more < 2; more++) {
-        const int64_t pairs = twos / groups + more;
+        const int64_t pairs = l->s.pairs / groups + more;
         double gap = 1;
-        for (int64_t i = 0; i < DSD_PAIR_RANKS * pairs; i++)
+        for (int64_t i = 0; i < pairs; i++)
             gap *= 1 - density;
         cost[more] = share_seconds((1 - gap) * slices, (double)pairs * density * slices);
     }
-    loads_open(l->loads, l->clusters);
+    loads_open(l->loads, l->blocks);
     for (int64_t i = 0; i < groups * l->s.row_tiles; i++)
-        loads_give(l->loads, l->clusters, cost[place_of(l, groups, i).rank < twos % groups]);
-    for (int32_t i = 0; i < l->clusters; i++)
+        loads_give(l->loads, l->blocks, cost[place_of(l, groups, i).rank < l->s.pairs % groups]);
+    for (int32_t i = 0; i < l->blocks; i++)
         longest = l->loads[i].work > longest ? l->loads[i].work : longest;
     return longest;
 }
@@ -370,14 +433,14 @@ static double groups_seconds(const lists *l, int64_t groups, double density)
 static void groups_choose(lists *l)
 {
     const shape *s = &l->s;
-    const int64_t twos = bski_ceil_div(s->pairs, DSD_PAIR_RANKS);
-    const int64_t fewest = bski_ceil_div(twos, DSD_PAIR_OWNERS);
+    const int64_t fewest = bski_ceil_div(s->pairs, DSD_PAIR_PAIRS);
     int64_t cells = 0;
     for (int64_t pair = 0; pair < s->pairs; pair++)
         cells += pair_slices(l, pair);
     const double density = (double)cells / (double)(s->pairs * s->slices);
     double best = 0;
-    for (int64_t groups = fewest; groups <= twos && groups <= fewest + fewest / 4 + 1; groups++) {
+    for (int64_t groups = fewest; groups <= s->pairs && groups <= fewest + fewest / 4 + 1;
+         groups++) {
         const double seconds = groups_seconds(l, groups, density);
         if (groups == fewest || seconds < best) {
             best = seconds;
@@ -386,31 +449,31 @@ static void groups_choose(lists *l)
     }
 }
 
-/* Each tile goes to the cluster with the least to do. */
+/* Each tile goes to the thread block with the least to do. */
 static bsk_status tiles_make(lists *l)
 {
     l->tile_count = l->groups * l->s.row_tiles;
-    l->clusters = l->tile_count < l->clusters ? (int32_t)l->tile_count : l->clusters;
+    l->blocks = l->tile_count < l->blocks ? (int32_t)l->tile_count : l->blocks;
     TRY(host_array(l->host, &l->rank, l->groups, sizeof *l->rank));
     TRY(host_array(l->host, &l->owner, l->tile_count, sizeof *l->owner));
     TRY(host_array(l->host, &l->tiles, l->tile_count, sizeof *l->tiles));
-    TRY(host_array(l->host, &l->tile_start, (int64_t)l->clusters + 1, sizeof *l->tile_start));
+    TRY(host_array(l->host, &l->tile_start, (int64_t)l->blocks + 1, sizeof *l->tile_start));
     for (int32_t i = 0; i < l->groups; i++) {
         int32_t at = i;
         for (; at > 0 && l->cost[l->rank[at - 1]] < l->cost[i]; at--)
             l->rank[at] = l->rank[at - 1];
         l->rank[at] = i;
     }
-    loads_open(l->loads, l->clusters);
+    loads_open(l->loads, l->blocks);
     for (int64_t i = 0; i < l->tile_count; i++) {
         l->owner[i] =
-            loads_give(l->loads, l->clusters, l->cost[l->rank[place_of(l, l->groups, i).rank]]);
+            loads_give(l->loads, l->blocks, l->cost[l->rank[place_of(l, l->groups, i).rank]]);
         l->tile_start[l->owner[i] + 1]++;
     }
-    for (int32_t c = 0; c < l->clusters; c++)
-        l->tile_start[c + 1] += l->tile_start[c];
+    for (int32_t b = 0; b < l->blocks; b++)
+        l->tile_start[b + 1] += l->tile_start[b];
     int32_t *next = (int32_t *)l->loads;
-    memcpy(next, l->tile_start, (size_t)l->clusters * sizeof *next);
+    memcpy(next, l->tile_start, (size_t)l->blocks * sizeof *next);
     for (int64_t i = 0; i < l->tile_count; i++) {
         const place at = place_of(l, l->groups, i);
         const int32_t group = l->rank[at.rank];
@@ -424,13 +487,13 @@ static bsk_status tiles_make(lists *l)
 static bsk_status lists_fill(lists *l, int32_t compute_units)
 {
     const shape *s = &l->s;
-    const int64_t most = bski_ceil_div(s->pairs, DSD_PAIR_RANKS) * s->row_tiles;
+    const int64_t most = s->pairs * s->row_tiles;
     if (most > INT32_MAX / 2)
         return l->host->fail(l->host->context, BSK_E_UNSUPPORTED, "dsd: too many tiles");
-    l->clusters = compute_units > 1 ? compute_units / DSD_PAIR_RANKS : 1;
-    l->clusters = most < l->clusters ? (int32_t)most : l->clusters;
+    l->blocks = compute_units > 0 ? compute_units : 1;
+    l->blocks = most < l->blocks ? (int32_t)most : l->blocks;
     TRY(host_array(l->host, &l->order, 2 * s->pairs, sizeof *l->order));
-    TRY(host_array(l->host, &l->loads, l->clusters, sizeof *l->loads));
+    TRY(host_array(l->host, &l->loads, l->blocks, sizeof *l->loads));
     TRY(kept_fill(l));
     bski_dsd_pairing(l->kept, (int32_t)l->words, (int32_t)s->pairs, l->order);
     TRY(pairs_sort(l));
@@ -441,7 +504,7 @@ static bsk_status lists_fill(lists *l, int32_t compute_units)
 
 /* --- Plans --- */
 
-enum table { SLICES, TILES, TILE_START, SHARES, PIECES, TABLE_COUNT };
+enum table { SLICES, STEPS, TILES, TILE_START, GROUPS, PIECES, TABLE_COUNT };
 
 typedef struct state {
     dsd_image image;
@@ -478,16 +541,20 @@ static const kernel_row *kernel_find(bsk_dtype dtype, bool cn)
     return found;
 }
 
+static int32_t slot_bytes(const lists *l)
+{
+    return DSD_PAIR_SLICE_BYTES + l->room * DSD_PAIR_PIECE_BYTES;
+}
+
 static void runs_fill(const lists *l, bsk_dtype dtype, dsd_image *image)
 {
     const kernel_row *row = kernel_find(dtype, l->s.cn);
     image->product = (bski_cuda_run){
         .function = row->function,
         .name = row->name,
-        .grid = {(unsigned)(l->clusters * DSD_PAIR_RANKS), 1, 1},
+        .grid = {(unsigned)l->blocks, 1, 1},
         .threads = DSD_PAIR_THREADS,
-        .cluster = DSD_PAIR_RANKS,
-        .shared_bytes = DSD_PAIR_SHARED,
+        .shared_bytes = DSD_PAIR_FIXED + (size_t)l->slots * slot_bytes(l),
     };
     image->pack = (bski_cuda_run){
         .function = dsd_sm90a_pair_pack,
@@ -503,9 +570,13 @@ static void args_fill(const bsk_problem *problem, const lists *l, state *st)
     const bsk_mem *t = st->image.table;
     st->arg = (dsd_pair_arg){
         .slices = bsk_mem_address(t[SLICES]),
+        .steps = bsk_mem_address(t[STEPS]),
         .tiles = bsk_mem_address(t[TILES]),
         .tile_start = bsk_mem_address(t[TILE_START]),
-        .shares = bsk_mem_address(t[SHARES]),
+        .groups = bsk_mem_address(t[GROUPS]),
+        .slots = l->slots,
+        .slot_bytes = slot_bytes(l),
+        .ahead = l->slots - l->further,
         .b_k = p->b.strides[0],
         .b_n = p->b.strides[1],
         .depth = l->s.features,
@@ -525,9 +596,10 @@ static bsk_status plan_make(bski_cuda_device *d, bsk_prepared *prepared, lists *
     TRY(lists_fill(l, d->simt.props.compute_units));
     const dsd_image_table tables[TABLE_COUNT] = {
         [SLICES] = {l->slices, l->slice_count, sizeof *l->slices},
+        [STEPS] = {l->steps, l->step_count, sizeof *l->steps},
         [TILES] = {l->tiles, l->tile_count, sizeof *l->tiles},
-        [TILE_START] = {l->tile_start, (int64_t)l->clusters + 1, sizeof *l->tile_start},
-        [SHARES] = {l->shares, l->groups * DSD_PAIR_RANKS, sizeof *l->shares},
+        [TILE_START] = {l->tile_start, (int64_t)l->blocks + 1, sizeof *l->tile_start},
+        [GROUPS] = {l->members, l->groups, sizeof *l->members},
         [PIECES] = {l->pieces, l->piece_count, sizeof *l->pieces},
     };
     runs_fill(l, prepared->problem->dtype, &st->image);

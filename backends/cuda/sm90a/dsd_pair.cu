@@ -1,208 +1,160 @@
 /* dsd by wgmma for blocks whose sides are multiples of 32: the 64 rows of a product are two rows of
  * blocks, any two. dsd_pair.c plans what the tables say; docs/cuda.md has a picture of the data flow.
  *
- * A cluster of two thread blocks computes tiles of up to 384 features x 256 samples, one after the
- * other, each of six warpgroups 64 x 256. Slices of the activations that any of them needs come into
- * a ring of both blocks at once: one of them copies the even slices, the other one the odd ones. A
- * warpgroup multiplies where its pair has weights, which come through a ring of its own, and else
- * gives the slice back. */
+ * A thread block computes tiles of up to 384 features x 128 samples, one after the other: each of
+ * three warpgroups those of two pairs. Slices of the activations that any of them needs come into a
+ * ring, each with the weights that meet it. A warpgroup goes from one that its pairs have weights
+ * for to the next, and passes the others. */
 #include <backends/cuda/ptx.h>
 #include <backends/cuda/sm90a/dsd_pair.h>
-#include <backends/cuda/sm90a/ring.h>
 
 #define FN static __device__ __forceinline__
 
 enum { LANES = 32, GROUP_WARPS = 4, CONSUMER_WARPS = DSD_PAIR_OWNERS * GROUP_WARPS };
 enum { CONSUMER_REGISTERS = 160, PRODUCER_REGISTERS = 32 };
-enum { SUMS = DSD_PAIR_SAMPLES / 2, BOX = 64 /* samples of a copy with TRANS */ };
-enum { WIDTH = 128 }; /* N of a product: one of 256 would need more registers than there are */
+enum { SUMS = DSD_PAIR_SAMPLES / 2 /* of a pair */, BOX = 64 /* samples of a copy with TRANS */ };
 
-/* Where things lie in shared memory. */
+/* Where things lie in shared memory: zeros, as large as a piece, before and after the slots. */
 struct memory {
-    uint32_t base;
+    uint32_t base, slots, slot_bytes;
 
-    __device__ uint32_t slice(int slot) const
+    __device__ uint32_t slot(int i) const
     {
-        return base + slot * DSD_PAIR_SLICE_BYTES;
-    }
-    /* A slot of weights of a warpgroup. Zeros, as large as a piece, lie before and after all. */
-    __device__ uint32_t cell(int owner, int slot) const
-    {
-        return zeros(0) + DSD_PAIR_PIECE_BYTES +
-               (owner * DSD_PAIR_CELLS + slot) * 2 * DSD_PAIR_PIECE_BYTES;
+        return base + DSD_PAIR_PIECE_BYTES + i * slot_bytes;
     }
     __device__ uint32_t zeros(int after) const
     {
-        return slice(DSD_PAIR_SLOTS) +
-               after * (DSD_PAIR_OWNERS * DSD_PAIR_CELLS * 2 + 1) * DSD_PAIR_PIECE_BYTES;
+        return after ? slot(slots) : base;
     }
     __device__ uint32_t scratch(int warp) const
     {
-        return zeros(1) + DSD_PAIR_PIECE_BYTES + warp * DSD_PAIR_SCRATCH;
+        return slot(slots) + DSD_PAIR_PIECE_BYTES + warp * DSD_PAIR_SCRATCH;
     }
-    /* Barriers: a slice has come; its readers are done; they are, and the block expects the next,
-     * for the block that copies it; the same of cells. */
-    __device__ uint32_t full(int slot) const
+    /* Barriers: a slot has come; its readers are done. */
+    __device__ uint32_t full(int i) const
     {
-        return scratch(CONSUMER_WARPS) + slot * 8;
+        return scratch(CONSUMER_WARPS) + i * 8;
     }
-    __device__ uint32_t empty(int slot) const
+    __device__ uint32_t empty(int i) const
     {
-        return full(DSD_PAIR_SLOTS) + slot * 8;
+        return full(DSD_PAIR_MAX_SLOTS + i);
     }
-    __device__ uint32_t ready(int rank, int slot) const
+};
+
+/* A position in the ring; parity is that of the round. */
+struct cursor {
+    uint32_t slot, parity;
+
+    /* At most a round. */
+    __device__ void forward(uint32_t by, uint32_t slots)
     {
-        return empty(DSD_PAIR_SLOTS) + (rank * DSD_PAIR_SLOTS + slot) * 8;
-    }
-    __device__ uint32_t full_cell(int owner, int slot) const
-    {
-        return ready(DSD_PAIR_RANKS, 0) + (owner * DSD_PAIR_CELLS + slot) * 8;
-    }
-    __device__ uint32_t empty_cell(int owner, int slot) const
-    {
-        return full_cell(DSD_PAIR_OWNERS, 0) + (owner * DSD_PAIR_CELLS + slot) * 8;
+        slot += by;
+        if (slot >= slots) {
+            slot -= slots;
+            parity ^= 1;
+        }
     }
 };
 
 FN dsd_pair_tile tile_load(const dsd_pair_arg &a, int i, int end)
 {
-    const int4 v = __ldg((const int4 *)(a.tiles + (i < end ? i : end - 1)));
+    const int4 v = i < end ? __ldg((const int4 *)(a.tiles + i)) : make_int4(0, 0, 0, 0);
     return {v.x, v.y, v.z, v.w};
-}
-
-/* Lanes' share of 32 slices of a tile. */
-FN uint32_t slices_load(const dsd_pair_arg &a, const dsd_pair_tile &tile, int at)
-{
-    at += threadIdx.x % LANES;
-    return at < tile.slices ? __ldg(a.slices + tile.first + at) : 0;
-}
-
-/* Which units of a thread block have a piece in a slice: two bits for each pair. */
-FN uint32_t pieces_of(uint32_t slice, uint32_t rank)
-{
-    return slice >> rank * DSD_PAIR_UNITS & ((1 << DSD_PAIR_UNITS) - 1);
-}
-
-/* How many pieces of a slice come before those of a unit. */
-FN int pieces_before(uint32_t has, int unit)
-{
-    return __popc(has & ((1 << unit) - 1));
 }
 
 /* --- Producers --- */
 
-/* Calls visit(tile, slice, first of the tile) for each slice of a block's tiles, in a whole warp.
- * Lists are read ahead, because each read takes as long as some slices. */
+/* Lanes' share of 32 slices of a tile. */
+FN uint4 slices_load(const dsd_pair_arg &a, const dsd_pair_tile &tile, int at)
+{
+    at += threadIdx.x % LANES;
+    return at < tile.slices ? __ldg((const uint4 *)(a.slices + tile.first + at))
+                            : make_uint4(0, 0, 0, 0);
+}
+
+/* Calls visit(tile, slice) for each slice of a block's tiles, in a whole warp. Lists are read ahead,
+ * because each read takes as long as some slices. */
 template <class Visit> FN void slices_each(const dsd_pair_arg &a, int begin, int end, Visit visit)
 {
     dsd_pair_tile next = tile_load(a, begin, end);
-    uint32_t ahead = slices_load(a, next, 0);
+    uint4 ahead = slices_load(a, next, 0);
     for (int i = begin; i < end; i++) {
         const dsd_pair_tile tile = next;
         next = tile_load(a, i + 1, end);
         for (int first = 0; first < tile.slices; first += LANES) {
-            const uint32_t mine = ahead;
-            const bool more = first + LANES < tile.slices;
-            const int count = more ? LANES : tile.slices - first;
-            ahead = more ? slices_load(a, tile, first + LANES) : slices_load(a, next, 0);
-            for (int t = 0; t < count; t++) {
-                visit(tile, __shfl_sync(~0u, mine, t), first + t == 0);
-                __syncwarp();
-            }
+            const uint4 mine = ahead;
+            const int count = min(tile.slices - first, (int)LANES);
+            ahead = slices_load(a, tile, first + LANES);
+            for (int t = 0; t < count; t++)
+                visit(tile,
+                      dsd_pair_slice{__shfl_sync(~0u, mine.x, t), __shfl_sync(~0u, mine.y, t),
+                                     __shfl_sync(~0u, mine.z, t), __shfl_sync(~0u, mine.w, t)});
         }
-        if (!tile.slices)
-            ahead = slices_load(a, next, 0);
+        ahead = slices_load(a, next, 0);
     }
 }
 
-/* Slices of the activations, every other one, for the blocks that have pieces there. */
+/* Slices of the activations, some ahead of those that have come: so a warpgroup that waits for a
+ * slot, a few after one that it has seen full, finds its last round over, and a parity tells whether
+ * the next is. This gives slots back for warpgroups that have no step there. */
 template <int TRANS>
-FN void produce_slices(const CUtensorMap *map, const dsd_pair_arg &a, memory m, int begin, int end,
-                       uint32_t rank)
+FN void produce_slices(const CUtensorMap *map, const dsd_pair_arg &a, const memory &m, int begin,
+                       int end)
 {
-    cursor<DSD_PAIR_SLOTS> at = {0, 0};
-    uint32_t parities[DSD_PAIR_RANKS] = {}; /* of the barriers of both blocks: a bit a slot */
-    slices_each(a, begin, end, [&](const dsd_pair_tile &tile, uint32_t slice, bool) {
-        if (threadIdx.x % LANES == 0 && at.slot % DSD_PAIR_RANKS == rank) {
-            const int k = (int)(slice >> DSD_PAIR_BITS) * DSD_PAIR_UNIT;
-            const uint32_t to = m.slice(at.slot), bar = m.full(at.slot);
-            uint16_t blocks = 0;
-#pragma unroll
-            for (int r = 0; r < DSD_PAIR_RANKS; r++)
-                if (pieces_of(slice, r)) {
-                    mbar_wait(m.ready(r, at.slot), parities[r] >> at.slot & 1);
-                    parities[r] ^= 1u << at.slot;
-                    blocks |= 1 << r;
-                }
+    const int lane = threadIdx.x % LANES;
+    cursor at = {0, 0}, come = {0, 0};
+    int flying = 0;
+    slices_each(a, begin, end, [&](const dsd_pair_tile &tile, const dsd_pair_slice &slice) {
+        const int k = (int)slice.number * DSD_PAIR_UNIT;
+        const uint32_t to = m.slot(at.slot), bar = m.full(at.slot);
+        mbar_wait(m.empty(at.slot), at.parity ^ 1);
+        if (flying == a.ahead) {
+            mbar_wait(m.full(come.slot), come.parity);
+            come.forward(1, m.slots);
+        } else {
+            flying++;
+        }
+        if (lane == 0) {
+            mbar_expect(bar, DSD_PAIR_SLICE_BYTES);
             if (TRANS) {
 #pragma unroll
                 for (int n = 0; n < DSD_PAIR_SAMPLES; n += BOX)
-                    tensor_load_2d_multicast(to + n * DSD_PAIR_UNIT * 2, map, tile.sample + n, k,
-                                             bar, blocks);
+                    tensor_load_2d(to + n * DSD_PAIR_UNIT * 2, map, tile.sample + n, k, bar);
             } else {
-                tensor_load_2d_multicast(to, map, k, tile.sample, bar, blocks);
+                tensor_load_2d(to, map, k, tile.sample, bar);
             }
         }
-        at.next();
+        if (lane < (int)slice.idle * GROUP_WARPS)
+            mbar_arrive(m.empty(at.slot));
+        __syncwarp();
+        at.forward(1, m.slots);
     });
 }
 
-/* In each block, as soon as the readers of a slot are done, it expects the next slice, and tells the
- * block that copies it; one without pieces for the block comes at once. */
-FN void relay(const dsd_pair_arg &a, memory m, int begin, int end, uint32_t rank)
+/* The weights of each slice. */
+FN void produce_weights(const dsd_pair_arg &a, const memory &m, int begin, int end)
 {
-    cursor<DSD_PAIR_SLOTS> at = {0, 0};
-    slices_each(a, begin, end, [&](const dsd_pair_tile &, uint32_t slice, bool) {
+    cursor at = {0, 0};
+    slices_each(a, begin, end, [&](const dsd_pair_tile &, const dsd_pair_slice &slice) {
+        const uint32_t bytes = __popc(slice.bits) * DSD_PAIR_PIECE_BYTES;
         if (threadIdx.x % LANES == 0) {
             mbar_wait(m.empty(at.slot), at.parity ^ 1);
-            if (pieces_of(slice, rank)) {
-                mbar_expect(m.full(at.slot), DSD_PAIR_SLICE_BYTES);
-                mbar_arrive_remote(m.ready(rank, at.slot), at.slot % DSD_PAIR_RANKS);
-            } else {
-                mbar_arrive(m.full(at.slot));
-            }
+            mbar_expect(m.full(at.slot), bytes);
+            bulk_load(m.slot(at.slot) + DSD_PAIR_SLICE_BYTES,
+                      a.image + (size_t)slice.piece * DSD_PAIR_PIECE_BYTES, bytes, m.full(at.slot));
         }
-        at.next();
+        __syncwarp();
+        at.forward(1, m.slots);
     });
 }
 
-/* Weights of the block, a lane for each warpgroup. They wait for one that is behind, which has what
- * it needs to go on. */
-FN void produce_weights(const dsd_pair_arg &a, memory m, int begin, int end, uint32_t rank)
-{
-    const int owner = threadIdx.x % LANES;
-    cursor<DSD_PAIR_CELLS> at = {0, 0};
-    const char *from = a.image;
-    slices_each(a, begin, end, [&](const dsd_pair_tile &tile, uint32_t slice, bool first) {
-        const uint32_t has = pieces_of(slice, rank);
-        if (first)
-            from = a.image + (size_t)__ldg(&a.shares[tile.group * DSD_PAIR_RANKS + rank].piece) *
-                                 DSD_PAIR_PIECE_BYTES;
-        const uint32_t mine = owner < DSD_PAIR_OWNERS ? has >> 2 * owner & 3 : 0;
-        if (mine) {
-            const uint32_t bar = m.full_cell(owner, at.slot);
-            const uint32_t bytes = __popc(mine) * DSD_PAIR_PIECE_BYTES;
-            mbar_wait(m.empty_cell(owner, at.slot), at.parity ^ 1);
-            mbar_expect(bar, bytes);
-            bulk_load(m.cell(owner, at.slot),
-                      from + pieces_before(has, 2 * owner) * DSD_PAIR_PIECE_BYTES, bytes, bar);
-            at.next();
-        }
-        from += __popc(has) * DSD_PAIR_PIECE_BYTES;
-    });
-}
+/* --- Products: addresses in units of 16 bytes, as descriptors have them --- */
 
-/* --- Products --- */
+enum { PIECE = DSD_PAIR_PIECE_BYTES / 16, LEADING = 1 << 16 };
 
-/* A warpgroup's place in the rings. */
-struct reader {
-    cursor<DSD_PAIR_SLOTS> slice;
-    cursor<DSD_PAIR_CELLS> cell;
-};
-
-/* has: which halves of the pair have a piece in the slot, the first or only one at its begin. */
+/* One pair's product with a slice: which of its units have a piece, the first or only one where. */
 template <int TYPE, int TRANS>
-FN void multiply(float (&acc)[2][SUMS / 2], memory m, uint32_t slice, uint32_t cell, uint32_t has)
+FN void multiply(float (&acc)[SUMS], const memory &m, uint32_t slice, uint32_t piece, uint32_t has)
 {
     /* Weights: rows of 64 bytes, a row is a k; how far it is from the first 32 features to the
      * others is a field of the descriptor, so that zeros can be either half. Activations: rows of 64
@@ -211,74 +163,107 @@ FN void multiply(float (&acc)[2][SUMS / 2], memory m, uint32_t slice, uint32_t c
     constexpr uint32_t b_high =
         TRANS ? descriptor_high(1024, SWIZZLE_128) : descriptor_high(512, SWIZZLE_64);
     constexpr uint32_t a_step = 1024, b_step = TRANS ? 2048 : 32;
-    constexpr uint32_t half = WIDTH * DSD_PAIR_UNIT * 2;
-    const uint32_t upper = has & 1 ? cell : m.zeros(0);
-    const uint32_t lower = has == 3 ? cell + DSD_PAIR_PIECE_BYTES : has == 2 ? cell : m.zeros(1);
-    const uint32_t a = descriptor_low(upper, lower - upper);
-    const uint32_t b = descriptor_low(slice, TRANS ? BOX * DSD_PAIR_UNIT * 2 : 16);
+    const uint32_t upper = has & 1 ? piece : m.zeros(0) >> 4;
+    const uint32_t lower = has == 3 ? piece + PIECE : has == 2 ? piece : m.zeros(1) >> 4;
+    const uint32_t a = upper + (lower - upper) * LEADING;
+    const uint32_t b = slice + (TRANS ? BOX * DSD_PAIR_UNIT * 2 >> 4 : 1) * LEADING;
 #pragma unroll
     for (int k = 0; k < DSD_PAIR_UNIT / 16; k++)
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-            wgmma_ss<TYPE, WIDTH, 1, TRANS>(acc[n], descriptor(a + (k * a_step >> 4), a_high),
-                                            descriptor(b + ((k * b_step + n * half) >> 4), b_high),
-                                            1);
+        wgmma_ss<TYPE, DSD_PAIR_SAMPLES, 1, TRANS>(acc, descriptor(a + (k * a_step >> 4), a_high),
+                                                   descriptor(b + (k * b_step >> 4), b_high), 1);
 }
 
-/* All slices of a tile. Products stay in flight while the pair has pieces in the next slice too;
- * else slices are given back at once, as others wait for them. */
+/* A warpgroup's products with a slice. A batch ends in each case, not after them: else the compiler
+ * would end it twice. */
 template <int TYPE, int TRANS>
-FN void tile_multiply(float (&acc)[2][SUMS / 2], const uint32_t *slices, int count, memory m,
-                      reader &r, uint32_t rank, int owner)
+FN void pairs_multiply(float (&acc)[DSD_PAIR_OWNED][SUMS], const memory &m, uint32_t slice,
+                       uint32_t step)
 {
-    const int lane = threadIdx.x % LANES;
-    uint32_t now = 0, slice = 0, cell = 0; /* barriers of what is in flight */
-    for (int t = 0; t < count; t++) {
-        if (t % LANES == 0)
-            now = t + lane < count ? __ldg(slices + t + lane) : 0;
-        const uint32_t has = pieces_of(__shfl_sync(~0u, now, t % LANES), rank) >> 2 * owner & 3;
-        mbar_wait(m.full(r.slice.slot), r.slice.parity);
-        if (has) {
-            mbar_wait(m.full_cell(owner, r.cell.slot), r.cell.parity);
-            wgmma_fence();
-            multiply<TYPE, TRANS>(acc, m, m.slice(r.slice.slot), m.cell(owner, r.cell.slot), has);
-            wgmma_commit();
-            wgmma_wait<1>();
-            if (lane == 0 && slice) {
-                mbar_arrive(slice);
-                mbar_arrive(cell);
+    const uint32_t first = step & 3, second = step >> 2 & 3;
+    const uint32_t piece =
+        slice + DSD_PAIR_SLICE_BYTES / 16 + (step >> DSD_PAIR_BEFORE_AT & DSD_PAIR_FIELD) * PIECE;
+    wgmma_fence();
+    if (!second) {
+        multiply<TYPE, TRANS>(acc[0], m, slice, piece, first);
+        wgmma_commit();
+    } else if (!first) {
+        multiply<TYPE, TRANS>(acc[1], m, slice, piece, second);
+        wgmma_commit();
+    } else {
+        multiply<TYPE, TRANS>(acc[0], m, slice, piece, first);
+        multiply<TYPE, TRANS>(acc[1], m, slice, piece + __popc(first) * PIECE, second);
+        wgmma_commit();
+    }
+}
+
+/* A warpgroup's steps of a tile. */
+struct steps {
+    const dsd_pair_step *list;
+    int count;
+    uint32_t now; /* a lane's of the first 32 */
+};
+
+FN uint32_t step_load(const steps &s, int at)
+{
+    at += threadIdx.x % LANES;
+    return at < s.count ? __ldg(s.list + at) : 0;
+}
+
+FN steps steps_load(const dsd_pair_arg &a, const dsd_pair_tile &tile, int owner)
+{
+    const dsd_pair_group &group = a.groups[tile.group];
+    steps s = {a.steps + __ldg(group.step + owner), __ldg(group.steps + owner), 0};
+    s.now = step_load(s, 0);
+    return s;
+}
+
+/* All steps of a tile. A slot is given back when the products of the next step are on their way and
+ * its own are done; before a step without any, as many of those may follow. */
+template <int TYPE, int TRANS>
+FN void tile_multiply(float (&acc)[DSD_PAIR_OWNED][SUMS], const steps &s, const memory &m,
+                      cursor &at, int lane)
+{
+    uint32_t flying = 0, now = s.now; /* flying: the barrier of the slot of products in flight */
+    for (int first = 0; first < s.count; first += LANES) {
+        const uint32_t next = step_load(s, first + LANES);
+        const int count = min(s.count - first, (int)LANES);
+        uint32_t step = __shfl_sync(~0u, now, 0);
+        for (int t = 0; t < count; t++) {
+            at.forward(step >> DSD_PAIR_FURTHER_AT, m.slots);
+            const uint32_t empty = m.empty(at.slot);
+            mbar_wait(m.full(at.slot), at.parity);
+            if (step & DSD_PAIR_FIELD) {
+                pairs_multiply<TYPE, TRANS>(acc, m, m.slot(at.slot) >> 4, step);
+                step = __shfl_sync(~0u, now, t + 1);
+                wgmma_wait<1>();
+                if (lane == 0 && flying)
+                    mbar_arrive(flying);
+                flying = empty;
+            } else {
+                step = __shfl_sync(~0u, now, t + 1);
+                wgmma_wait<0>();
+                if (lane == 0 && flying)
+                    mbar_arrive(flying);
+                if (lane == 0)
+                    mbar_arrive(empty);
+                flying = 0;
             }
-            slice = m.empty(r.slice.slot);
-            cell = m.empty_cell(owner, r.cell.slot);
-            r.cell.next();
-        } else {
-            wgmma_wait<0>();
-            if (lane == 0) {
-                if (slice) {
-                    mbar_arrive(slice);
-                    mbar_arrive(cell);
-                }
-                mbar_arrive(m.empty(r.slice.slot));
-            }
-            slice = 0;
         }
-        r.slice.next();
+        now = next;
     }
     wgmma_wait<0>();
     wgmma_settle(acc[0]);
     wgmma_settle(acc[1]);
-    if (lane == 0 && slice) {
-        mbar_arrive(slice);
-        mbar_arrive(cell);
-    }
+    if (lane == 0 && flying)
+        mbar_arrive(flying);
 }
 
-/* --- The end of a tile: each warp stores its 16 features of 256 samples --- */
+/* --- The end of a tile: each warp stores 16 features of each pair --- */
 
 /* What a warp stores. */
 struct place {
     uint32_t scratch;
-    int64_t feature; /* the first; beyond C where the pair has no such unit */
+    int64_t feature[DSD_PAIR_OWNED]; /* the first; beyond C where a pair has no such unit */
     int64_t sample;
 };
 
@@ -291,7 +276,8 @@ template <bool ALONG_N> FN uint32_t plain_at(uint32_t scratch, int run, int row)
 }
 
 template <bool ALONG_N>
-FN void store_plain(const float (&acc)[2][SUMS / 2], const dsd_epilogue &e, const place &at)
+FN void store_plain(const float (&acc)[SUMS], const dsd_epilogue &e, const place &at,
+                    int64_t feature)
 {
     enum { PART = 32 };
     const int lane = threadIdx.x % LANES;
@@ -300,7 +286,7 @@ FN void store_plain(const float (&acc)[2][SUMS / 2], const dsd_epilogue &e, cons
     float bias[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int64_t f = at.feature + h * 8 + lane / 4;
+        const int64_t f = feature + h * 8 + lane / 4;
         bias[h] = e.bias && f < e.features ? __ldg(e.bias + f) : 0;
     }
 #pragma unroll
@@ -310,7 +296,7 @@ FN void store_plain(const float (&acc)[2][SUMS / 2], const dsd_epilogue &e, cons
             uint32_t word[4];
 #pragma unroll
             for (int w = 0; w < 4; w++) { /* features 8 (w % 2) .., samples 8 (w / 2) .. of 16 */
-                const float *v = acc[part / 4] + part % 4 * 16 + i * 8 + w / 2 * 4 + w % 2 * 2;
+                const float *v = acc + part * 16 + i * 8 + w / 2 * 4 + w % 2 * 2;
                 word[w] =
                     dsd_pack(bf16, e.alpha * v[0] + bias[w % 2], e.alpha * v[1] + bias[w % 2]);
             }
@@ -327,7 +313,7 @@ FN void store_plain(const float (&acc)[2][SUMS / 2], const dsd_epilogue &e, cons
         for (int i = 0; i < 2; i++) {
             const int row = ALONG_N ? i * 8 + lane / 4 : i * 16 + lane / 2;
             const int run = ALONG_N ? lane % 4 : lane % 2;
-            const int64_t f = at.feature + (ALONG_N ? row : run * 8);
+            const int64_t f = feature + (ALONG_N ? row : run * 8);
             const int64_t n = at.sample + part * PART + (ALONG_N ? run * 8 : row);
             const uint4 v = shared_load_16(plain_at<ALONG_N>(at.scratch, run, row));
             if (f < e.features && n < e.n)
@@ -338,12 +324,12 @@ FN void store_plain(const float (&acc)[2][SUMS / 2], const dsd_epilogue &e, cons
 }
 
 /* Whether a sum of the warp is NaN or infinite. */
-FN bool any_wild(const float (&acc)[2][SUMS / 2])
+FN bool any_wild(const float (&acc)[DSD_PAIR_OWNED][SUMS])
 {
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < SUMS; i++)
-        sum = fmaf(acc[i % 2][i / 2], 0, sum);
+    for (int i = 0; i < DSD_PAIR_OWNED * SUMS; i++)
+        sum = fmaf(acc[i / SUMS][i % SUMS], 0, sum);
     return __any_sync(~0u, sum != 0);
 }
 
@@ -355,31 +341,29 @@ FN float image_value(const char *piece, int feature, int k, bool bf16)
     return dsd_unpack(bf16, *p).x;
 }
 
-/* One sum anew over the kept blocks alone: a gap counts as a weight of 0 in the products, which is
- * nothing only times a finite number. */
+/* One sum of a unit anew over the kept blocks alone: a gap counts as a weight of 0 in the products,
+ * which is nothing only times a finite number. */
 template <int TYPE>
-FN float sum_kept(const dsd_pair_arg &a, const dsd_pair_tile &tile, uint32_t rank, int warp,
-                  int feature, int64_t n)
+FN float sum_kept(const dsd_pair_arg &a, const dsd_pair_tile &tile, int unit, int feature,
+                  int64_t n)
 {
     const bool bf16 = TYPE == WGMMA_BF16;
-    const int unit = warp / 2;
-    int piece = __ldg(&a.shares[tile.group * DSD_PAIR_RANKS + rank].piece);
     float sum = 0;
     if (n >= a.epilogue.n)
         return sum;
 #pragma unroll 1
     for (int t = 0; t < tile.slices; t++) {
-        const uint32_t slice = __ldg(a.slices + tile.first + t), has = pieces_of(slice, rank);
-        const char *image =
-            a.image + (size_t)(piece + pieces_before(has, unit)) * DSD_PAIR_PIECE_BYTES;
-        const int64_t first = (int64_t)(slice >> DSD_PAIR_BITS) * DSD_PAIR_UNIT;
+        const uint4 slice =
+            __ldg((const uint4 *)(a.slices + tile.first + t)); /* piece, bits: y, z */
+        const uint32_t piece = slice.y + __popc(slice.z & ((1u << unit) - 1));
+        const char *image = a.image + (size_t)piece * DSD_PAIR_PIECE_BYTES;
+        const int64_t first = (int64_t)slice.x * DSD_PAIR_UNIT;
         const uint16_t *x = a.b + n * a.b_n + first * a.b_k;
-        piece += __popc(has);
-        if (has >> unit & 1)
+        if (slice.z >> unit & 1)
 #pragma unroll 1
             for (int k = 0; k < DSD_PAIR_UNIT && first + k < a.depth; k++)
-                sum = fmaf(image_value(image, warp % 2 * 16 + feature, k, bf16),
-                           dsd_unpack(bf16, x[k * a.b_k]).x, sum);
+                sum = fmaf(image_value(image, feature, k, bf16), dsd_unpack(bf16, x[k * a.b_k]).x,
+                           sum);
     }
     return sum;
 }
@@ -393,27 +377,29 @@ FN uint32_t number_at(uint32_t scratch, int i, int lane)
 }
 
 template <int TYPE>
-FN void store_any(const float (&acc)[2][SUMS / 2], const dsd_pair_arg &a, const dsd_pair_tile &tile,
-                  const place &at, uint32_t rank, int warp, bool wild)
+FN void store_any(const float (&acc)[DSD_PAIR_OWNED][SUMS], const dsd_pair_arg &a,
+                  const dsd_pair_tile &tile, const place &at, int warp, bool wild)
 {
-    enum { PART = 16, SHARE = PART / 2 /* sums of a lane */ };
+    enum { PART = 16, SHARE = PART / 2 /* sums of a lane */, PARTS = SUMS / SHARE };
     const dsd_epilogue &e = a.epilogue;
     const int lane = threadIdx.x % LANES;
     /* A lane's run: of a sample, 8 features; along n of a feature, 8 samples. */
     const int feature = e.along_n ? lane % 16 : lane / 16 * 8;
     const int sample = e.along_n ? lane / 16 * 8 : lane % 16;
 #pragma unroll 1
-    for (int part = 0; part < SUMS / SHARE; part++) {
+    for (int part = 0; part < DSD_PAIR_OWNED * PARTS; part++) {
+        const int pair = part / PARTS;
 #pragma unroll
         for (int i = 0; i < SHARE; i++) {
             float v = acc[0][i];
 #pragma unroll
-            for (int p = 1; p < SUMS / SHARE; p++)
-                v = part == p ? acc[p / 8][p % 8 * SHARE + i] : v;
+            for (int p = 1; p < DSD_PAIR_OWNED * PARTS; p++)
+                v = part == p ? acc[p / PARTS][p % PARTS * SHARE + i] : v;
             shared_store_4(number_at(at.scratch, i, lane), __float_as_uint(v));
         }
         __syncwarp();
-        const int64_t n = at.sample + part * PART + sample;
+        const int64_t n = at.sample + part % PARTS * PART + sample;
+        const int unit = (warp / GROUP_WARPS * DSD_PAIR_OWNED + pair) * 2 + warp % GROUP_WARPS / 2;
         const auto number = [&](int k) {
             const int f = feature + (e.along_n ? 0 : k), s = sample + (e.along_n ? k : 0);
             return number_at(at.scratch, s / 8 * 4 + f / 8 * 2 + s % 2, f % 8 * 4 + s % 8 / 2);
@@ -422,60 +408,71 @@ FN void store_any(const float (&acc)[2][SUMS / 2], const dsd_pair_arg &a, const 
 #pragma unroll 1
         for (int k = 0; wild && k < DSD_RUN; k++)
             if (!isfinite(__uint_as_float(shared_load_4(number(k)))))
-                shared_store_4(number(k), __float_as_uint(sum_kept<TYPE>(
-                                              a, tile, rank, warp, feature + (e.along_n ? 0 : k),
-                                              n + (e.along_n ? k : 0))));
+                shared_store_4(number(k),
+                               __float_as_uint(sum_kept<TYPE>(
+                                   a, tile, unit, warp % 2 * 16 + feature + (e.along_n ? 0 : k),
+                                   n + (e.along_n ? k : 0))));
 #pragma unroll
         for (int k = 0; k < DSD_RUN; k++)
             v[k] = __uint_as_float(shared_load_4(number(k)));
-        dsd_finish(e, v, at.feature + feature, n, 0);
+        dsd_finish(e, v, (pair ? at.feature[1] : at.feature[0]) + feature, n, 0);
         __syncwarp();
     }
 }
 
-template <int TYPE, int TRANS>
-FN void consume(const dsd_pair_arg &a, memory m, int begin, int end, uint32_t rank)
+/* The first of a warp's features of a pair. */
+FN int64_t feature_of(const dsd_pair_arg &a, const dsd_pair_tile &tile, int warp, int pair)
 {
-    const int warp = __shfl_sync(~0u, threadIdx.x / LANES, 0);
-    reader r = {{0, 0}, {0, 0}};
+    const int unit = (warp / GROUP_WARPS * DSD_PAIR_OWNED + pair) * 2 + warp % GROUP_WARPS / 2;
+    const int feature = __ldg(a.groups[tile.group].feature + unit);
+    return feature < 0 ? a.epilogue.features : feature + warp % 2 * 16;
+}
+
+template <int TYPE, int TRANS>
+FN void consume(const dsd_pair_arg &a, const memory &m, int begin, int end, int warp)
+{
+    /* Through a shuffle: else the compiler would compute it anew from the thread's index. */
+    const int lane = __shfl_xor_sync(~0u, threadIdx.x % LANES, 0);
+    const int owner = warp / GROUP_WARPS;
+    cursor ring = {m.slots - 1, 1};
+    dsd_pair_tile next = tile_load(a, begin, end);
+    steps todo = steps_load(a, next, owner);
     for (int i = begin; i < end; i++) {
-        const dsd_pair_tile tile = tile_load(a, i, end);
-        float acc[2][SUMS / 2];
+        const dsd_pair_tile tile = next;
+        float acc[DSD_PAIR_OWNED][SUMS];
 #pragma unroll
-        for (int j = 0; j < SUMS; j++)
-            acc[j % 2][j / 2] = 0;
-        tile_multiply<TYPE, TRANS>(acc, a.slices + tile.first, tile.slices, m, r, rank,
-                                   warp / GROUP_WARPS);
-        const dsd_pair_share *share = a.shares + tile.group * DSD_PAIR_RANKS + rank;
-        const int feature = __ldg(share->feature + warp / 2);
-        const place at = {m.scratch(warp),
-                          feature < 0 ? a.epilogue.features : feature + warp % 2 * 16, tile.sample};
+        for (int j = 0; j < DSD_PAIR_OWNED * SUMS; j++)
+            acc[j / SUMS][j % SUMS] = 0;
+        tile_multiply<TYPE, TRANS>(acc, todo, m, ring, lane);
+        next = tile_load(a, i + 1, end);
+        place at = {m.scratch(warp), {}, tile.sample};
+#pragma unroll
+        for (int pair = 0; pair < DSD_PAIR_OWNED; pair++)
+            at.feature[pair] = feature_of(a, tile, warp, pair);
+        todo = steps_load(a, next, owner);
         const bool wild = a.gaps && any_wild(acc);
-        if (a.epilogue.plain && !wild)
-            store_plain<false>(acc, a.epilogue, at);
-        else if (a.epilogue.plain_n && !wild)
-            store_plain<true>(acc, a.epilogue, at);
+        if ((a.epilogue.plain || a.epilogue.plain_n) && !wild)
+#pragma unroll
+            for (int pair = 0; pair < DSD_PAIR_OWNED; pair++)
+                if (a.epilogue.plain)
+                    store_plain<false>(acc[pair], a.epilogue, at, at.feature[pair]);
+                else
+                    store_plain<true>(acc[pair], a.epilogue, at, at.feature[pair]);
         else
-            store_any<TYPE>(acc, a, tile, at, rank, warp, wild);
+            store_any<TYPE>(acc, a, tile, at, warp, wild);
     }
 }
 
 template <int TYPE, int TRANS> FN void product(const CUtensorMap *map, const dsd_pair_arg &a)
 {
     extern __shared__ __align__(1024) char shared[];
-    const memory m = {shared_address(shared)};
-    const int warp = threadIdx.x / LANES;
-    const uint32_t rank = cluster_rank();
+    const int warp = __shfl_sync(~0u, threadIdx.x / LANES, 0);
+    const memory m = {__shfl_sync(~0u, shared_address(shared), 0), (uint32_t)a.slots,
+                      (uint32_t)a.slot_bytes};
     if (threadIdx.x == 0) {
-        for (int i = 0; i < DSD_PAIR_SLOTS; i++) {
-            mbar_init(m.full(i), 1);
+        for (int i = 0; i < a.slots; i++) {
+            mbar_init(m.full(i), 2);
             mbar_init(m.empty(i), CONSUMER_WARPS);
-            for (int r = 0; r < DSD_PAIR_RANKS; r++)
-                mbar_init(m.ready(r, i), 1);
-        }
-        for (int i = 0; i < DSD_PAIR_OWNERS * DSD_PAIR_CELLS; i++) {
-            mbar_init(m.full_cell(0, i), 1);
-            mbar_init(m.empty_cell(0, i), GROUP_WARPS);
         }
         mbar_init_fence();
         tensor_map_prefetch(map);
@@ -486,24 +483,17 @@ template <int TYPE, int TRANS> FN void product(const CUtensorMap *map, const dsd
                         0, 0, 0, 0);
     async_fence();
     __syncthreads();
-    cluster_sync();
-    const int cluster = blockIdx.x / DSD_PAIR_RANKS;
-    const int begin = a.tile_start[cluster], end = a.tile_start[cluster + 1];
+    const int begin = a.tile_start[blockIdx.x], end = a.tile_start[blockIdx.x + 1];
     if (warp >= CONSUMER_WARPS) {
         registers_lower<PRODUCER_REGISTERS>();
         if (warp == CONSUMER_WARPS)
-            produce_slices<TRANS>(map, a, m, begin, end, rank);
+            produce_slices<TRANS>(map, a, m, begin, end);
         else if (warp == CONSUMER_WARPS + 1)
-            produce_weights(a, m, begin, end, rank);
-        else if (warp == CONSUMER_WARPS + 2)
-            relay(a, m, begin, end, rank);
-        __syncwarp();
+            produce_weights(a, m, begin, end);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume<TYPE, TRANS>(a, m, begin, end, rank);
+        consume<TYPE, TRANS>(a, m, begin, end, warp);
     }
-    /* A block must not end while its neighbour still writes to it. */
-    cluster_sync();
 }
 
 #define KERNEL(type, TYPE, axis, TRANS)                                                            \

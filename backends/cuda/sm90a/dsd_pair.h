@@ -6,42 +6,53 @@
 
 /* op(S) is cut into *units* of 32 features, which are the rows of products, and along the inner
  * dimension into *slices* of 32: pieces of 32 x 32, kept or not. Two units, any two, are a *pair*:
- * the 64 rows of a warpgroup, for 256 samples. A *group* is the pairs of a cluster: up to three in
- * each of its two thread blocks. */
+ * the 64 rows of a product. A *group* is the pairs of a tile: up to two for each warpgroup. */
 enum {
     DSD_PAIR_UNIT = 32, /* features, and depth of a slice */
-    DSD_PAIR_SAMPLES = 256,
-    DSD_PAIR_RANKS = 2,  /* thread blocks of a cluster */
-    DSD_PAIR_OWNERS = 3, /* warpgroups of a thread block that multiply */
-    DSD_PAIR_UNITS = 2 * DSD_PAIR_OWNERS,
-    DSD_PAIR_BITS = DSD_PAIR_RANKS * DSD_PAIR_UNITS,
+    DSD_PAIR_SAMPLES = 128,
+    DSD_PAIR_OWNERS = 3, /* warpgroups that multiply */
+    DSD_PAIR_OWNED = 2,  /* pairs of a warpgroup */
+    DSD_PAIR_PAIRS = DSD_PAIR_OWNERS * DSD_PAIR_OWNED,
+    DSD_PAIR_BITS = 2 * DSD_PAIR_PAIRS,
     DSD_PAIR_THREADS = (DSD_PAIR_OWNERS + 1) * 128,
     DSD_PAIR_SLICE_BYTES = DSD_PAIR_SAMPLES * DSD_PAIR_UNIT * 2,
     DSD_PAIR_PIECE_BYTES = DSD_PAIR_UNIT * DSD_PAIR_UNIT * 2,
-    DSD_PAIR_SLOTS = 10,     /* of the ring of slices: an even number */
-    DSD_PAIR_CELLS = 4,      /* of each warpgroup's ring of weights: one or two pieces each */
+    DSD_PAIR_MAX_SLOTS = 16, /* of the ring */
     DSD_PAIR_SCRATCH = 1024, /* bytes of a warp, of the epilogue */
-    DSD_PAIR_BARRIERS = 512,
-    /* Zeros lie before and after the weights. */
-    DSD_PAIR_SHARED = DSD_PAIR_SLOTS * DSD_PAIR_SLICE_BYTES +
-                      (DSD_PAIR_OWNERS * DSD_PAIR_CELLS + 1) * 2 * DSD_PAIR_PIECE_BYTES +
-                      DSD_PAIR_OWNERS * 4 * DSD_PAIR_SCRATCH + DSD_PAIR_BARRIERS,
+    DSD_PAIR_BARRIERS = 2 * DSD_PAIR_MAX_SLOTS * 8,
+    /* Shared memory without the ring: zeros before and after it, scratch, barriers. */
+    DSD_PAIR_FIXED =
+        2 * DSD_PAIR_PIECE_BYTES + DSD_PAIR_OWNERS * 4 * DSD_PAIR_SCRATCH + DSD_PAIR_BARRIERS,
     DSD_PAIR_PACK_THREADS = 128 /* 16 bytes of a piece each */
 };
 
-/* A tile of a cluster's list. Its slices are a number each, of a slice that the group needs, above
- * DSD_PAIR_BITS bits: which units have a piece there, pair by pair. */
+/* A tile of a thread block's list. */
 typedef struct dsd_pair_tile {
     int32_t first, slices;
     int32_t group;
     int32_t sample; /* the first */
 } dsd_pair_tile;
 
-/* A thread block's share of a group. */
-typedef struct dsd_pair_share {
-    int32_t piece;                   /* the first of the image: slice by slice */
-    int32_t feature[DSD_PAIR_UNITS]; /* the first of each unit; -1: none */
-} dsd_pair_share;
+/* A slice that a group needs, with as many pieces as a slot of the ring holds: one that has more is
+ * several. */
+typedef struct dsd_pair_slice {
+    uint32_t number;
+    uint32_t piece; /* the first, of the image */
+    uint32_t bits;  /* which units have a piece, pair by pair */
+    uint32_t idle;  /* warpgroups that have no step there */
+} dsd_pair_slice;
+
+/* A step of a warpgroup, of slices that it needs, or must not pass without waiting for them: which
+ * of its units have a piece, above it how many pieces of the slot come before them, and how many
+ * slots after the last step it is. */
+typedef uint16_t dsd_pair_step;
+enum { DSD_PAIR_BEFORE_AT = 4, DSD_PAIR_FURTHER_AT = 8, DSD_PAIR_FIELD = 15 };
+
+typedef struct dsd_pair_group {
+    int32_t feature[DSD_PAIR_BITS]; /* the first of each unit; -1: none */
+    int32_t step[DSD_PAIR_OWNERS];  /* the first of each warpgroup */
+    int32_t steps[DSD_PAIR_OWNERS];
+} dsd_pair_group;
 
 /* Where a piece comes from. */
 typedef struct dsd_pair_piece {
@@ -51,10 +62,13 @@ typedef struct dsd_pair_piece {
 
 typedef struct dsd_pair_arg {
     const char *image;
-    const uint32_t *slices;
+    const dsd_pair_slice *slices; /* group by group */
+    const dsd_pair_step *steps;   /* group by group, in it by warpgroup */
     const dsd_pair_tile *tiles;
-    const int32_t *tile_start;    /* by cluster, and the end */
-    const dsd_pair_share *shares; /* group by group */
+    const int32_t *tile_start; /* by thread block, and the end */
+    const dsd_pair_group *groups;
+    int32_t slots, slot_bytes; /* of the ring */
+    int32_t ahead;             /* slices that may be on their way */
     /* for sums over gaps that are not finite */
     const uint16_t *b;
     int64_t b_k, b_n, depth;
