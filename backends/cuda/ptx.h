@@ -377,6 +377,19 @@ PTX_FN float cluster_load(uint32_t from, uint32_t rank)
     return v;
 }
 
+/* Four numbers. */
+PTX_FN float4 cluster_load_16(uint32_t from, uint32_t rank)
+{
+    float4 v;
+    asm volatile("{.reg .b32 remote;\n"
+                 "mapa.shared::cluster.u32 remote, %4, %5;\n"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];}"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(from), "r"(rank)
+                 : "memory");
+    return v;
+}
+
 /* Loads if `on` is not 0: predicated, as a branch would part them from the products that they
  * overlap with. Destinations are inputs too: they keep what they have. */
 PTX_FN void shared_load_8_if(uint32_t on, uint32_t *v, uint32_t from)

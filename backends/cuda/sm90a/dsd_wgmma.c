@@ -650,6 +650,7 @@ bsk_status cuda_dsd_wgmma_launch(const bsk_prepared *prepared, void *queue, cons
                                .threads = DSD_THREADS,
                                .cluster = (unsigned)st->cluster,
                                .shared_bytes = DSD_SHARED_BYTES,
-                               .arguments = arguments};
+                               .arguments = arguments,
+                               .early = true};
     return bski_cuda_launch(queue, &run);
 }

@@ -7,6 +7,7 @@
  * in shared memory: a slice of 64 of the activations for each group by tensor copies, and the
  * packed cells by bulk copies. With clusters of two, neighbouring tiles along n share their cells:
  * each block fetches half of them for both. */
+#include <backends/cuda/mma.h>
 #include <backends/cuda/ptx.h>
 #include <backends/cuda/sm90a/dsd_wgmma.h>
 #include <backends/cuda/sm90a/ring.h>
@@ -536,6 +537,8 @@ __device__ __forceinline__ void dsd_body(const CUtensorMap *map, const dsd_wgmma
     __syncthreads();
     if (CLUSTER > 1)
         cluster_sync();
+    grid_allow_next();
+    grid_wait();
     const int unit = blockIdx.x / CLUSTER;
     const int begin = a.tile_start[unit], end = a.tile_start[unit + 1];
     if (warp >= CONSUMER_WARPS) {

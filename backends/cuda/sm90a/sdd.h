@@ -19,6 +19,7 @@ enum {
     SDD_MAX_PAIRS = 8,
     SDD_MAX_STAGES = 16,
     SDD_PRODUCERS = 4,        /* warps that copy, after those that compute */
+    SDD_CLEAR_THREADS = 32,   /* each of 16 bytes of the counters */
     SDD_HEAD_BYTES = 1024,    /* of shared memory before the stages: barriers */
     SDD_SHARED_BYTES = 232448 /* that a thread block may have */
 };

@@ -5,6 +5,8 @@
 #include <common/checked.h>
 #include <common/layout.h>
 
+extern const char sdd_clear[];
+
 /* Tiles of the table of places: as many rows and columns as the largest unit's. */
 enum { TILE = 8, WHERE_ROWS = 16, WHERE_COLS = 32 };
 /* Of the counters: the line of the common progress before those of units. */
@@ -87,9 +89,11 @@ bsk_reason bski_sdd_refusal(const bsk_problem *problem)
 
 /* --- Schedules --- */
 
-/* Cycles: to leave and to collect a partial sum, and to store a unit's blocks. A tail reads samples
- * that no other block reads at that time, and so is slower by this share. */
-static const double flush_cycles = 7000, store_cycles = 2500, tail_penalty = 0.8;
+/* Cycles: to leave and to collect a partial sum, and for each more to collect; to exchange the sums of
+ * halves; and to store a unit's blocks. A tail reads samples that no other block reads at that time,
+ * and so is slower by this share. */
+static const double flush_cycles = 7000, collect_cycles = 1600, exchange_cycles = 5000;
+static const double store_cycles = 2500, tail_penalty = 0.8;
 enum { MAX_PARTS = 16, MIN_TAIL = 4, PACE = 16 };
 
 /* With tails, of blocks that would have `even` cycles each, and on average `excess` more than that. */
@@ -150,7 +154,7 @@ static int32_t idlest(const pieces *p)
 
 static double piece_cycles(const pieces *p, const piece *x)
 {
-    return p->cost[x->unit] * x->count + store_cycles;
+    return p->cost[x->unit] * x->count + (x->step > 1 ? flush_cycles : store_cycles);
 }
 
 /* Every unit in its parts, each to the block with the least to do. */
@@ -316,19 +320,47 @@ static int32_t longest_rounds(const bski_sdd_schedule *s)
     return (int32_t)bski_ceil_div(most, PACE);
 }
 
+/* The last `rest` units in so many parts. */
+static void last_set(const bski_pair *order, int32_t units, int32_t rest, int32_t count,
+                     int32_t *parts)
+{
+    for (int32_t u = units - rest; u < units; u++)
+        parts[order[u].value] = count;
+}
+
+/* The cycles of all rounds where the last one's units are in so many parts: by a trial if their costs
+ * differ, which leaves the pieces dealt so. */
+static double last_try(pieces *p, const bski_pair *order, int32_t units, int32_t slices,
+                       const bski_sdd_deal *deal, double total, int32_t count, int32_t *parts)
+{
+    const int32_t rest = units % p->blocks;
+    const double unit = total / units;
+    double most = 0;
+    if (!deal->by_cost)
+        return unit * (units / p->blocks) + last_cycles(unit, rest, count, p->blocks);
+    last_set(order, units, rest, count, parts);
+    pieces_deal(p, order, units, slices, parts);
+    last_set(order, units, rest, 1, parts);
+    for (int32_t i = 0; i < p->blocks; i++)
+        most = p->load[i] > most ? p->load[i] : most;
+    return most + count * collect_cycles;
+}
+
 /* In how many parts the units of an uneven last round should be, and the cycles of all rounds
  * then. */
-static double last_find(const pieces *p, int32_t units, double total, int32_t most, int32_t *parts)
+static double last_find(pieces *p, const bski_pair *order, int32_t units, int32_t slices,
+                        const bski_sdd_deal *deal, double total, int32_t *parts, int32_t *count)
 {
-    const int64_t whole = units / p->blocks, rest = units % p->blocks;
-    const double unit = units ? total / units : 0;
+    const int32_t rest = units % p->blocks;
     double best = 1e30;
-    for (int32_t i = 2; whole && rest && i <= most; i++) {
-        const double cycles = (double)whole * unit + last_cycles(unit, rest, i, p->blocks);
-        if (cycles >= best || units + rest * (i - 1) > p->capacity)
+    for (int32_t i = 2; units > p->blocks && rest && i <= deal->last_parts && i <= slices; i++) {
+        if (units + (int64_t)rest * (i - 1) > p->capacity)
+            break;
+        const double cycles = last_try(p, order, units, slices, deal, total, i, parts);
+        if (cycles >= best)
             continue;
         best = cycles;
-        *parts = i;
+        *count = i;
     }
     return best;
 }
@@ -338,6 +370,7 @@ static double last_find(const pieces *p, int32_t units, double total, int32_t mo
 static void pieces_cut(pieces *p, const bski_pair *order, int32_t units, int32_t slices,
                        const bski_sdd_deal *deal, int32_t *parts, double *cycles)
 {
+    static const double last_gain = 0.99; /* less is lost where parts read what no others do */
     double total = 0, most = 0, excess = 0;
     int32_t last_parts = 1;
     pieces_deal(p, order, units, slices, parts);
@@ -350,12 +383,13 @@ static void pieces_cut(pieces *p, const bski_pair *order, int32_t units, int32_t
         excess += p->load[i] > even ? (p->load[i] - even) / p->blocks : 0;
     *cycles = most;
     const double tailed = tailed_cycles(even, excess);
-    const double last = last_find(p, units, total, deal->last_parts, &last_parts);
-    if (last < most && last < tailed) {
+    const double last = last_find(p, order, units, slices, deal, total, parts, &last_parts);
+    const bool lasts = last < last_gain * most && last < tailed;
+    if (lasts)
+        last_set(order, units, units % p->blocks, last_parts, parts);
+    pieces_deal(p, order, units, slices, parts);
+    if (lasts) {
         *cycles = last;
-        for (int32_t u = units - units % p->blocks; u < units; u++)
-            parts[order[u].value] = last_parts;
-        pieces_deal(p, order, units, slices, parts);
         return;
     }
     if (units && units < p->blocks) {
@@ -377,6 +411,18 @@ static void pieces_cut(pieces *p, const bski_pair *order, int32_t units, int32_t
     }
 }
 
+/* Every unit whole, to two blocks that share its slices. */
+static void pieces_halve(pieces *p, int32_t units, int32_t slices, double *cycles)
+{
+    double most = 0;
+    p->count = 0;
+    for (int32_t u = 0; u < units; u++) {
+        p->at[p->count++] = (piece){.unit = u, .count = slices, .step = 1, .block = u};
+        most = p->cost[u] > most ? p->cost[u] : most;
+    }
+    *cycles = most * (double)bski_ceil_div(slices, 2) + exchange_cycles;
+}
+
 static bsk_status schedule_fill(const bsk_host *host, pieces *p, int32_t units, int32_t slices,
                                 const bski_sdd_deal *deal, bski_sdd_schedule *s)
 {
@@ -391,7 +437,10 @@ static bsk_status schedule_fill(const bsk_host *host, pieces *p, int32_t units, 
         for (int32_t u = 0; u < units; u++)
             parts[u] = 1;
         units_sort(p->cost, units, deal->by_cost, order);
-        pieces_cut(p, order, units, slices, deal, parts, &s->cycles);
+        if (s->halves)
+            pieces_halve(p, units, slices, &s->cycles);
+        else
+            pieces_cut(p, order, units, slices, deal, parts, &s->cycles);
         segments_number(p, units, per_unit, s);
         s->rounds = longest_rounds(s);
     }
@@ -406,13 +455,16 @@ bsk_status bski_sdd_schedule_make(const bsk_host *host, const double *cost, int3
                                   bski_sdd_schedule *schedule)
 {
     const bsk_allocator *allocator = &host->allocator;
-    const int64_t capacity = (int64_t)units + 5 * (int64_t)blocks + 16;
+    const bool halves = deal->halves && 2 * (int64_t)units <= blocks && 4 * (int64_t)units > blocks;
+    if (halves)
+        blocks /= 2;
+    const int64_t capacity = (int64_t)units + 8 * (int64_t)blocks + 16;
     pieces p = {.at = bski_table_alloc(allocator, capacity, sizeof *p.at),
                 .capacity = capacity,
                 .load = bski_table_alloc(allocator, blocks, sizeof *p.load),
                 .cost = cost,
                 .blocks = blocks};
-    *schedule = (bski_sdd_schedule){.blocks = blocks};
+    *schedule = (bski_sdd_schedule){.blocks = blocks, .halves = halves};
     const bsk_status status = schedule_fill(host, &p, units, slices, deal, schedule);
     bski_table_free(allocator, p.at);
     bski_table_free(allocator, p.load);
@@ -485,6 +537,7 @@ bsk_status bski_sdd_plan_make(bski_cuda_device *device, bsk_prepared *prepared,
     plan->work.stages = fit < SDD_MAX_STAGES ? fit : SDD_MAX_STAGES;
     plan->shared_bytes = SDD_HEAD_BYTES + (size_t)(plan->work.stages * kernel->stage_bytes);
     plan->blocks = t->nnz ? schedule->blocks : 0;
+    TRY(bski_cuda_kernel(device, sdd_clear, 0, "sdd_clear"));
     plan->work.slices = (int32_t)(bski_sdd_slices(p, kernel->samples) / p->pairs);
     plan->work.rounds = schedule->rounds;
     TRY(bski_cuda_encoder_find(device->simt.host, &plan->encoder));
@@ -511,6 +564,20 @@ void bski_sdd_plan_free(bski_cuda_device *device, bski_sdd_plan *plan)
     table_drop(&device->simt, &plan->where);
 }
 
+/* By a kernel that starts early, as those after it do: they would not after a fill. */
+static bsk_status counters_clear(void *queue, void *counters, size_t bytes)
+{
+    int32_t count = (int32_t)(bytes / 16);
+    void *arguments[] = {&counters, &count};
+    const bski_cuda_run run = {.function = sdd_clear,
+                               .name = "sdd_clear",
+                               .grid = {(unsigned)bski_ceil_div(count, SDD_CLEAR_THREADS), 1, 1},
+                               .threads = SDD_CLEAR_THREADS,
+                               .arguments = arguments,
+                               .early = true};
+    return bski_cuda_launch(queue, &run);
+}
+
 bsk_status bski_sdd_arguments(const bski_sdd_plan *plan, const bsk_problem *problem, void *queue,
                               const bsk_sdd_args *args, CUtensorMap *a, CUtensorMap *b,
                               sdd_work *work, sdd_output *out)
@@ -529,7 +596,7 @@ bsk_status bski_sdd_arguments(const bski_sdd_plan *plan, const bsk_problem *prob
         work->progress = (uint32_t *)(void *)workspace;
         work->counters = (uint32_t *)(void *)(workspace + PROGRESS_BYTES);
         work->parts = (float *)(void *)(workspace + plan->counters);
-        TRY(bski_cuda_mem_fill(queue, args->workspace, 0, plan->counters));
+        TRY(counters_clear(queue, workspace, plan->counters));
     }
     *out = plan->out;
     out->s = bsk_mem_address(args->s);

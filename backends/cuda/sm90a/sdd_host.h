@@ -32,6 +32,7 @@ typedef struct bski_sdd_schedule {
     int32_t places; /* partial sums of all of these */
     int32_t rounds; /* of PACE slices, of the longest block */
     double cycles;  /* that it should take */
+    bool halves;    /* lists are of two blocks, each of which has half of the slices */
 } bski_sdd_schedule;
 
 /* How units go to thread blocks. */
@@ -39,13 +40,14 @@ typedef struct bski_sdd_deal {
     bool by_cost;   /* the costliest first: a better balance, in another order */
     double tails;   /* the share of what they promise that they keep; they are cut if that pays */
     bool few_tails; /* also where there are fewer units than blocks */
+    bool halves;    /* two blocks for each unit, where these are nearly half as many as blocks */
     int32_t last_parts; /* of units of an uneven last round, by interleaved slices; 0: whole */
 } bski_sdd_deal;
 
 /* cost: of a slice of each unit, in clock cycles. Units that follow each other run at the same time.
  * Where there are fewer units than blocks, the costly ones are cut in parts by interleaved slices if
- * that pays; where the last round would be uneven, the ends of the fullest blocks' work, tails, go to
- * the idlest ones. */
+ * that pays; where the last round would be uneven, its units are, or the ends of the fullest blocks'
+ * work, tails, go to the idlest ones. */
 bsk_status bski_sdd_schedule_make(const bsk_host *host, const double *cost, int32_t units,
                                   int32_t slices, int32_t blocks, const bski_sdd_deal *deal,
                                   bski_sdd_schedule *schedule);

@@ -50,6 +50,10 @@ static const shape shapes[] = {SDD_MMA_SHAPES(ROW)};
 #undef KERNEL
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
+/* Slices of a sweep in which thread blocks drift apart unless they wait for each other. Cells of 8 do
+ * not need it: shared memory keeps them in step. */
+enum { LONG_SWEEP = 256 };
+
 static int32_t stage_bytes(const shape *s)
 {
     return s->side * 4 * s->samples;
@@ -326,6 +330,7 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, m
     const bski_sdd_deal deal = {.tails = 1};
     TRY(bski_sdd_schedule_make(host, m->list.cost, m->list.count, (int32_t)slices, blocks, &deal,
                                &schedule));
+    state->plan.work.lead = s->cell >= 16 && slices >= LONG_SWEEP && m->list.count > blocks;
     bsk_status status = bski_sdd_plan_make(device, prepared, &schedule, &form, &state->plan);
     bski_sdd_schedule_free(host, &schedule);
     return status ? status : lists_put(&device->simt, s, &m->list, state);
@@ -390,6 +395,7 @@ bsk_status cuda_sdd_mma_launch(const bsk_prepared *prepared, void *queue, const 
                                .grid = {(unsigned)state->plan.blocks, 1, 1},
                                .threads = (unsigned)state->threads,
                                .shared_bytes = state->plan.shared_bytes,
-                               .arguments = arguments};
+                               .arguments = arguments,
+                               .early = true};
     return bski_cuda_launch(queue, &run);
 }

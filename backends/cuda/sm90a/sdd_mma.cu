@@ -218,6 +218,8 @@ PTX_FN void produce(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - S::warps;
     const int panel = lane * SDD_PRODUCERS + warp;
+    const bool leads = warp == 0 && lane == 0;
+    sdd_pace pace = {0, 0, false};
     ring.parity = 1; /* all stages are empty */
     for (int i = begin; i < end; i++) {
         const sdd_segment s = segment_load(arg.work.segments + i);
@@ -229,6 +231,8 @@ PTX_FN void produce(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
         sdd_cursor c = cursor_start(arg.work, s);
         for (int t = 0; t < s.count; t++) {
             const uint32_t full = ring_full(ring, ring.at);
+            if (leads)
+                pace_step(pace, arg.work);
             ring_acquire(ring, warp == 0, S::stage_bytes);
             const int n = c.slice * S::samples;
             if (panel < 2 * S::panels)
@@ -238,6 +242,8 @@ PTX_FN void produce(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
             ring_next(ring);
         }
     }
+    if (leads)
+        pace_finish(pace, arg.work);
 }
 
 template <typename S>
@@ -285,6 +291,8 @@ template <typename S> PTX_FN void run(const sdd_mma_arg &arg)
     const uint32_t bars = shared_address(shared);
     sdd_ring ring = {bars, bars + SDD_HEAD_BYTES, S::stage_bytes, arg.work.stages, 0, 0};
     ring_init(ring, S::warps);
+    grid_allow_next();
+    grid_wait();
     const int begin = arg.work.start[blockIdx.x], end = arg.work.start[blockIdx.x + 1];
     if (threadIdx.x / 32 >= S::warps) {
         registers_lower<32>();

@@ -410,7 +410,8 @@ bsk_status cuda_sdd_pair_launch(const bsk_prepared *prepared, void *queue, const
                                .cluster = CLUSTER,
                                .threads = THREADS,
                                .shared_bytes = state->plan.shared_bytes,
-                               .arguments = arguments};
+                               .arguments = arguments,
+                               .early = true};
     return bski_cuda_launch(queue, &run);
 }
 

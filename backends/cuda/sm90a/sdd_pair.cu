@@ -188,6 +188,8 @@ template <typename S> PTX_FN void run(const sdd_pair_arg &arg)
     sdd_ring ring = {bars, bars + SDD_HEAD_BYTES, (uint32_t)arg.stage_bytes, arg.work.stages, 0, 0};
     ring_init(ring, WARPS * SDD_PAIR_CLUSTER);
     cluster_sync();
+    grid_allow_next();
+    grid_wait();
     const int list = blockIdx.x / SDD_PAIR_CLUSTER;
     const int begin = arg.work.start[list], end = arg.work.start[list + 1];
     if (threadIdx.x / 32 >= WARPS) {

@@ -4,7 +4,8 @@
  * are dealt to its units. In a *cross* there are two panels of A, and both warpgroups multiply with
  * the same panels of B. In a *star* there is one, and each warpgroup takes half of the panels of B.
  * Two thread blocks that make a cluster have a cross each, of the same columns, and either copies
- * half of these for both.
+ * half of these for both. Where units are about half as many as thread blocks, two blocks of a cluster
+ * have the same unit, a star or a cross, and half of the samples each.
  * Blocks smaller than a panel are computed together with what is not kept around them, and only they
  * are stored; that costs as much as a dense product, and no more. */
 #include <string.h>
@@ -17,6 +18,8 @@ CUDA_FUNCTIONS(sdd_wgmma)
 
 /* What sdd_wgmma.cu is compiled for. */
 enum { THREADS = 384, WARPS = 8, ACCUMULATORS = 128 };
+/* Of a unit of the last round at most. */
+enum { LAST_PARTS = 8 };
 /* A bit of a mask on the stack for each panel of columns. */
 enum { MAX_PANEL_COLS = 1 << 15 };
 
@@ -30,6 +33,10 @@ KERNEL(sdd_wgmma_bf16_nc)
 KERNEL(sdd_wgmma_bf16_cn)
 KERNEL(sdd_wgmma_f16_nc)
 KERNEL(sdd_wgmma_f16_cn)
+KERNEL(sdd_wgmma_halves_bf16_nc)
+KERNEL(sdd_wgmma_halves_bf16_cn)
+KERNEL(sdd_wgmma_halves_f16_nc)
+KERNEL(sdd_wgmma_halves_f16_cn)
 KERNEL(sdd_wgmma_two_bf16_nc)
 KERNEL(sdd_wgmma_two_bf16_cn)
 KERNEL(sdd_wgmma_two_f16_nc)
@@ -54,6 +61,10 @@ static const form forms[] = {
      {{KERNEL(sdd_wgmma_two_bf16_nc), KERNEL(sdd_wgmma_two_bf16_cn)},
       {KERNEL(sdd_wgmma_two_f16_nc), KERNEL(sdd_wgmma_two_f16_cn)}}},
 };
+/* Of units in halves. */
+static const kernel half_kernels[2][2] = {
+    {KERNEL(sdd_wgmma_halves_bf16_nc), KERNEL(sdd_wgmma_halves_bf16_cn)},
+    {KERNEL(sdd_wgmma_halves_f16_nc), KERNEL(sdd_wgmma_halves_f16_cn)}};
 #undef KERNEL
 
 /* --- Shapes of units --- */
@@ -463,6 +474,20 @@ static void way_free(const bsk_host *host, way *w)
     bski_sdd_schedule_free(host, &w->schedule);
 }
 
+/* More units than blocks, but not many. */
+static bool is_few(int32_t units, int32_t blocks)
+{
+    return units > blocks && units <= 4 * (int64_t)blocks;
+}
+
+/* Whether the units of the last round may be in parts, whose blocks are at different places: over so
+ * many slices they do not drift too far apart for L2. */
+static bool is_short(int32_t units, int32_t blocks, int64_t slices)
+{
+    enum { LONG_SWEEP = 256 };
+    return is_few(units, blocks) && slices < LONG_SWEEP;
+}
+
 static bsk_status way_make(const maker *m, const shape *as, const band_sets *sets, bool cross,
                            way *w)
 {
@@ -478,10 +503,13 @@ static bsk_status way_make(const maker *m, const shape *as, const band_sets *set
         status = units_order(m, as, &w->list);
     /* Stars of many rounds live on their order, those of few on their balance, and cannot do well with
      * tails: others read the same samples together. */
-    const bool few = w->list.count > m->blocks && w->list.count <= 4 * (int64_t)m->blocks;
+    const bool few = is_few(w->list.count, m->blocks);
+    const bool parts = is_short(w->list.count, m->blocks, m->slices);
     const bski_sdd_deal deal = {.by_cost = as->high > 1 || few,
                                 .tails = as->high == 1 && few ? 0.85 : 0.95,
-                                .few_tails = as->high > 1};
+                                .few_tails = as->high > 1,
+                                .halves = m->form->cluster == 1,
+                                .last_parts = parts ? LAST_PARTS : 0};
     if (!status)
         status = bski_sdd_schedule_make(host, w->list.cost, w->list.count, (int32_t)m->slices,
                                         m->blocks, &deal, &w->schedule);
@@ -545,7 +573,7 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, c
                              sdd_state *state)
 {
     const int32_t count = w->list.count;
-    state->cluster = w->form->cluster;
+    state->cluster = w->schedule.halves ? 2 : w->form->cluster;
     int32_t most = 1;
     for (int32_t i = 0; i < count; i++)
         most = w->list.units[i].panels > most ? w->list.units[i].panels : most;
@@ -555,7 +583,10 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, c
     const bski_sdd_kernel as = {SDD_PANEL, SDD_PANEL, WARPS * w->form->cluster, ACCUMULATORS,
                                 state->stage_bytes};
     /* stars reread so much that the sweeps must stay together */
-    state->plan.work.lead = w->shape->high == 1 && count > device->simt.props.compute_units;
+    const int32_t blocks = device->simt.props.compute_units;
+    const int64_t slices = bski_sdd_slices(prepared->problem->params, SDD_PANEL);
+    state->plan.work.lead =
+        w->shape->high == 1 && count > blocks && !is_short(count, blocks, slices);
     TRY(bski_sdd_plan_make(device, prepared, &w->schedule, &as, &state->plan));
     return table_put(&device->simt, w->list.units, count, sizeof *w->list.units, &state->units);
 }
@@ -571,10 +602,12 @@ bsk_status cuda_sdd_wgmma_prepare(void *device, bsk_prepared *prepared)
                .layout = prepared->problem->layout,
                .slices = bski_sdd_slices(p, SDD_PANEL),
                .blocks = d->simt.props.compute_units};
+    const bool f16 = prepared->problem->dtype == BSK_F16;
     way w;
     bsk_status status = way_find(&m, &w);
     if (!status) {
-        state->kernel = &w.form->kernels[prepared->problem->dtype == BSK_F16][bski_sdd_along_n(p)];
+        state->kernel = w.schedule.halves ? half_kernels[f16] : w.form->kernels[f16];
+        state->kernel += bski_sdd_along_n(p);
         status = state_fill(d, prepared, &w, state);
         way_free(host, &w);
     }
@@ -604,7 +637,8 @@ bsk_status cuda_sdd_wgmma_launch(const bsk_prepared *prepared, void *queue, cons
                                .cluster = (unsigned)state->cluster,
                                .threads = THREADS,
                                .shared_bytes = state->plan.shared_bytes,
-                               .arguments = arguments};
+                               .arguments = arguments,
+                               .early = true};
     return bski_cuda_launch(queue, &run);
 }
 

@@ -1,15 +1,18 @@
 /* sdd on Hopper by wgmma: both operands from shared memory, features contiguous (nc) or samples
  * (cn). Four warps copy panels, two warpgroups sweep over the samples; docs/cuda.md shows the flow.
  * Two thread blocks may make a cluster: the second has the unit's rows and SDD_CLUSTER_ROWS more, and
- * either copies half of the panels of B for both. */
+ * either copies half of the panels of B for both; or both have the same unit, and halves of the
+ * samples. */
 #include <backends/cuda/sm90a/sdd_device.h>
 
 enum { CONSUMERS = 8, THREADS = 384, PIECE = 32, MOST = 4 * PIECE };
 
-/* TYPE of elements, NC: features contiguous, CLUSTER: thread blocks that share panels of B; and the
- * descriptors of an operand of several panels, as the copies leave them. */
-template <int TYPE, int NC, int CLUSTER> struct form {
+/* TYPE of elements, NC: features contiguous, CLUSTER: thread blocks that share panels of B, HALVES:
+ * whether two have halves of a unit; and the descriptors of an operand of several panels, as the
+ * copies leave them. */
+template <int TYPE, int NC, int CLUSTER, bool HALVES> struct form {
     static constexpr int type = TYPE, nc = NC, cluster = CLUSTER;
+    static constexpr bool halves = HALVES;
     static constexpr uint32_t leading = NC ? SDD_PANEL_BYTES : 0;
     static constexpr uint32_t high = descriptor_high(1024, SWIZZLE_128);
     static constexpr uint32_t step = (NC ? 2048 : 32) >> 4; /* of 16 samples */
@@ -35,6 +38,44 @@ PTX_FN void store_piece_plain(const sdd_output &o, const float *acc, int row8, i
                              col0 + i * 8 + 1 < o.cols);
         }
     }
+}
+
+/* What this thread block does of a segment. */
+template <typename F> PTX_FN sdd_segment segment_of(const sdd_segment *p)
+{
+    sdd_segment s = segment_own<F::cluster>(p);
+    if (F::halves) {
+        s.first = (int)cluster_rank();
+        s.step = 2;
+        s.count = (s.count + 1 - s.first) / 2;
+    }
+    return s;
+}
+
+/* Adds the sums of both halves, and returns whether this warpgroup has them: that of its block's
+ * number. The other's go through the stages, which are no longer in use. By all warps that compute,
+ * with COUNT = 0 if without sums. */
+template <int COUNT> PTX_FN bool halves_add(float *acc, const sdd_ring &ring)
+{
+    const uint32_t rank = cluster_rank(), place = ring.stages + threadIdx.x % 128 * 16;
+    const bool mine = threadIdx.x / 128 == rank;
+    named_barrier(1, 32 * CONSUMERS);
+    if (!mine)
+#pragma unroll
+        for (int i = 0; i < COUNT; i += 4)
+            shared_store_16(place + i * 512, __float_as_uint(acc[i]), __float_as_uint(acc[i + 1]),
+                            __float_as_uint(acc[i + 2]), __float_as_uint(acc[i + 3]));
+    cluster_sync();
+    if (mine)
+#pragma unroll
+        for (int i = 0; i < COUNT; i += 4) {
+            const float4 v = cluster_load_16(place + i * 512, rank ^ 1);
+            acc[i] += v.x;
+            acc[i + 1] += v.y;
+            acc[i + 2] += v.z;
+            acc[i + 3] += v.w;
+        }
+    return mine;
 }
 
 template <typename F> PTX_FN int block_row(void)
@@ -110,8 +151,10 @@ PTX_FN void sweep(const sdd_wgmma_arg &arg, const sdd_segment &s, sdd_ring &ring
     wgmma_wait<0>();
     if (before >= 0)
         stage_release<F>(ring, before);
+    wgmma_settle(acc);
 
-    if (!parts_add<PIECES * PIECE>(acc, arg.work, s, warp, CONSUMERS, MOST))
+    if (F::halves ? !halves_add<PIECES * PIECE>(acc, ring)
+                  : !parts_add<PIECES * PIECE>(acc, arg.work, s, warp, CONSUMERS, MOST))
         return;
     const int row0 = unit->feature[unit->a[group]] + block_row<F>();
     if (F::cluster == 1 || row0 < arg.out.rows) /* the table of places ends with the matrix */
@@ -127,6 +170,9 @@ template <typename F> PTX_FN void skip(const sdd_segment &s, sdd_ring &ring)
         stage_release<F>(ring, ring.at);
         ring_next(ring);
     }
+    float none[1];
+    if (F::halves)
+        halves_add<0>(none, ring);
 }
 
 /* Panels are dealt to the producing warps: a warp issues its copies one after the other, in some
@@ -141,7 +187,7 @@ PTX_FN void produce(const sdd_wgmma_arg &arg, sdd_ring &ring, int begin, int end
     sdd_pace pace = {0, 0, false};
     ring.parity = 1; /* all stages are empty */
     for (int i = begin; i < end; i++) {
-        const sdd_segment s = segment_load(arg.work.segments + i);
+        const sdd_segment s = segment_of<F>(arg.work.segments + i);
         const sdd_unit *unit = arg.units + s.unit;
         const int panels = unit->panels;
         const int feature = panel < panels ? unit->feature[panel] : 0;
@@ -176,7 +222,7 @@ PTX_FN void consume(const sdd_wgmma_arg &arg, sdd_ring &ring, int begin, int end
 {
     const int group = threadIdx.x / 128;
     for (int i = begin; i < end; i++) {
-        const sdd_segment s = segment_own<F::cluster>(arg.work.segments + i);
+        const sdd_segment s = segment_of<F>(arg.work.segments + i);
         switch (__shfl_sync(~0u, arg.units[s.unit].count[group], 0)) {
         case 4:
             sweep<F, 4>(arg, s, ring);
@@ -204,32 +250,53 @@ template <typename F> PTX_FN void run(const sdd_wgmma_arg &arg)
     ring_init(ring, CONSUMERS * F::cluster);
     if (F::cluster > 1)
         cluster_sync();
-    const int list = blockIdx.x / F::cluster;
+    grid_allow_next();
+    grid_wait();
+    const int list = blockIdx.x / (F::halves ? 2 : F::cluster);
     const int begin = arg.work.start[list], end = arg.work.start[list + 1];
     if (threadIdx.x / 32 >= CONSUMERS) {
         registers_lower<32>();
         produce<F>(arg, ring, begin, end);
+        if (F::halves && begin < end) {
+            __syncwarp();
+            cluster_sync(); /* that of halves_add */
+        }
     } else {
         registers_raise<232>();
         consume<F>(arg, ring, begin, end);
     }
-    if (F::cluster > 1) {
+    if (F::cluster > 1 || F::halves) {
         __syncwarp();
-        cluster_sync(); /* the other's copies and arrivals come here, too */
+        cluster_sync(); /* the other's copies, arrivals and loads come here, too */
     }
 }
 
-#define SDD_WGMMA(name, TYPE, NC, CLUSTER)                                                         \
+#define SDD_WGMMA(name, TYPE, NC, CLUSTER, HALVES)                                                 \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
         sdd_wgmma_##name(const __grid_constant__ sdd_wgmma_arg arg)                                \
     {                                                                                              \
-        run<form<TYPE, NC, CLUSTER>>(arg);                                                         \
+        run<form<TYPE, NC, CLUSTER, HALVES>>(arg);                                                 \
     }
-SDD_WGMMA(bf16_nc, WGMMA_BF16, 1, 1)
-SDD_WGMMA(bf16_cn, WGMMA_BF16, 0, 1)
-SDD_WGMMA(f16_nc, WGMMA_F16, 1, 1)
-SDD_WGMMA(f16_cn, WGMMA_F16, 0, 1)
-SDD_WGMMA(two_bf16_nc, WGMMA_BF16, 1, 2)
-SDD_WGMMA(two_bf16_cn, WGMMA_BF16, 0, 2)
-SDD_WGMMA(two_f16_nc, WGMMA_F16, 1, 2)
-SDD_WGMMA(two_f16_cn, WGMMA_F16, 0, 2)
+SDD_WGMMA(bf16_nc, WGMMA_BF16, 1, 1, false)
+SDD_WGMMA(bf16_cn, WGMMA_BF16, 0, 1, false)
+SDD_WGMMA(f16_nc, WGMMA_F16, 1, 1, false)
+SDD_WGMMA(f16_cn, WGMMA_F16, 0, 1, false)
+SDD_WGMMA(halves_bf16_nc, WGMMA_BF16, 1, 1, true)
+SDD_WGMMA(halves_bf16_cn, WGMMA_BF16, 0, 1, true)
+SDD_WGMMA(halves_f16_nc, WGMMA_F16, 1, 1, true)
+SDD_WGMMA(halves_f16_cn, WGMMA_F16, 0, 1, true)
+SDD_WGMMA(two_bf16_nc, WGMMA_BF16, 1, 2, false)
+SDD_WGMMA(two_bf16_cn, WGMMA_BF16, 0, 2, false)
+SDD_WGMMA(two_f16_nc, WGMMA_F16, 1, 2, false)
+SDD_WGMMA(two_f16_cn, WGMMA_F16, 0, 2, false)
+
+/* Clears what all kernels of sdd count in. */
+extern "C" __global__ void __launch_bounds__(SDD_CLEAR_THREADS)
+    sdd_clear(uint4 *__restrict__ counters, int32_t count)
+{
+    const int i = blockIdx.x * SDD_CLEAR_THREADS + threadIdx.x;
+    grid_allow_next();
+    grid_wait();
+    if (i < count)
+        counters[i] = make_uint4(0, 0, 0, 0);
+}

@@ -260,6 +260,13 @@ PTX_FN float cluster_load(uint32_t from, uint32_t rank)
     return v;
 }
 
+PTX_FN float4 cluster_load_16(uint32_t from, uint32_t rank)
+{
+    float4 v;
+    memcpy(&v, gpu_shared_of(rank, from, sizeof v, sizeof v), sizeof v);
+    return v;
+}
+
 PTX_FN void shared_load_8_if(uint32_t on, uint32_t *v, uint32_t from)
 {
     if (on)
