@@ -1,4 +1,4 @@
-"""Gradients of attention over sequences so long that each worker of a GPU has many tiles."""
+"""Attention and its gradients over sequences so long that each worker of a GPU has many tiles."""
 
 import pytest
 
@@ -41,6 +41,10 @@ def pattern(kind, block):
     return Layout.from_mask(blocks.numpy(), block), {}, seen
 
 
+def shares(seen, scale, q, k):
+    return torch.softmax((q @ k.T * scale).masked_fill_(~seen, float("-inf")), -1)
+
+
 def errors(seen, scale, q, k, v, dout, made):
     """Of each of o, dq, dk and dv of one head the largest error of a row. Its measure is what the
     row's terms would sum up to if their signs were random, and the row itself: the first rows of a
@@ -48,7 +52,7 @@ def errors(seen, scale, q, k, v, dout, made):
     those below its normal numbers with an error of the smallest of these."""
     tiny = torch.finfo(q.dtype).tiny
     q, k, v, dout = (x.float() for x in (q, k, v, dout))
-    p = torch.softmax((q @ k.T * scale).masked_fill_(~seen, float("-inf")), -1)
+    p = shares(seen, scale, q, k)
     o = p @ v
     delta = (dout * o).sum(-1, keepdim=True)
     dp = dout @ v.T
@@ -95,3 +99,40 @@ def test_gradients_equal_dense(width, block, kind, dtype):
     for at in ((0, 0), (0, 3), (1, 1), (1, 2)):
         made = [x[at] for x in (o, *runs[0])]
         assert max(errors(seen, scale, q[at], k[at], v[at], dout[at], made)) < LIMIT[dtype]
+
+
+@pytest.mark.parametrize("width, block, kind, dtype", [
+    (256, 128, "causal", torch.bfloat16),
+    (256, 128, "random", torch.float16),
+    (256, 64, "local", torch.bfloat16),
+    (256, 64, "random", torch.float16),
+    (256, 32, "random", torch.bfloat16),
+    (192, 128, "causal", torch.float16),
+    (192, 64, "local", torch.bfloat16),
+    (192, 64, "random", torch.float16),
+    (128, 16, "local", torch.bfloat16),
+    (128, 8, "random", torch.float16),
+    (64, 16, "random", torch.float16),
+    (64, 8, "local", torch.bfloat16),
+])
+def test_results_equal_dense(width, block, kind, dtype):
+    layout, options, seen = pattern(kind, block)
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(2, 4, TIME, width, device="cuda", dtype=dtype) for _ in range(3))
+    scale = width**-0.5
+    runs = []
+    for _ in range(3):
+        o = torch.full_like(q, float("nan"))
+        lse = torch.full(q.shape[:3], float("nan"), device="cuda")
+        bsk.ops.attention(layout, q, k, v, o=o, lse=lse, scale=scale, **options)
+        runs.append((o, lse))
+    for again in runs[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(runs[0], again))
+    for at in ((0, 0), (0, 3), (1, 1), (1, 2)):
+        x, y, z = (t[at].float() for t in (q, k, v))
+        p = shares(seen, scale, x, y)
+        wanted, size = p @ z, (p.square() @ z.square()).sum(-1).sqrt()
+        error = (o[at].float() - wanted).norm(dim=-1) / (wanted.norm(dim=-1) + size)
+        assert error.max().item() < LIMIT[dtype]
+        sums = torch.logsumexp((x @ y.T * scale).masked_fill_(~seen, float("-inf")), -1)
+        assert (lse[at] - sums).abs().max().item() < 1e-4

@@ -278,6 +278,13 @@ static void list_tiles(test_list *list)
         {64, 64, 3, 130, 128, 1, 20, 20},   {128, 128, 3, 200, 128, 2, 10, 20},
         {32, 32, 200, 330, 64, 1, 2, 2},    {32, 32, 130, 1300, 128, 2, 1, 1},
         {32, 32, 100, 230, 96, 3, 2, 1},    {64, 64, 300, 430, 128, 1, 2, 2},
+        {64, 64, 130, 200, 192, 2, 1, 1},   {64, 64, 100, 200, 256, 1, 2, 1},
+        {32, 32, 70, 140, 192, 1, 2, 1},    {32, 32, 70, 170, 256, 2, 1, 1},
+        {128, 128, 200, 140, 160, 1, 2, 1}, {128, 128, 140, 200, 256, 1, 2, 1},
+        {16, 16, 200, 330, 64, 1, 2, 2},    {16, 16, 70, 150, 40, 3, 1, 2},
+        {8, 8, 70, 200, 128, 2, 2, 1},      {8, 8, 130, 230, 96, 1, 2, 1},
+        {16, 16, 70, 400, 128, 2, 1, 1},    {16, 16, 70, 130, 256, 1, 2, 1},
+        {8, 8, 100, 230, 64, 1, 2, 2},      {8, 8, 70, 100, 160, 1, 2, 1},
     };
     static const uint32_t rules[] = {
         0,
@@ -314,7 +321,7 @@ static void list_tiles(test_list *list)
                 s.options = i % 4 ? OPT_SAVED : OPT_LD8;
                 s.out = i % 7 == 3 ? BSK_F32 : BSK_NONE;
                 test_emit(list, s);
-                if (s.count * s.groups > 16)
+                if (s.count * s.groups > 16 || s.n > 128)
                     continue;
                 s.op = "attention_grad"; /* its shares are not normalized: no large scales */
                 s.value = i % 5 == 1 ? -0.5 : 0;
@@ -379,6 +386,7 @@ static void list_special(test_list *list)
         {16, 64, PATTERN_RANDOM, 0.3, 2},   {32, 64, PATTERN_RANDOM, 0.3, 2},
         {64, 64, PATTERN_RANDOM, 0.3, 2},   {128, 64, PATTERN_RANDOM, 0.3, 2},
         {64, 128, PATTERN_RANDOM, 0.95, 8}, /* rows that have nearly all blocks in common */
+        {8, 64, PATTERN_RANDOM, 0.3, 2},
     };
     for (int g = 0; g < TEST_COUNT(forms); g++)
         for (int o = 0; o < TEST_COUNT(ops); o++) {

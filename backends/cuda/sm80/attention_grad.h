@@ -9,12 +9,6 @@ struct query_sums {
     float lse, delta;
 };
 
-/* In units of the binary logarithm; infinity makes all shares of a row that sees nothing 0. */
-MMA_DEVICE float row_bound(float lse)
-{
-    return lse == -INFINITY ? INFINITY : lse * LOG2_E;
-}
-
 template <class C> struct grad_query {
     float lse[C::M][2], delta[C::M][2]; /* of own rows */
     const float *step_lse, *step_delta; /* of other lines */

@@ -13,6 +13,7 @@
 #define BSKI_CUDA_SM80_ATTENTION_TILE_H
 
 #include <backends/cuda/mma.h>
+#include <backends/cuda/row_bound.h>
 
 #define SIMT_T      f32 /* what the rules compute in */
 #define GROUP_LANES 128
@@ -33,8 +34,7 @@
 
 enum { ATTENTION_STAGES = 2, ATTENTION_STEPS = 3 };
 
-#define LOG2_E 1.44269504088896341f
-#define LN_2   0.69314718055994531f
+#define LN_2 0.69314718055994531f
 
 template <typename TYPE, int WIDTH, int MS, int WARP_COUNT, int OTHERS, bool TURN> struct kind {
     typedef TYPE T;

@@ -40,7 +40,7 @@ bsk_reason cuda_sm90a_attention_accept(const bsk_problem *problem, const bsk_dev
         return BSK_REFUSE_SHAPE;
     if (is_empty(p))
         return BSK_ACCEPT;
-    const bski_cuda_tensor q = attention90_tensor(&p->q, f->side);
+    const bski_cuda_tensor q = attention90_tensor(&p->q, bski_attention90_box(f));
     const bski_cuda_tensor k = attention90_tensor(&p->k, f->side);
     const bski_cuda_tensor v = attention90_tensor(&p->v, f->side);
     if (!bski_cuda_tensor_fits(&q) || !bski_cuda_tensor_fits(&k) || !bski_cuda_tensor_fits(&v) ||
@@ -62,7 +62,7 @@ static bsk_status build(simt_device *d, const bsk_problem *problem, state *s)
 {
     const bsk_attention_params *p = problem->params;
     s->form = form_of(problem);
-    s->q = attention90_tensor(&p->q, s->form->side);
+    s->q = attention90_tensor(&p->q, bski_attention90_box(s->form));
     s->k = attention90_tensor(&p->k, s->form->side);
     s->v = attention90_tensor(&p->v, s->form->side);
     TRY(bski_cuda_encoder_find(d->host, &s->encoder));

@@ -20,7 +20,7 @@ template <class F> struct producer : ring_producer<F> {
 
     /* The keys of a step, the values of the one before and a new tile's queries: in the order in
      * which they are needed. */
-    __device__ void fetch_step(const tile_walk &w, const unit<F::BANDS> (&units)[F::UNITS],
+    __device__ void fetch_step(const tile_walk &w, const unit<F::BANDS> (&units)[F::TOLD],
                                int flags)
     {
         const source<F> now = base::describe_step(w, units, flags);
@@ -127,8 +127,8 @@ __device__ __forceinline__ bool share_fast(float (&p)[F::SCORES], const float (&
 #pragma unroll
         for (int unit = 0; unit < F::UNITS; unit++) {
             constexpr int N = F::SIDE / 2;
-            const bool none = sees.view[unit] == NOTHING;
-            if (F::BANDS > 1 && none) {
+            const bool none[2] = {sees.is_nothing(unit, 0), sees.is_nothing(unit, 1)};
+            if (F::BANDS > 1 && F::BAND_ROWS >= 16 && none[0]) {
 #pragma unroll
                 for (int i = unit * N; i < (unit + 1) * N; i++)
                     p[i] = 0;
@@ -137,15 +137,13 @@ __device__ __forceinline__ bool share_fast(float (&p)[F::SCORES], const float (&
 #pragma unroll
             for (int i = unit * N; i < (unit + 1) * N; i++) {
                 const int h = i / 2 % 2;
-                p[i] = power_of_two(fmaf(s[i], a.scale, none ? -INFINITY : -r.most[h]));
+                p[i] = power_of_two(fmaf(s[i], a.scale, none[h] ? -INFINITY : -r.most[h]));
                 sum[h][i % 2] += p[i];
             }
         }
     } else {
-        uint64_t seen[F::UNITS][2];
-#pragma unroll
-        for (int i = 0; i < F::UNITS; i++)
-            sees.of_rows(seen[i], a, tile, row, i);
+        uint64_t seen[F::BIT_WORDS][2];
+        sees.of_rows(seen, a, tile, row);
 #pragma unroll
         for (int i = 0; i < F::SCORES; i++) {
             const int h = i / 2 % 2;
@@ -174,10 +172,8 @@ __device__ __forceinline__ void share_exact(float (&p)[F::SCORES], const float (
         for (int i = 0; i < F::SCORES; i++)
             p[i] = s[i] * a.scale;
     } else {
-        uint64_t seen[F::UNITS][2];
-#pragma unroll
-        for (int i = 0; i < F::UNITS; i++)
-            sees.of_rows(seen[i], a, tile, row, i);
+        uint64_t seen[F::BIT_WORDS][2];
+        sees.of_rows(seen, a, tile, row);
 #pragma unroll
         for (int i = 0; i < F::SCORES; i++)
             p[i] = is_seen<F>(seen, i) ? s[i] * a.scale : -INFINITY;
@@ -233,11 +229,10 @@ __device__ __forceinline__ void store_tile(const float (&o)[F::WIDTH / 2], const
 {
     const int head = shared_load_4(tile + 4 * HEAD_WORD);
     const int queries = shared_load_4(tile + 4 * QUERIES_WORD);
-    const int first = time_of<F>(tile, row);
     const int64_t base = head / a.heads * a.o.batch + head % a.heads * a.o.head;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int time = first + 8 * h;
+        const int time = time_of<F>(tile, row + 8 * h);
         const float sum = row_sum(r.sum[h]);
         /* Scores of NaN leave no maximum either. */
         const bool none = time >= queries || (r.most[h] == -INFINITY && sum == 0);
@@ -247,7 +242,7 @@ __device__ __forceinline__ void store_tile(const float (&o)[F::WIDTH / 2], const
                 none ? -INFINITY : (r.most[h] + log2f(sum)) * 0.693147180559945f;
         const uint32_t again = F::BANDS > 1 ? rows_to_repeat<F>(o, h, live && !none) : 0;
         const bool mine = again >> threadIdx.x % LANES / 4 * 4 & 1;
-        store_row<F::WIDTH>(o, a.o, base + time * a.o.time, h, 1 / sum, 0, none, live && !mine);
+        store_row<F>(o, a.o, base + time * a.o.time, h, 1 / sum, 0, none, live && !mine);
         if constexpr (F::BANDS > 1)
             repeat_rows<F>(a, tile, time, r.most[h] + log2f(sum), again);
     }

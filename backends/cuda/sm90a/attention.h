@@ -4,14 +4,17 @@
 
 #include <stdint.h>
 
-/* A warpgroup has 64 rows of queries. Keys are listed in units of 64, or of 32 where blocks have 32
- * rows and columns. A step multiplies the rows of a tile with one or two units. The rows of a tile
- * are one band, which sees a unit or not, or two: those of two block rows. */
+/* A warpgroup has 64 rows of queries. Keys are listed in units of 64, or less where blocks have less
+ * rows and columns. A step multiplies the rows of a tile with some units. The rows of a tile are one
+ * band, which sees a unit or not, or several: those of as many block rows. */
 enum {
+    ATTENTION_BANDS = 8, /* the most */
     ATTENTION_UNIT = 64,
-    ATTENTION_ROWS = 128,          /* the most of a tile */
-    ATTENTION_CONTROL_BYTES = 2048 /* of shared memory: barriers, and what consumers are told */
+    ATTENTION_ROWS = 128, /* the most of a tile */
 };
+
+/* Of shared memory: barriers, and what consumers are told. */
+#define ATTENTION_CONTROL_BYTES(width) ((width) > 64 ? 2048 : 4096)
 
 /* Forms of a kernel: keys of a step; the width of a head, which smaller ones are padded to;
  * warpgroups that multiply; rings of keys and values, each read by one warpgroup or by all; slots
@@ -24,7 +27,21 @@ enum {
     X(128_pair, 64, 128, 2, 1, 12, 1, 64, 2)                                                       \
     X(128_shared, 128, 128, 2, 1, 5, 2, 64, 1)                                                     \
     X(64_union, 64, 64, 3, 3, 8, 1, 32, 2)                                                         \
-    X(128_union, 64, 128, 2, 2, 6, 1, 32, 2)
+    X(128_union, 64, 128, 2, 2, 6, 1, 32, 2)                                                       \
+    X(64_by16, 64, 64, 3, 3, 8, 1, 16, 4)                                                          \
+    X(128_by16, 64, 128, 2, 2, 6, 1, 16, 4)                                                        \
+    X(64_by8, 64, 64, 3, 3, 6, 1, 8, 8)                                                            \
+    X(128_by8, 64, 128, 2, 2, 6, 1, 8, 8)                                                          \
+    X(192, 64, 192, 2, 2, 3, 1, 64, 1)                                                             \
+    X(192_pair, 64, 192, 2, 1, 7, 1, 64, 2)                                                        \
+    X(192_shared, 64, 192, 2, 1, 7, 1, 64, 1)                                                      \
+    X(192_union, 64, 192, 2, 2, 3, 1, 32, 2)                                                       \
+    X(256, 32, 256, 2, 2, 5, 1, 32, 1)                                                             \
+    X(256_pair, 64, 256, 2, 1, 5, 1, 64, 2)                                                        \
+    X(256_shared, 64, 256, 2, 1, 5, 1, 64, 1)                                                      \
+    X(256_union, 32, 256, 2, 2, 5, 1, 32, 2)                                                       \
+    X(256_by16, 32, 256, 2, 2, 5, 1, 16, 4)                                                        \
+    X(256_by8, 32, 256, 2, 2, 5, 1, 8, 8)
 #define ATTENTION_DQ_FORMS(X)                                                                      \
     X(64, 64, 64, 3, 3, 8, 1, 64, 1)                                                               \
     X(128, 64, 128, 2, 2, 6, 1, 64, 1)                                                             \
@@ -35,7 +52,7 @@ enum {
 #define ATTENTION_THREADS(groups) (((groups) + 1) * 128)
 #define ATTENTION_SHARED_BYTES(step, width, groups, rings, slots, buffers)                         \
     ((width)*2 * ((groups) * (buffers)*ATTENTION_UNIT + (rings) * (slots) * (step)) +              \
-     ATTENTION_CONTROL_BYTES)
+     ATTENTION_CONTROL_BYTES(width))
 
 /* A kept block's share of 64 keys. Those of a block row follow each other, ascending. */
 typedef struct attention_unit {
@@ -43,19 +60,18 @@ typedef struct attention_unit {
     int32_t slot;
 } attention_unit;
 
-/* The keys of a block that one or both of a tile's two block rows keep. */
+/* The keys of a block that some of a tile's block rows keep. */
 typedef struct attention_union {
-    int32_t key;     /* the first */
-    int32_t slot[2]; /* of each row's block; -1: it has none */
-    int32_t unused;
+    int32_t key;  /* the first */
+    int32_t kept; /* bit i: by the row of band i */
 } attention_union;
 
 /* Rows of one head: 64, or where warpgroups share a ring 64 for each. */
 typedef struct attention_tile {
-    int32_t head;         /* of all members' */
-    int32_t first, count; /* units, or unions where there are two bands */
-    int32_t row[2];       /* the first of each band */
-    int32_t unused[3];
+    int32_t head;                 /* of all members' */
+    int32_t first, count;         /* units, or unions where there are several bands */
+    int32_t row[ATTENTION_BANDS]; /* the first of each band */
+    int32_t unused;
 } attention_tile;
 
 /* Strides in elements. */
@@ -88,6 +104,7 @@ typedef struct attention_arg {
     int32_t causal, align_end, window;
     float scale;                   /* of products, so that 2^score is the share; never 0 */
     const attention_union *unions; /* or units, by the bands */
+    const int32_t *slots;          /* [unions][bands]: blocks; where there are masks */
     attention_in q, k, v;          /* beside unions */
 } attention_arg;
 
@@ -96,8 +113,8 @@ typedef struct attention_arg {
 typedef struct attention_dq_arg {
     attention_arg all;
     attention_in dout;
-    const float *bound, *delta; /* by row; [heads of all members][pad] */
-    int32_t pad;                /* rows of a head, a multiple of ATTENTION_ROWS */
+    float *bound, *delta; /* written, by row; [heads of all members][pad] */
+    int32_t pad;          /* rows of a head, a multiple of ATTENTION_ROWS */
     float slope, alpha, beta;
 } attention_dq_arg;
 

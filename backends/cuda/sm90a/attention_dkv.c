@@ -42,15 +42,17 @@ static int32_t piece_of(const form *f)
     return DKV_PIECE(f->side);
 }
 
-/* The narrowest that holds a head, of those for blocks with the most keys. */
+/* The narrowest that holds a head, of those for blocks with the most keys, unless windows do not fill
+ * their tiles. */
 static const form *form_of(const bsk_problem *problem)
 {
     const bsk_attention_grad_params *p = problem->params;
     const int64_t width = p->q.dims[3] > p->v.dims[3] ? p->q.dims[3] : p->v.dims[3];
+    const bool narrow = attention90_is_narrow(p->window, p->causal);
     const form *best = NULL;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         const form *f = &forms[i];
-        if (f->dtype == problem->dtype && f->width >= width &&
+        if (f->dtype == problem->dtype && f->width >= width && !(narrow && f->rings < f->groups) &&
             problem->layout->block_rows % piece_of(f) == 0 &&
             problem->layout->block_cols % f->side == 0 &&
             (!best || f->width < best->width || (f->width == best->width && f->side > best->side)))
@@ -330,6 +332,7 @@ bsk_status bski_attention90_dkv_launch(const void *given, const bsk_problem *pro
                                .grid = {(unsigned)s->blocks, 1, 1},
                                .threads = DKV_THREADS((unsigned)s->form->groups),
                                .shared_bytes = s->form->shared_bytes,
-                               .arguments = arguments};
+                               .arguments = arguments,
+                               .early = true};
     return bski_cuda_launch(queue, &run);
 }

@@ -745,10 +745,8 @@ __device__ __forceinline__ void store_tile(const float (&dk)[F::WIDTH / 2],
         const int key = first + 8 * h;
         const bool none = key >= keys;
         const bool live = key < a.all.k_time && !(again.keys[h] >> threadIdx.x % LANES / 4 * 4 & 1);
-        store_row<F::WIDTH>(dk, a.dk, dk_base + key * a.dk.time, h, a.dk_factor, a.beta, none,
-                            live);
-        store_row<F::WIDTH>(dv, a.dv, dv_base + key * a.dv.time, h, a.dv_factor, a.beta, none,
-                            live);
+        store_row<F>(dk, a.dk, dk_base + key * a.dk.time, h, a.dk_factor, a.beta, none, live);
+        store_row<F>(dv, a.dv, dv_base + key * a.dv.time, h, a.dv_factor, a.beta, none, live);
     }
 }
 
@@ -769,10 +767,7 @@ __device__ __forceinline__ void consume(const attention_dkv_arg &a, dkv_memory<F
     const auto wait_keys = [&](int kind) {
         mbar_wait(m.keys_full(ring, buffer(), kind), tile / F::BUFFERS & 1);
     };
-    const auto leave_keys = [&](int kind) {
-        if (is_speaker())
-            mbar_arrive(m.keys_empty(ring, buffer(), kind));
-    };
+    const auto leave_keys = [&](int kind) { signal(m.keys_empty(ring, buffer(), kind)); };
     const auto load_flags = [&]() {
         mbar_wait(m.step_full(ring, entry.slot), entry.parity);
         return (int)__shfl_sync(~0u, shared_load_4(m.step(ring, entry.slot) + INFO), 0);
@@ -783,10 +778,7 @@ __device__ __forceinline__ void consume(const attention_dkv_arg &a, dkv_memory<F
         at.next();
         return slot;
     };
-    const auto leave_lines = [&](int slot) {
-        if (is_speaker())
-            mbar_arrive(m.empty(ring, slot));
-    };
+    const auto leave_lines = [&](int slot) { signal(m.empty(ring, slot)); };
     const auto scores_to_shares = [&]() {
         const uint32_t told = m.step(ring, entry.slot);
         make_shares(s, a.all.scale, told);
@@ -841,8 +833,7 @@ __device__ __forceinline__ void consume(const attention_dkv_arg &a, dkv_memory<F
         wgmma_settle(s);
         /* Not before products need what was made of it: a signal may overtake loads that wait for
          * shared memory. */
-        if (is_speaker())
-            mbar_arrive(m.step_empty(ring, read));
+        signal(m.step_empty(ring, read));
         if (flags & LAST)
             leave_keys(KEYS_K);
         scores_to_shares();
@@ -884,6 +875,7 @@ __device__ __forceinline__ void make_dkv(const maps &map, const attention_dkv_ar
 {
     extern __shared__ __align__(1024) char shared[];
     const dkv_memory<F> m = {shared_address(shared)};
+    grid_wait();
     const int warp = __shfl_sync(~0u, threadIdx.x / LANES, 0), group = warp / GROUP_WARPS;
     if (threadIdx.x == 0) {
         constexpr int warps = F::READERS * GROUP_WARPS;

@@ -1,13 +1,14 @@
 /* The gradient of attention for queries by wgmma. docs/cuda.md has a picture of the data flow.
  *
  * Roles and lists are those of attention.cu. A tile's dO, which comes through the ring, and half of
- * its queries stay in registers for all steps. A step's products S = Q K^T and dP = dO V^T are
+ * its queries stay in registers for all steps; O, which comes so too, is multiplied with dO at once. A step's products S = Q K^T and dP = dO V^T are
  * issued together with dQ += dS K of the step before; its keys stay in their slot until that
  * product. */
+#include <backends/cuda/row_bound.h>
 #include <backends/cuda/sm90a/attention_tile.h>
 
 struct maps {
-    const CUtensorMap *q, *dout, *k, *v;
+    const CUtensorMap *q, *dout, *o, *k, *v;
 };
 
 /* --- Producers --- */
@@ -17,14 +18,14 @@ template <class F> struct dq_producer : ring_producer<F> {
     maps map;
 
     /* The rows of one warpgroup, in a slot of their own. */
-    __device__ void fetch_dout(const tile_walk &w, int part)
+    __device__ void fetch_rows(const CUtensorMap *from, const tile_walk &w, int part)
     {
         const uint32_t to = base::m.slot(base::ring, base::at.slot);
         const uint32_t bar = base::m.full(base::ring, base::at.slot);
         base::wait_empty();
         if (base::leads()) {
             mbar_expect(bar, F::Q_BYTES);
-            base::copy_rows(map.dout, w, part, to, bar);
+            base::copy_rows(from, w, part, to, bar);
         }
         __syncwarp();
         base::at.next();
@@ -33,8 +34,14 @@ template <class F> struct dq_producer : ring_producer<F> {
     __device__ void fetch_step(const tile_walk &w, const unit<F::BANDS> (&units)[F::UNITS],
                                int flags)
     {
-        for (int part = 0; (flags & FIRST) && part < F::READERS; part++)
-            fetch_dout(w, part);
+        if (flags & FIRST) {
+            for (int part = 0; part < F::READERS; part++) {
+                fetch_rows(map.dout, w, part);
+                fetch_rows(map.o, w, part);
+            }
+            /* Before keys: their slot may still be that of the tile before. */
+            base::fetch_queries(map.q, w);
+        }
         const source<F> now = base::describe_step(w, units, flags);
         base::fetch_cut(map.k, now);
         base::wait_empty();
@@ -42,8 +49,6 @@ template <class F> struct dq_producer : ring_producer<F> {
             base::copy(map.v, now, base::m.full(base::ring, base::at.slot));
         __syncwarp();
         base::at.next();
-        if (flags & FIRST)
-            base::fetch_queries(map.q, w);
     }
 
     __device__ void finish()
@@ -63,6 +68,54 @@ template <class F> __device__ constexpr int held()
 struct row_sums {
     float bound[2], delta[2];
 };
+
+template <class F> __device__ __forceinline__ float2 two_numbers(uint32_t both)
+{
+    if constexpr (F::TYPE == WGMMA_BF16)
+        return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
+    else
+        return __half22float2(*(const __half2 *)&both);
+}
+
+/* The sums of O dO of a lane's rows; O is where load_rows finds it. */
+template <class F>
+__device__ __forceinline__ void multiply_out(float (&sum)[2],
+                                             const uint32_t (&dout)[F::PANELS * 16], uint32_t o)
+{
+    sum[0] = sum[1] = 0;
+#pragma unroll
+    for (int panel = 0; panel < F::PANELS; panel++) {
+        uint32_t part[16];
+        load_rows<1>(part, o + panel * TILE_BYTES);
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            const float2 x = two_numbers<F>(part[i]), y = two_numbers<F>(dout[16 * panel + i]);
+            sum[i % 2] = fmaf(x.x, y.x, fmaf(x.y, y.y, sum[i % 2]));
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        sum[h] += __shfl_xor_sync(~0u, sum[h], 1);
+        sum[h] += __shfl_xor_sync(~0u, sum[h], 2);
+    }
+}
+
+/* Bounds and deltas, which the other pass needs too. lse: of the lane's rows. */
+__device__ __forceinline__ row_sums make_sums(const attention_dq_arg &a, const float (&lse)[2],
+                                              const float (&sum)[2], int64_t line)
+{
+    row_sums r;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        r.bound[h] = row_bound(lse[h]);
+        r.delta[h] = lse[h] == -INFINITY ? 0 : a.slope * sum[h];
+        if (threadIdx.x % 4 == 0) {
+            a.bound[line + 8 * h] = r.bound[h];
+            a.delta[line + 8 * h] = r.delta[h];
+        }
+    }
+    return r;
+}
 
 /* Products become dS in the place of dp. */
 template <class F>
@@ -117,8 +170,7 @@ __device__ __forceinline__ void store_tile(const float (&dq)[F::WIDTH / 2], cons
         const bool none = r.bound[h] == INFINITY, live = time < a.all.q_time;
         const uint32_t again = F::BANDS > 1 ? rows_to_repeat<F>(dq, h, live && !none) : 0;
         const bool mine = again >> threadIdx.x % LANES / 4 * 4 & 1;
-        store_row<F::WIDTH>(dq, out, base + time * out.time, h, a.alpha, a.beta, none,
-                            live && !mine);
+        store_row<F>(dq, out, base + time * out.time, h, a.alpha, a.beta, none, live && !mine);
         if constexpr (F::BANDS > 1)
             repeat_rows<F>(a, r, tile, first, h, again);
     }
@@ -142,8 +194,7 @@ template <class F> struct reader {
     }
     __device__ void release(int slot) const
     {
-        if (is_speaker())
-            mbar_arrive(m.empty(ring, slot));
+        signal(m.empty(ring, slot));
     }
 };
 
@@ -159,33 +210,51 @@ __device__ __forceinline__ void consume(const attention_dq_arg &a, memory<F> m, 
         const uint32_t tile = m.tile(here.ring, n);
         const int buffer = buffer_of<F>(n);
         const uint32_t queries = m.queries(here.ring, buffer, here.part);
-        row_sums rows;
+        int flags;
+        float lse[2], sum[2];
+        const auto leave_queries = [&]() {
+            if (flags & LAST)
+                signal(m.q_empty(here.ring, buffer));
+        };
+        const auto load_flags = [&](int slot) {
+            return (int)__shfl_sync(~0u, shared_load_4(m.step(here.ring, slot)), 0);
+        };
+
         mbar_wait(m.q_full(here.ring, buffer), parity_of<F>(n));
         load_rows<HELD>(q, queries);
-        const int64_t line =
-            (int64_t)shared_load_4(tile + 4 * HEAD_WORD) * a.pad + time_of<F>(tile, row_of(here));
+        const int head = shared_load_4(tile + 4 * HEAD_WORD);
+        const int there = shared_load_4(tile + 4 * QUERIES_WORD);
+        const int time = time_of<F>(tile, row_of(here));
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            rows.bound[h] = __ldg(a.bound + line + 8 * h);
-            rows.delta[h] = __ldg(a.delta + line + 8 * h);
-        }
-        int loaded = 0; /* the slot of dO */
+        for (int h = 0; h < 2; h++)
+            lse[h] = time + 8 * h < there
+                         ? __ldg(a.all.lse + (int64_t)head * a.all.q_time + time + 8 * h)
+                         : -INFINITY;
+        int left = 0, right = 0; /* the slots of dO and O */
 #pragma unroll
         for (int part = 0; part < F::READERS; part++) {
-            const int slot = r.next();
+            const int x = r.next(), y = r.next();
             if (part == here.part) {
-                load_rows<F::PANELS>(dout, m.slot(here.ring, slot));
-                loaded = slot;
+                left = x;
+                right = y;
+                load_rows<F::PANELS>(dout, m.slot(here.ring, left));
+                multiply_out<F>(sum, dout, m.slot(here.ring, right));
             } else {
-                r.release(slot);
+                r.release(x);
+                r.release(y);
             }
         }
+        const row_sums rows = make_sums(a, lse, sum, (int64_t)head * a.pad + time);
+        /* Not before sums are stored, which need all of what was loaded: a signal may overtake loads
+         * that wait for shared memory, which products of the other warpgroups keep busy. */
+        r.release(left);
+        r.release(right);
 #pragma unroll
         for (int i = 0; i < F::WIDTH / 2; i++)
             dq[i] = 0;
 
         int keys = r.next();
-        int flags = __shfl_sync(~0u, shared_load_4(m.step(here.ring, keys)), 0);
+        flags = load_flags(keys);
         wgmma_fence();
         multiply_rows<F, HELD>(s, q, queries, m.slot(here.ring, keys));
         int values = r.next();
@@ -193,19 +262,15 @@ __device__ __forceinline__ void consume(const attention_dq_arg &a, memory<F> m, 
         wgmma_wait<0>();
         wgmma_settle(s);
         wgmma_settle(dp);
-        /* Not before: a signal may overtake loads that wait for shared memory, which products of
-         * the other warpgroups keep busy. */
-        r.release(loaded);
         r.release(values);
-        if (is_speaker() && (flags & LAST))
-            mbar_arrive(m.q_empty(here.ring, buffer));
+        leave_queries();
         slope<F>(dp, s, rows, a, m, here, m.step(here.ring, keys), flags & PARTIAL, tile);
         round_scores<F>(ds, dp);
         int next = flags & LAST ? keys : r.next();
         while (!(flags & LAST)) {
             const int before = keys;
             keys = next;
-            flags = __shfl_sync(~0u, shared_load_4(m.step(here.ring, keys)), 0);
+            flags = load_flags(keys);
             wgmma_fence();
             multiply_rows<F, HELD>(s, q, queries, m.slot(here.ring, keys));
             values = r.next();
@@ -215,8 +280,7 @@ __device__ __forceinline__ void consume(const attention_dq_arg &a, memory<F> m, 
             wgmma_settle(s);
             wgmma_settle(dp);
             r.release(values);
-            if (is_speaker() && (flags & LAST))
-                mbar_arrive(m.q_empty(here.ring, buffer));
+            leave_queries();
             slope<F>(dp, s, rows, a, m, here, m.step(here.ring, keys), flags & PARTIAL, tile);
             /* A branch here: the compiler would move the wait up, before most of the slopes. */
             next = flags & LAST ? keys : r.next();
@@ -237,6 +301,8 @@ __device__ __forceinline__ void consume(const attention_dq_arg &a, memory<F> m, 
 template <class F>
 __device__ __forceinline__ void attend(const maps &map, const attention_dq_arg &a)
 {
+    grid_wait();
+    grid_allow_next();
     run_block<F>(
         a.all,
         [&](memory<F> m, int ring, int begin, int end) {
@@ -250,10 +316,10 @@ __device__ __forceinline__ void attend(const maps &map, const attention_dq_arg &
     extern "C" __global__ void __launch_bounds__(                                                  \
         (ATTENTION_THREADS((form<type, __VA_ARGS__>::GROUPS))), 1)                                 \
         name(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap dout,      \
-             const __grid_constant__ CUtensorMap k, const __grid_constant__ CUtensorMap v,         \
-             const __grid_constant__ attention_dq_arg a)                                           \
+             const __grid_constant__ CUtensorMap o, const __grid_constant__ CUtensorMap k,         \
+             const __grid_constant__ CUtensorMap v, const __grid_constant__ attention_dq_arg a)    \
     {                                                                                              \
-        attend<form<type, __VA_ARGS__>>({&q, &dout, &k, &v}, a);                                   \
+        attend<form<type, __VA_ARGS__>>({&q, &dout, &o, &k, &v}, a);                               \
     }
 #define ATTENTION_KERNELS(suffix, ...)                                                             \
     ATTENTION_KERNEL(cuda_attention_dq_bf16_##suffix, WGMMA_BF16, __VA_ARGS__)                     \

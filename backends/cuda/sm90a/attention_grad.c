@@ -21,8 +21,13 @@ static const attention90_form *form_of(const bsk_problem *problem)
 {
     const bsk_attention_grad_params *p = problem->params;
     const int64_t width = p->q.dims[3] > p->v.dims[3] ? p->q.dims[3] : p->v.dims[3];
-    return bski_attention90_form(forms, sizeof forms / sizeof *forms, problem->dtype,
-                                 problem->layout, width);
+    const attention90_form *f = bski_attention90_form(forms, sizeof forms / sizeof *forms,
+                                                      problem->dtype, problem->layout, width);
+    if (!f || f->rings == f->groups || !attention90_is_narrow(p->window, p->causal))
+        return f;
+    /* Forms whose warpgroups have tiles of their own are listed before. */
+    return bski_attention90_form(forms, (size_t)(f - forms), problem->dtype, problem->layout,
+                                 width);
 }
 
 /* --- Accepting --- */
@@ -89,7 +94,7 @@ bsk_reason cuda_sm90a_attention_grad_accept(const bsk_problem *problem,
 
 typedef struct state {
     bski_cuda_encoder encoder;
-    bski_cuda_tensor q, dout, k, v;
+    bski_cuda_tensor q, dout, o, k, v;
     const attention90_form *form;
     attention90_tables tables;
     attention_dq_arg arg;
@@ -103,6 +108,7 @@ static bsk_status build_dq(simt_device *d, const bsk_problem *problem, state *s)
     s->form = form_of(problem);
     s->q = attention90_tensor(&p->q, s->form->side);
     s->dout = attention90_tensor(&p->dout, s->form->side);
+    s->o = attention90_tensor(&p->o, s->form->side);
     s->k = attention90_tensor(&p->k, s->form->side);
     s->v = attention90_tensor(&p->v, s->form->side);
     s->arg = (attention_dq_arg){
@@ -159,27 +165,30 @@ static bsk_status launch_dq(const state *s, const bsk_attention_grad_params *p,
                             double rest, void *queue)
 {
     const bsk_host *host = ((const simt_queue *)queue)->device->host;
-    CUtensorMap q, dout, k, v;
+    CUtensorMap q, dout, o, k, v;
     TRY(bski_cuda_tensor_map(host, &s->encoder, &s->q, bsk_mem_address(a->q), &q));
     TRY(bski_cuda_tensor_map(host, &s->encoder, &s->dout, bsk_mem_address(a->dout), &dout));
+    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->o, bsk_mem_address(a->o), &o));
     TRY(bski_cuda_tensor_map(host, &s->encoder, &s->k, bsk_mem_address(a->k), &k));
     TRY(bski_cuda_tensor_map(host, &s->encoder, &s->v, bsk_mem_address(a->v), &v));
     attention_dq_arg arg = s->arg;
     ATTENTION90_SET_RUN(&arg.all, p, a);
     arg.all.o.data = bsk_mem_address(a->dq);
+    arg.all.lse = bsk_mem_address(a->lse);
     arg.dout.data = bsk_mem_address(a->dout);
     arg.bound = rows->bound;
     arg.delta = rows->delta;
     arg.slope = rows->slope;
     arg.alpha = (float)(a->alpha * rest);
     arg.beta = (float)a->beta;
-    void *arguments[] = {&q, &dout, &k, &v, &arg};
+    void *arguments[] = {&q, &dout, &o, &k, &v, &arg};
     const bski_cuda_run run = {.function = s->form->function,
                                .name = s->form->name,
                                .grid = {(unsigned)s->tables.blocks, 1, 1},
                                .threads = ATTENTION_THREADS((unsigned)s->form->groups),
                                .shared_bytes = s->form->shared_bytes,
-                               .arguments = arguments};
+                               .arguments = arguments,
+                               .early = true};
     return bski_cuda_launch(queue, &run);
 }
 
@@ -197,9 +206,10 @@ bsk_status cuda_sm90a_attention_grad_launch(const bsk_prepared *prepared, void *
                                     .bound = bound,
                                     .q_len = ATTENTION90_ADDRESS(p, a, q_len),
                                     .slope = (float)slope};
-    TRY(bski_attention80_delta_launch(p, a, queue, &rows));
     if (attention90_given(&p->dq))
         TRY(launch_dq(s, p, a, &rows, rest, queue));
+    else
+        TRY(bski_attention80_delta_launch(p, a, queue, &rows));
     if (attention90_given(&p->dk))
         TRY(bski_attention90_dkv_launch(s->dkv, prepared->problem, queue, a, bound, rows.delta));
     return BSK_OK;

@@ -8,43 +8,42 @@
 
 /* --- Forms --- */
 
-/* The keys of a unit: all blocks are of 32 x 32, or none has less than 64 rows or columns; 0:
- * neither. */
-static int32_t side_of(const bsk_layout_tables *t)
-{
-    const int32_t small = ATTENTION_UNIT / 2;
-    if (t->block_rows == small && t->block_cols == small)
-        return small;
-    return t->block_rows >= ATTENTION_UNIT && t->block_cols >= ATTENTION_UNIT ? ATTENTION_UNIT : 0;
-}
-
 static int32_t rows_of(const attention90_form *f)
 {
     return f->groups / f->rings * ATTENTION_UNIT;
 }
 
-/* The lists of two block rows in one, by columns. A row beyond the grid has none. */
-static int32_t unite(const bsk_layout_tables *t, int32_t head, const int32_t row[2],
-                     attention_union *to)
+int32_t bski_attention90_box(const attention90_form *f)
+{
+    const int32_t band = rows_of(f) / f->bands;
+    return band < ATTENTION_UNIT ? band : ATTENTION_UNIT;
+}
+
+/* The lists of several block rows in one, by columns, and the slots of their blocks. A row beyond
+ * the grid has none. */
+static int32_t unite(const bsk_layout_tables *t, int32_t head, const int32_t *row, int32_t bands,
+                     attention_union *to, int32_t *slots)
 {
     const int64_t *start = t->row_start + (int64_t)head * (t->grid_rows + 1);
-    int64_t at[2], end[2];
-    int32_t count = 0;
-    for (int i = 0; i < 2; i++) {
+    int64_t at[ATTENTION_BANDS], end[ATTENTION_BANDS];
+    for (int i = 0; i < bands; i++) {
         at[i] = start[row[i]];
         end[i] = row[i] < t->grid_rows ? start[row[i] + 1] : at[i];
     }
-    while (at[0] < end[0] || at[1] < end[1]) {
-        const int32_t x = at[0] < end[0] ? t->row_col[at[0]] : INT32_MAX;
-        const int32_t y = at[1] < end[1] ? t->row_col[at[1]] : INT32_MAX;
-        attention_union u = {(x < y ? x : y) * t->block_cols, {-1, -1}, 0};
-        if (x <= y)
-            u.slot[0] = t->row_slot[at[0]++];
-        if (y <= x)
-            u.slot[1] = t->row_slot[at[1]++];
-        to[count++] = u;
+    for (int32_t count = 0;; count++, slots += bands) {
+        int32_t col = INT32_MAX;
+        for (int i = 0; i < bands; i++)
+            if (at[i] < end[i] && t->row_col[at[i]] < col)
+                col = t->row_col[at[i]];
+        if (col == INT32_MAX)
+            return count;
+        to[count] = (attention_union){.key = col * t->block_cols};
+        for (int i = 0; i < bands; i++) {
+            const bool kept = at[i] < end[i] && t->row_col[at[i]] == col;
+            slots[i] = kept ? t->row_slot[at[i]++] : -1;
+            to[count].kept |= kept << i;
+        }
     }
-    return count;
 }
 
 /* Whether neighbouring block rows are alike: what both multiply then, each with the blocks of
@@ -71,8 +70,8 @@ static bool rows_alike(const bsk_layout_tables *t)
 static bool rows_fit(const attention90_form *f, const bsk_layout_tables *t)
 {
     if (f->bands == 1)
-        return f->rings == f->groups ? t->block_cols % f->step == 0
-                                     : t->block_rows % rows_of(f) == 0;
+        return t->block_rows % rows_of(f) == 0 &&
+               t->block_cols % (f->rings < f->groups ? f->side : f->step) == 0;
     const int32_t side = rows_of(f) / f->bands;
     return t->block_rows == side && t->block_cols == f->side &&
            (f->rings == f->groups || rows_alike(t));
@@ -85,8 +84,8 @@ const attention90_form *bski_attention90_form(const attention90_form *forms, siz
     const attention90_form *best = NULL;
     for (size_t i = 0; i < count; i++) {
         const attention90_form *f = &forms[i];
-        if (f->dtype != dtype || f->side != side_of(layout) || f->width < width ||
-            (best && f->width > best->width) || !rows_fit(f, layout))
+        if (f->dtype != dtype || f->width < width || (best && f->width > best->width) ||
+            !rows_fit(f, layout))
             continue;
         best = f;
     }
@@ -195,10 +194,11 @@ typedef struct builder {
     int32_t step; /* units */
     int32_t rows; /* of a tile */
     int32_t lines, line_rows;
-    int32_t *pairs;        /* [layout heads][lines][2]: block rows of two bands */
+    int32_t *rows_of;      /* [layout heads][lines][bands]: block rows of a tile */
     int32_t *start;        /* [layout heads * lines + 1] */
     attention_unit *units; /* one of these two */
     attention_union *unions;
+    int32_t *slots;        /* [unions][bands] */
     int32_t *steps;        /* [layout heads][tiles] */
     attention_tile *tiles; /* by ring */
     attention90_schedule schedule;
@@ -209,16 +209,16 @@ static bool is_union(const builder *b)
     return b->form->bands > 1;
 }
 
-/* Kept blocks in units of 64 keys. */
+/* Kept blocks in units of the form's. */
 static bsk_status list_units(builder *b)
 {
     const bsk_layout_tables *t = b->t;
-    const int32_t n = t->block_cols / ATTENTION_UNIT;
+    const int32_t side = b->form->side, n = t->block_cols / side;
     TRY(host_array(b->device->host, &b->units, t->nnz * n, sizeof *b->units));
     for (int64_t e = 0; e < t->nnz; e++)
         for (int32_t i = 0; i < n; i++)
-            b->units[e * n + i] = (attention_unit){
-                t->row_col[e] * t->block_cols + i * ATTENTION_UNIT, t->row_slot[e]};
+            b->units[e * n + i] =
+                (attention_unit){t->row_col[e] * t->block_cols + i * side, t->row_slot[e]};
     for (int32_t h = 0; h < t->heads; h++)
         for (int32_t l = 0; l < b->lines; l++)
             b->start[(int64_t)h * b->lines + l] =
@@ -228,38 +228,44 @@ static bsk_status list_units(builder *b)
 }
 
 /* Which block rows share a tile: any that have much in common, if warpgroups have lists of their
- * own and that saves more than some percent, or neighbours. A row that is left over has the end of
- * the grid beside it. */
-static bsk_status pair_rows(const builder *b, int32_t head, int32_t *pairs)
+ * own and that saves more than some percent, or neighbours. Rows that are left over have the end of
+ * the grid beside them. */
+static bsk_status group_rows(const builder *b, int32_t head, int32_t *order)
 {
     enum { WINDOW = 64 };
     const bsk_layout_tables *t = b->t;
+    const int32_t bands = b->form->bands;
     const bsk_host *host = b->device->host;
     bski_diag diag = {BSK_OK, ""};
     int64_t cost = 1, natural = 0;
-    pairs[2 * b->lines - 1] = t->grid_rows;
+    for (int32_t i = t->grid_rows; i < b->lines * bands; i++)
+        order[i] = t->grid_rows;
     if (b->form->rings == b->form->groups &&
-        (bski_schedule_groups(t, false, head, 2, WINDOW, &host->allocator, pairs, &diag) ||
-         bski_schedule_group_cost(t, false, head, 2, pairs, &host->allocator, &cost, &diag) ||
-         bski_schedule_group_cost(t, false, head, 2, NULL, &host->allocator, &natural, &diag)))
+        (bski_schedule_groups(t, false, head, bands, WINDOW, &host->allocator, order, &diag) ||
+         bski_schedule_group_cost(t, false, head, bands, order, &host->allocator, &cost, &diag) ||
+         bski_schedule_group_cost(t, false, head, bands, NULL, &host->allocator, &natural, &diag)))
         return host->fail(host->context, diag.status, "attention: %s", diag.text);
     for (int32_t i = 0; i < t->grid_rows && cost * 33 > natural * 32; i++)
-        pairs[i] = i;
+        order[i] = i;
     return BSK_OK;
 }
 
 static bsk_status list_unions(builder *b)
 {
     const bsk_layout_tables *t = b->t;
+    const bsk_host *host = b->device->host;
+    const int64_t bands = b->form->bands;
     int32_t count = 0;
-    TRY(host_array(b->device->host, &b->unions, t->nnz, sizeof *b->unions));
-    TRY(host_array(b->device->host, &b->pairs, (int64_t)t->heads * b->lines * 2, sizeof *b->pairs));
+    TRY(host_array(host, &b->unions, t->nnz, sizeof *b->unions));
+    TRY(host_array(host, &b->slots, t->nnz * bands, sizeof *b->slots));
+    TRY(host_array(host, &b->rows_of, t->heads * bands * b->lines, sizeof *b->rows_of));
     for (int32_t h = 0; h < t->heads; h++) {
-        int32_t *pairs = b->pairs + (int64_t)h * b->lines * 2;
-        TRY(pair_rows(b, h, pairs));
+        int32_t *rows = b->rows_of + h * bands * b->lines;
+        TRY(group_rows(b, h, rows));
         for (int32_t l = 0; l < b->lines; l++) {
             b->start[(int64_t)h * b->lines + l] = count;
-            count += unite(t, h, pairs + 2 * l, b->unions + count);
+            count += unite(t, h, rows + bands * l, b->form->bands, b->unions + count,
+                           b->slots + bands * count);
         }
     }
     b->start[(int64_t)t->heads * b->lines] = count;
@@ -276,7 +282,8 @@ static int32_t row_of(const builder *b, int32_t head, int32_t tile, int32_t band
 {
     if (!is_union(b))
         return tile * b->rows;
-    return b->pairs[((int64_t)head * b->lines + tile) * 2 + band] * b->t->block_rows;
+    const int64_t line = (int64_t)head * b->lines + tile;
+    return b->rows_of[line * b->form->bands + band] * b->t->block_rows;
 }
 
 /* Whether a band sees some of a unit, if its member has all times. */
@@ -298,8 +305,8 @@ static int32_t count_steps(const builder *b, int32_t head, int32_t tile)
     int32_t units = 0;
     for (int32_t u = list[0]; u < list[1]; u++) {
         bool seen = !is_union(b) && is_seen(b, row_of(b, head, tile, 0), b->units[u].key);
-        for (int band = 0; is_union(b) && band < 2; band++)
-            seen = seen || (b->unions[u].slot[band] >= 0 &&
+        for (int band = 0; is_union(b) && band < b->form->bands; band++)
+            seen = seen || (b->unions[u].kept >> band & 1 &&
                             is_seen(b, row_of(b, head, tile, band), b->unions[u].key));
         units += seen;
     }
@@ -337,11 +344,9 @@ static bsk_status make_tiles(builder *b)
         const int32_t head = s->order[n] / s->tiles, i = s->order[n] % s->tiles;
         const int32_t pattern = head % s->period / s->each;
         const int32_t *list = list_of(b, pattern, i);
-        b->tiles[n] = (attention_tile){head,
-                                       list[0],
-                                       list[1] - list[0],
-                                       {row_of(b, pattern, i, 0), row_of(b, pattern, i, 1)},
-                                       {0}};
+        b->tiles[n] = (attention_tile){head, list[0], list[1] - list[0], {0}, 0};
+        for (int32_t band = 0; band < b->form->bands; band++)
+            b->tiles[n].row[band] = row_of(b, pattern, i, band);
     }
     return BSK_OK;
 }
@@ -355,6 +360,9 @@ static bsk_status build(builder *b, int64_t batch, attention90_tables *tables, a
     TRY(make_schedule(b, batch));
     TRY(make_tiles(b));
     const int64_t units = b->start[(int64_t)b->t->heads * b->lines];
+    if (is_union(b) && arg->masks > 0)
+        TRY(table_place(d, b->slots, units * b->form->bands, sizeof *b->slots, &tables->slots,
+                        &arg->slots));
     TRY(is_union(b)
             ? table_place(d, b->unions, units, sizeof *b->unions, &tables->units, &arg->unions)
             : table_place(d, b->units, units, sizeof *b->units, &tables->units, &arg->units));
@@ -375,10 +383,10 @@ bsk_status bski_attention90_tables(simt_device *device, const bsk_layout_tables 
                  .arg = arg,
                  .step = form->step / form->side,
                  .rows = rows_of(form)};
-    b.line_rows = is_union(&b) ? 2 * layout->block_rows : layout->block_rows;
-    b.lines = is_union(&b) ? (layout->grid_rows + 1) / 2 : layout->grid_rows;
+    b.line_rows = form->bands * layout->block_rows;
+    b.lines = (int32_t)bski_ceil_div(layout->grid_rows, form->bands);
     const bsk_status status = build(&b, batch, tables, arg);
-    void *all[] = {b.start, b.units, b.unions,         b.pairs,
+    void *all[] = {b.start, b.units, b.unions,         b.slots,         b.rows_of,
                    b.steps, b.tiles, b.schedule.order, b.schedule.start};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         host_drop(device->host, all[i]);
@@ -388,18 +396,21 @@ bsk_status bski_attention90_tables(simt_device *device, const bsk_layout_tables 
 void bski_attention90_tables_free(simt_device *device, attention90_tables *tables)
 {
     table_drop(device, &tables->units);
+    table_drop(device, &tables->slots);
     table_drop(device, &tables->tiles);
     table_drop(device, &tables->tile_start);
 }
 
 bool bski_attention90_fits(const bsk_layout_tables *t, int64_t batch, int64_t heads)
 {
-    enum { TIMES = 1 << 29 }; /* so that distances have 32 bits */
+    enum { TIMES = 1 << 29 };  /* so that distances have 32 bits */
+    enum { PLACES = 1 << 16 }; /* of a list, as views of many bands tell them */
     int64_t tiles, units;
     return t->rows < TIMES && t->cols < TIMES &&
+           (t->block_rows >= ATTENTION_UNIT / 2 || t->grid_cols <= PLACES) &&
            bski_mul_i64(bski_ceil_div(t->rows, ATTENTION_UNIT), batch, &tiles) &&
            bski_mul_i64(tiles, heads, &tiles) && tiles <= INT32_MAX &&
-           bski_mul_i64(t->nnz, bski_ceil_div(t->block_cols, ATTENTION_UNIT), &units) &&
+           bski_mul_i64(t->nnz, bski_ceil_div(t->block_cols, ATTENTION_UNIT / 2), &units) &&
            units <= INT32_MAX;
 }
 

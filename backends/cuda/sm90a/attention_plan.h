@@ -23,12 +23,23 @@ typedef struct attention90_form {
      side,    bands, type,   ATTENTION_SHARED_BYTES(step, width, groups, rings, slots, buffers),   \
      #symbol, symbol},
 
-/* The narrowest that holds heads of `width`; among such one of long steps, if blocks fill them, or
+/* The narrowest that holds heads of `width`; of such the last, which is one of long steps, if blocks
+ * fill them, or
  * one whose warpgroups share keys and values, if blocks have rows for all of them or block rows
  * nearly all blocks in common with their neighbours. NULL: there is none. */
 const attention90_form *bski_attention90_form(const attention90_form *forms, size_t count,
                                               bsk_dtype dtype, const bsk_layout_tables *layout,
                                               int64_t width);
+
+/* Rows of queries that lie together, as one copy brings them. */
+int32_t bski_attention90_box(const attention90_form *form);
+
+/* Whether windows are so narrow that tiles of 128 rows or keys, whose halves each multiply 64 lines
+ * that only the other sees, lose more by that than they save by reading lines once for both. */
+static inline bool attention90_is_narrow(int64_t window, bool causal)
+{
+    return window > 0 && window <= (causal ? 512 : 256);
+}
 
 /* Tiles of all heads are handed out to the rings of all thread blocks: heads in groups, the longest
  * tile first, each to the ring with least to do. */
@@ -49,8 +60,8 @@ bsk_status bski_attention90_schedule(const bsk_host *host, attention90_schedule 
 /* The tables of a pass that owns query rows, in device memory. */
 typedef struct attention90_tables {
     int32_t blocks; /* of threads; 0: nothing to do */
-    bsk_mem units, tiles,
-        tile_start; /* attention_unit or attention_union, attention_tile, int32_t */
+    bsk_mem units, slots, tiles,
+        tile_start; /* attention_unit or attention_union, int32_t, attention_tile, int32_t */
 } attention90_tables;
 
 /* Fills arg's pointers to the tables; the rest of it says what can be

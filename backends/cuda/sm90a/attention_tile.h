@@ -1,5 +1,5 @@
-/* What the kernels of attention that own query rows share on Hopper: shared memory, the walk over a
- * tile's list, the producer's copies, masks and stores. */
+/* What the kernels of attention that own query rows share on Hopper: the walk over a tile's list, the
+ * producer's copies, masks and stores. */
 #ifndef BSKI_CUDA_SM90A_ATTENTION_TILE_H
 #define BSKI_CUDA_SM90A_ATTENTION_TILE_H
 
@@ -7,132 +7,15 @@
 
 #include <backends/cuda/mma.h>
 #include <backends/cuda/ptx.h>
-#include <backends/cuda/sm90a/attention.h>
+#include <backends/cuda/sm90a/attention_form.h>
 #include <backends/cuda/sm90a/ring.h>
-
-enum { LANES = 32, GROUP_WARPS = 4, TILES = 4 /* that consumers know of at a time */ };
-enum { PANEL = 64 /* features of a copy: rows of 128 bytes */, ROW_BYTES = 128 };
-enum { TILE_BYTES = ATTENTION_UNIT * ROW_BYTES /* a panel of 64 rows */ };
-enum { NONE = -1 };
-
-/* What a step is. */
-enum { FIRST = 1, LAST = 2, PARTIAL = 4, END = 8 /* no step: the stream is over */ };
-
-/* What rows see of a unit: all, nothing, a part that positions tell, or (a number from 0 on) what a
- * bit mask leaves of that. */
-enum { ALL = -1, NOTHING = -2, SOME = -3 };
-
-template <int TYPE> struct element;
-template <> struct element<WGMMA_BF16> {
-    typedef __nv_bfloat16 type;
-};
-template <> struct element<WGMMA_F16> {
-    typedef __half type;
-};
-
-/* See ATTENTION_FORMS. STEP: keys of a step. */
-template <int TYPE_, int STEP_, int WIDTH_, int GROUPS_, int RINGS_, int SLOTS_, int BUFFERS_,
-          int SIDE_, int BANDS_>
-struct form {
-    static constexpr int TYPE = TYPE_, STEP = STEP_, WIDTH = WIDTH_, GROUPS = GROUPS_;
-    static constexpr int RINGS = RINGS_, SLOTS = SLOTS_, BUFFERS = BUFFERS_, SIDE = SIDE_;
-    static constexpr int PANELS = WIDTH / PANEL;
-    static constexpr int READERS = GROUPS / RINGS; /* warpgroups of a ring */
-    static constexpr int UNITS = STEP / SIDE;      /* of a step */
-    static constexpr int BANDS = BANDS_, BAND_ROWS = READERS * ATTENTION_UNIT / BANDS;
-    static constexpr int BOX = BAND_ROWS < ATTENTION_UNIT ? BAND_ROWS : ATTENTION_UNIT; /* rows */
-    static constexpr int SCORES = STEP / 2; /* of a lane */
-    static constexpr uint32_t UNIT_BYTES = SIDE * ROW_BYTES, PANEL_BYTES = STEP * ROW_BYTES;
-    static constexpr uint32_t Q_BYTES = PANELS * TILE_BYTES, SLOT_BYTES = PANELS * PANEL_BYTES;
-    /* Short steps leave registers for queries, and for scores beside their shares. */
-    static constexpr bool SHORT = STEP <= 64;
-    static constexpr int REGISTERS = 65536 / ATTENTION_THREADS(GROUPS) / 8 * 8; /* at launch */
-    static constexpr int PRODUCER_REGISTERS = GROUPS == 2 ? (SHORT ? 56 : 40) : BANDS > 1 ? 56 : 32;
-    static constexpr int CONSUMER_REGISTERS =
-        ((GROUPS + 1) * REGISTERS - PRODUCER_REGISTERS) / GROUPS / 8 * 8;
-    typedef typename element<TYPE>::type T;
-
-    /* Words of a step's description: flags, the units' first keys, what each band sees of each. */
-    static constexpr int KEY_WORD = 1, VIEW_WORD = KEY_WORD + UNITS;
-    static constexpr int STEP_WORDS = VIEW_WORD + UNITS * BANDS;
-    static constexpr int STEP_BYTES = (STEP_WORDS + 3) / 4 * 16;
-};
-
-/* Words of a tile's description. SHIFT: from a query to where it stands among the keys. */
-enum {
-    HEAD_WORD,
-    QUERIES_WORD,
-    KEYS_WORD,
-    SHIFT_WORD,
-    ROW_WORD,                  /* of each band */
-    FIRST_WORD = ROW_WORD + 2, /* of its list; for unions */
-    COUNT_WORD,
-    INFO_BYTES = 32
-};
-
-/* Where things lie in shared memory. */
-template <class F> struct memory {
-    uint32_t base;
-
-    __device__ uint32_t queries(int ring, int buffer, int part) const
-    {
-        return base + ((ring * F::BUFFERS + buffer) * F::READERS + part) * F::Q_BYTES;
-    }
-    __device__ uint32_t slot(int ring, int i) const
-    {
-        return base + F::GROUPS * F::BUFFERS * F::Q_BYTES + (ring * F::SLOTS + i) * F::SLOT_BYTES;
-    }
-    __device__ uint32_t step(int ring, int i) const
-    {
-        return slot(F::RINGS, 0) + (ring * F::SLOTS + i) * F::STEP_BYTES;
-    }
-    __device__ uint32_t tile(int ring, int i) const
-    {
-        return step(F::RINGS, 0) + (ring * TILES + i % TILES) * INFO_BYTES;
-    }
-    /* Barriers: the data of a slot has come; its readers are done. */
-    __device__ uint32_t full(int ring, int i) const
-    {
-        return tile(F::RINGS, 0) + (ring * F::SLOTS + i) * 8;
-    }
-    __device__ uint32_t empty(int ring, int i) const
-    {
-        return full(F::RINGS, i) + ring * F::SLOTS * 8;
-    }
-    __device__ uint32_t q_full(int ring, int buffer) const
-    {
-        return empty(F::RINGS, buffer) + ring * F::BUFFERS * 8;
-    }
-    __device__ uint32_t q_empty(int ring, int buffer) const
-    {
-        return q_full(F::RINGS, buffer) + ring * F::BUFFERS * 8;
-    }
-    /* Lines that the producer has to cut have come. */
-    __device__ uint32_t cut(int ring) const
-    {
-        return q_empty(F::RINGS, 0) + ring * 8;
-    }
-    static constexpr int CONTROL_BYTES = F::RINGS * (F::SLOTS * F::STEP_BYTES + TILES * INFO_BYTES +
-                                                     (2 * F::SLOTS + 2 * F::BUFFERS + 1) * 8);
-};
-
-/* The buffer of a ring's tile number n, and the parity of its use. */
-template <class F> __device__ __forceinline__ int buffer_of(int n)
-{
-    return n % F::BUFFERS;
-}
-
-template <class F> __device__ __forceinline__ uint32_t parity_of(int n)
-{
-    return n / F::BUFFERS & 1;
-}
 
 /* --- Producers --- */
 
 /* A unit of a list: its first key, with bit 0 set where a band sees not all of it, or NONE; and
  * what each band sees. */
 template <int BANDS> struct unit {
-    int code, view[BANDS];
+    int code, view[BANDS > 2 ? 1 : BANDS];
 
     __device__ bool exists() const
     {
@@ -144,9 +27,9 @@ template <int BANDS> struct unit {
     }
 };
 
-/* A unit as it is listed. */
-template <int BANDS> struct listed {
-    int key, slot[BANDS];
+/* A unit as it is listed: bands: the slot of its block, or which bands have one. */
+struct listed {
+    int key, bands;
 };
 
 __device__ __forceinline__ int length_of(const int32_t *length, int member, int time)
@@ -155,34 +38,50 @@ __device__ __forceinline__ int length_of(const int32_t *length, int member, int 
     return n < 0 ? 0 : n > time ? time : n;
 }
 
+/* Of many bands a lane has the first row of its own, which all_rows tells the others. */
+template <int BANDS>
 __device__ __forceinline__ attention_tile load_tile(const attention_arg &a, int i, int end)
 {
     const attention_tile *tile = a.tiles + (i < end ? i : end - 1);
     const int4 v = __ldg((const int4 *)tile);
-    return {v.x, v.y, v.z, {v.w, __ldg(tile->row + 1)}};
+    if constexpr (BANDS > 2)
+        return {v.x, v.y, v.z, {__ldg(tile->row + threadIdx.x % BANDS)}};
+    else
+        return {v.x, v.y, v.z, {v.w, __ldg(tile->row + 1)}};
+}
+
+template <int BANDS> __device__ __forceinline__ attention_tile all_rows(const attention_tile &own)
+{
+    attention_tile tile = own;
+#pragma unroll
+    for (int i = 0; BANDS > 2 && i < BANDS; i++)
+        tile.row[i] = __shfl_sync(~0u, own.row[0], i);
+    return tile;
 }
 
 /* A lane's unit of 32 from `at` on. */
 template <int BANDS>
-__device__ __forceinline__ listed<BANDS> load_unit(const attention_arg &a,
-                                                   const attention_tile &tile, int at)
+__device__ __forceinline__ listed load_unit(const attention_arg &a, const attention_tile &tile,
+                                            int at)
 {
     const int mine = at + threadIdx.x % LANES;
-    listed<BANDS> u;
-    u.key = NONE;
+    const void *list = BANDS > 1 ? (const void *)(a.unions + tile.first + mine)
+                                 : (const void *)(a.units + tile.first + mine);
     if (mine >= tile.count)
-        return u;
-    if constexpr (BANDS == 1) {
-        const int2 v = __ldg((const int2 *)(a.units + tile.first + mine));
-        u.key = v.x;
-        u.slot[0] = v.y;
-    } else {
-        const int4 v = __ldg((const int4 *)(a.unions + tile.first + mine));
-        u.key = v.x;
-        u.slot[0] = v.y;
-        u.slot[1] = v.z;
-    }
-    return u;
+        return {NONE, 0};
+    const int2 v = __ldg((const int2 *)list);
+    return {v.x, v.y};
+}
+
+/* The slot of a unit's block for a band, or NONE; 0 where nobody asks which. */
+template <int BANDS>
+__device__ __forceinline__ int slot_of(const attention_arg &a, int64_t place, int bands, int band)
+{
+    if (BANDS == 1)
+        return bands;
+    if (!(bands >> band & 1))
+        return NONE;
+    return a.masks > 0 ? __ldg(a.slots + place * BANDS + band) : 0;
 }
 
 /* A tile, and what its member of the batch has. */
@@ -233,20 +132,29 @@ __device__ __forceinline__ int view_of(const attention_arg &a, const tile_walk &
     return partial ? SOME : ALL;
 }
 
+/* at: the unit's place in the tile's list. */
 template <class F>
 __device__ __forceinline__ unit<F::BANDS> classify(const attention_arg &a, const tile_walk &w,
-                                                   const listed<F::BANDS> &u)
+                                                   const listed &u, int at)
 {
-    unit<F::BANDS> x;
+    const attention_tile tile = all_rows<F::BANDS>(w.tile);
+    unit<F::BANDS> x = {};
     bool seen = false, whole = true;
 #pragma unroll
     for (int i = 0; i < F::BANDS; i++) {
-        x.view[i] = u.key < 0
-                        ? NOTHING
-                        : view_of(a, w, w.tile.row[i], F::BAND_ROWS, u.key, F::SIDE, u.slot[i]);
-        seen = seen || x.view[i] != NOTHING;
-        whole = whole && x.view[i] == ALL;
+        const int view = u.key < 0
+                             ? NOTHING
+                             : view_of(a, w, tile.row[i], F::BAND_ROWS, u.key, F::SIDE,
+                                       slot_of<F::BANDS>(a, (int64_t)tile.first + at, u.bands, i));
+        seen = seen || view != NOTHING;
+        whole = whole && view == ALL;
+        if constexpr (F::MANY)
+            x.view[0] |= (view == NOTHING) << i | (view == ALL) << (ATTENTION_BANDS + i);
+        else
+            x.view[i] = view;
     }
+    if constexpr (F::MANY)
+        x.view[0] |= at << VIEW_AT;
     x.code = seen ? u.key | (int)!whole : NONE;
     return x;
 }
@@ -257,21 +165,54 @@ template <class F> struct unit_walk {
     const tile_walk &w;
     int at;
     unit<F::BANDS> mine; /* of the 32 from `at` on */
-    uint32_t live;       /* those of them that are still to come */
+    uint32_t live;       /* those of them that are visible, and, but of many bands, still to come */
+    /* Of many bands: lanes of the visible units in shared memory, and how many of them are gone. */
+    uint32_t order;
+    int gone;
 
-    __device__ void look(const listed<F::BANDS> &u)
+    __device__ void look(const listed &u)
     {
-        mine = classify<F>(a, w, u);
+        const int lane = threadIdx.x % LANES;
+        mine = classify<F>(a, w, u, at + lane);
         live = __ballot_sync(~0u, mine.exists());
+        if constexpr (F::MANY) {
+            if (mine.exists())
+                shared_store_4(order + 4 * __popc(live & ((1u << lane) - 1)), lane);
+            __syncwarp();
+            gone = 0;
+        }
+    }
+    /* Of many bands: a step's units, each in its lane. */
+    __device__ unit<F::BANDS> next_step()
+    {
+        const int lane = threadIdx.x % LANES;
+        unit<F::BANDS> x = {NONE, {VIEW_NOTHING}};
+        for (int count = 0; count < F::UNITS && more();) {
+            const int take = min(F::UNITS - count, __popc(live) - gone);
+            const bool taken = lane >= count && lane < count + take;
+            const int from = shared_load_4(order + 4 * (gone + (taken ? lane - count : 0)));
+            const int code = __shfl_sync(~0u, mine.code, from);
+            const int view = __shfl_sync(~0u, mine.view[0], from);
+            if (taken)
+                x = {code, {view}};
+            count += take;
+            gone += take;
+        }
+        return x;
+    }
+    __device__ bool is_empty() const
+    {
+        return F::MANY ? gone == __popc(live) : !live;
     }
     __device__ bool more()
     {
-        while (!live && at + LANES < w.tile.count) {
+        while (is_empty() && at + LANES < w.tile.count) {
             at += LANES;
             look(load_unit<F::BANDS>(a, w.tile, at));
         }
-        return live != 0;
+        return !is_empty();
     }
+    /* The next unit, the same for all lanes. */
     __device__ unit<F::BANDS> next()
     {
         const bool some = more();
@@ -281,7 +222,7 @@ template <class F> struct unit_walk {
         x.code = __shfl_sync(~0u, mine.code, lane);
         x.code = some ? x.code : NONE;
 #pragma unroll
-        for (int i = 0; i < F::BANDS; i++) {
+        for (int i = 0; i < F::VIEWS; i++) {
             x.view[i] = __shfl_sync(~0u, mine.view[i], lane);
             x.view[i] = some ? x.view[i] : NOTHING;
         }
@@ -376,7 +317,7 @@ template <class F> struct ring_producer {
     }
 
     /* What the next slot's step is, by all lanes. A unit that does not exist is beyond the keys. */
-    __device__ source<F> describe_step(const tile_walk &w, const unit<F::BANDS> (&units)[F::UNITS],
+    __device__ source<F> describe_step(const tile_walk &w, const unit<F::BANDS> (&units)[F::TOLD],
                                        int flags) const
     {
         source<F> s;
@@ -385,8 +326,21 @@ template <class F> struct ring_producer {
         s.keys = w.keys;
         s.head = w.key_head;
         s.member = w.member;
+        if constexpr (F::MANY) {
+            const int lane = threadIdx.x % LANES;
 #pragma unroll
-        for (int i = 0; i < F::UNITS; i++) {
+            for (int i = 0; i < F::UNITS; i++)
+                s.key[i] = __shfl_sync(~0u, units[0].key(a.k_time), i);
+            wait_empty();
+            if (leads())
+                shared_store_4(step, flags);
+            if (lane < F::UNITS)
+                shared_store_4(step + 4 * (F::VIEW_WORD + lane), units[0].view[0]);
+            __syncwarp();
+            return s;
+        }
+#pragma unroll
+        for (int i = 0; i < F::TOLD; i++) {
             partial = partial || !units[i].exists() || (units[i].code & 1);
             s.key[i] = units[i].key(a.k_time);
         }
@@ -394,12 +348,12 @@ template <class F> struct ring_producer {
         if (leads()) {
             shared_store_4(step, flags | (partial ? PARTIAL : 0));
 #pragma unroll
-            for (int i = 0; i < F::UNITS; i++) {
+            for (int i = 0; i < F::TOLD; i++) {
                 shared_store_4(step + 4 * (F::KEY_WORD + i), s.key[i]);
 #pragma unroll
-                for (int band = 0; band < F::BANDS; band++)
-                    shared_store_4(step + 4 * (F::VIEW_WORD + i * F::BANDS + band),
-                                   units[i].view[band]);
+                for (int view = 0; view < F::VIEWS; view++)
+                    shared_store_4(step + 4 * (F::VIEW_WORD + i * F::VIEWS + view),
+                                   units[i].view[view]);
             }
         }
         __syncwarp();
@@ -411,9 +365,10 @@ template <class F> struct ring_producer {
     {
         const uint32_t info = m.tile(ring, tiles);
         shared_store_16(info, w.tile.head, w.queries, w.keys, w.shift(a));
-        shared_store_4(info + 4 * ROW_WORD, w.tile.row[0]);
+#pragma unroll
+        for (int i = 0; i < F::BANDS; i++)
+            shared_store_4(info + 4 * (ROW_WORD + i), w.tile.row[i]);
         if (F::BANDS > 1) {
-            shared_store_4(info + 4 * ROW_WORD + 4, w.tile.row[1]);
             shared_store_4(info + 4 * FIRST_WORD, w.tile.first);
             shared_store_4(info + 4 * COUNT_WORD, w.tile.count);
         }
@@ -438,14 +393,16 @@ template <class F> struct ring_producer {
     __device__ void fetch_queries(const CUtensorMap *from, const tile_walk &w)
     {
         const int buffer = buffer_of<F>(tiles);
+        tile_walk all = w;
+        all.tile = all_rows<F::BANDS>(w.tile);
         mbar_wait(m.q_empty(ring, buffer), parity_of<F>(tiles) ^ 1);
         if (leads()) {
             const uint32_t bar = m.q_full(ring, buffer);
-            describe_tile(w);
+            describe_tile(all);
             mbar_expect(bar, F::READERS * F::Q_BYTES);
 #pragma unroll
             for (int part = 0; part < F::READERS; part++)
-                copy_rows(from, w, part, m.queries(ring, buffer, part), bar);
+                copy_rows(from, all, part, m.queries(ring, buffer, part), bar);
         }
         __syncwarp();
         tiles++;
@@ -460,21 +417,27 @@ template <class F, class P>
 __device__ __forceinline__ void produce(P &p, const attention_arg &a, int begin, int end)
 {
     tile_walk w;
-    attention_tile ahead = load_tile(a, begin, end), after = load_tile(a, begin + 1, end);
-    listed<F::BANDS> list = load_unit<F::BANDS>(a, ahead, 0);
+    attention_tile ahead = load_tile<F::BANDS>(a, begin, end);
+    attention_tile after = load_tile<F::BANDS>(a, begin + 1, end);
+    listed list = load_unit<F::BANDS>(a, ahead, 0);
     for (int i = begin; i < end; i++) {
         w.begin(a, ahead);
         unit_walk<F> walk = {a, w, 0};
+        walk.order = p.m.order(p.ring);
         walk.look(list);
         ahead = after;
         list = load_unit<F::BANDS>(a, ahead, 0);
-        after = load_tile(a, i + 2, end);
+        after = load_tile<F::BANDS>(a, i + 2, end);
         bool more = true;
         for (int flags = FIRST; more; flags = 0) {
-            unit<F::BANDS> now[F::UNITS];
+            unit<F::BANDS> now[F::TOLD];
+            if constexpr (F::MANY) {
+                now[0] = walk.next_step();
+            } else {
 #pragma unroll
-            for (int u = 0; u < F::UNITS; u++)
-                now[u] = walk.next();
+                for (int u = 0; u < F::TOLD; u++)
+                    now[u] = walk.next();
+            }
             more = walk.more();
             p.fetch_step(w, now, flags | (more ? 0 : LAST));
         }
@@ -511,6 +474,14 @@ template <class F> __device__ __forceinline__ int time_of(uint32_t tile, int row
 __device__ __forceinline__ bool is_speaker()
 {
     return threadIdx.x % LANES == 0;
+}
+
+/* A warp has done what the barrier waits for: each lane's reads come before. */
+__device__ __forceinline__ void signal(uint32_t bar)
+{
+    __syncwarp();
+    if (is_speaker())
+        mbar_arrive(bar);
 }
 
 /* The warp's 16 rows of some panels as left operand. */
@@ -593,23 +564,58 @@ __device__ __forceinline__ uint64_t visible(const attention_arg &a, int row, int
         const uint8_t *bits = a.bits + line * (a.block_cols / 8) + byte;
         if constexpr (SIDE == 64)
             seen &= __ldg((const unsigned long long *)bits);
-        else
+        else if constexpr (SIDE == 32)
             seen &= __ldg((const unsigned *)bits);
+        else if constexpr (SIDE == 16)
+            seen &= __ldg((const unsigned short *)bits);
+        else
+            seen &= __ldg(bits);
     }
     return seen;
 }
 
+/* A unit of a tile's list, where a view leads to it, as a row of a band sees it. */
+template <class F>
+__device__ __forceinline__ uint64_t look_up(const attention_arg &a, uint32_t tile, int row, int at)
+{
+    const int64_t place = (int64_t)shared_load_4(tile + 4 * FIRST_WORD) + at;
+    const int2 u = __ldg((const int2 *)(a.unions + place));
+    const int slot = slot_of<F::BANDS>(a, place, u.y, band_of<F>(row));
+    return visible<F::SIDE>(a, time_of<F>(tile, row), shared_load_4(tile + 4 * SHIFT_WORD),
+                            shared_load_4(tile + 4 * KEYS_WORD), u.x, mask_of(a, slot)) &
+           bits_below(F::SIDE);
+}
+
 /* A step's units, and what a warp's rows see of them. */
 template <class F> struct sight {
-    int key[F::UNITS], view[F::UNITS];
+    int key[F::MANY ? 1 : F::UNITS], view[F::UNITS];
+    int band; /* of many: that of the lane's first row */
 
     __device__ void load(uint32_t step, int row)
     {
+        band = band_of<F>(row);
 #pragma unroll
         for (int i = 0; i < F::UNITS; i++) {
-            key[i] = shared_load_4(step + 4 * (F::KEY_WORD + i));
-            view[i] = shared_load_4(step + 4 * (F::VIEW_WORD + i * F::BANDS + band_of<F>(row)));
+            const int from = F::MANY ? i : i * F::BANDS + band;
+            if constexpr (!F::MANY)
+                key[i] = shared_load_4(step + 4 * (F::KEY_WORD + i));
+            view[i] = shared_load_4(step + 4 * (F::VIEW_WORD + from));
         }
+    }
+    /* Whether the lane's row h sees nothing of a unit, or all of it. */
+    __device__ bool is_nothing(int i, int h) const
+    {
+        if constexpr (F::MANY)
+            return view[i] >> (band + h * 8 / F::BAND_ROWS) & 1;
+        else
+            return view[i] == NOTHING;
+    }
+    __device__ bool is_all(int i, int h) const
+    {
+        if constexpr (F::MANY)
+            return view[i] >> (ATTENTION_BANDS + band + h * 8 / F::BAND_ROWS) & 1;
+        else
+            return view[i] == ALL;
     }
     /* Whether each unit is seen as a whole, or as a whole or not at all; the same for all lanes. */
     __device__ bool is_whole() const
@@ -617,16 +623,38 @@ template <class F> struct sight {
         bool whole = true;
 #pragma unroll
         for (int i = 0; i < F::UNITS; i++)
-            whole = whole && view[i] == ALL;
+            whole = whole && is_all(i, 0) && is_all(i, 1);
         return __all_sync(~0u, whole);
     }
     __device__ bool is_plain() const
     {
         bool plain = true;
 #pragma unroll
-        for (int i = 0; i < F::UNITS; i++)
-            plain = plain && (view[i] == ALL || view[i] == NOTHING);
+        for (int i = 0; i < 2 * F::UNITS; i++)
+            plain = plain && (is_all(i / 2, i % 2) || is_nothing(i / 2, i % 2));
         return __all_sync(~0u, plain);
+    }
+    /* The same as below, of all units of a step. */
+    __device__ void of_step(uint64_t (&seen)[2], const attention_arg &a, uint32_t tile,
+                            int row) const
+    {
+        sight<F> rest = *this;
+        seen[0] = seen[1] = 0;
+#pragma unroll 1
+        for (int n = 0; n < F::UNITS; n++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                uint64_t bits = rest.is_all(0, h) ? bits_below(F::SIDE) : 0;
+                if (!rest.is_all(0, h) && !rest.is_nothing(0, h))
+                    bits = look_up<F>(a, tile, row + 8 * h, (unsigned)rest.view[0] >> VIEW_AT);
+                seen[h] |= bits << n * F::SIDE;
+            }
+#pragma unroll
+            for (int i = 0; i + 1 < F::UNITS; i++)
+                rest.view[i] = rest.view[i + 1];
+        }
+        seen[0] >>= threadIdx.x % 4 * 2;
+        seen[1] >>= threadIdx.x % 4 * 2;
     }
     /* What a lane's two rows, 8 apart, see of a unit: bit j, its key 2 (lane % 4) + j. row: the
      * lane's first in the tile. */
@@ -644,6 +672,18 @@ template <class F> struct sight {
                 visible<F::SIDE>(a, time_of<F>(tile, row) + 8 * h, shift, keys, key[i], view[i]) >>
                 threadIdx.x % 4 * 2;
     }
+    /* Of all units, or of the step, which then has one word for all. */
+    __device__ void of_rows(uint64_t (&seen)[F::BIT_WORDS][2], const attention_arg &a,
+                            uint32_t tile, int row) const
+    {
+        if constexpr (F::MANY) {
+            of_step(seen[0], a, tile, row);
+        } else {
+#pragma unroll
+            for (int i = 0; i < F::UNITS; i++)
+                of_rows(seen[i], a, tile, row, i);
+        }
+    }
 };
 
 /* Whether a lane's score is that of a key that its row sees.
@@ -651,10 +691,10 @@ template <class F> struct sight {
  * Number 4 j + 2 h + e of a lane's scores is that of row lane / 4 + 8 h of the warp's 16 and of key
  * 8 j + 2 (lane % 4) + e. */
 template <class F>
-__device__ __forceinline__ bool is_seen(const uint64_t (&seen)[F::UNITS][2], int i)
+__device__ __forceinline__ bool is_seen(const uint64_t (&seen)[F::BIT_WORDS][2], int i)
 {
-    const int unit = i / (F::SIDE / 2), in = i % (F::SIDE / 2);
-    return seen[unit][in / 2 % 2] >> (in / 4 * 8 + in % 2) & 1;
+    const int word = i / (F::BIT_SIDE / 2), in = i % (F::BIT_SIDE / 2);
+    return seen[word][in / 2 % 2] >> (in / 4 * 8 + in % 2) & 1;
 }
 
 /* Calls hide(i) for those scores i of a lane that are not visible. row: the lane's first in the
@@ -702,13 +742,42 @@ __device__ __forceinline__ void store_one(const attention_out &out, int64_t at, 
     }
 }
 
-/* Stores a row's sums, times a factor, or zeros, plus beta times what was there. Lanes exchange
- * halves: each has 8 bytes. */
-template <int WIDTH>
-__device__ __forceinline__ void store_row(const float (&o)[WIDTH / 2], const attention_out &out,
+/* A row's sums, times a factor, where the result has the inputs' type and the form's width. Lanes
+ * exchange halves: each has 8 bytes. */
+template <class F>
+__device__ __forceinline__ void store_plain(const float (&o)[F::WIDTH / 2],
+                                            const attention_out &out, int64_t at, int h,
+                                            float factor, bool live)
+{
+    const int quad = threadIdx.x % 4;
+    const bool odd = quad % 2;
+    uint16_t *const to = (uint16_t *)out.data + at + quad / 2 * 4 + (odd ? 8 : 0);
+#pragma unroll
+    for (int j = 0; j < F::WIDTH / 8; j += 2) {
+        uint32_t word[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float *const x = o + 4 * (j + i) + 2 * h;
+            word[i] = mma_pack<typename F::T>(x[0] * factor, x[1] * factor);
+        }
+        const uint32_t other = __shfl_xor_sync(~0u, odd ? word[0] : word[1], 1);
+        if (live)
+            *(uint2 *)(to + 8 * j) = odd ? make_uint2(other, word[1]) : make_uint2(word[0], other);
+    }
+}
+
+/* Stores a row's sums, times a factor, or zeros, plus beta times what was there. */
+template <class F>
+__device__ __forceinline__ void store_row(const float (&o)[F::WIDTH / 2], const attention_out &out,
                                           int64_t at, int h, float factor, float beta, bool none,
                                           bool live)
 {
+    enum { WIDTH = F::WIDTH };
+    constexpr int type = F::TYPE == WGMMA_BF16 ? BSK_BF16 : BSK_F16;
+    if (beta == 0 && out.type == type && out.width == WIDTH && !__any_sync(~0u, none)) {
+        store_plain<F>(o, out, at, h, factor, live);
+        return;
+    }
     const int quad = threadIdx.x % 4;
     const auto value = [&](int j) {
         float2 x = make_float2(0, 0);
@@ -799,16 +868,19 @@ __device__ __forceinline__ void repeat_row(const attention_arg &a, uint32_t tile
 {
     const int lane = threadIdx.x % LANES, head = shared_load_4(tile + 4 * HEAD_WORD);
     const int member = head / a.heads, kv = head % a.heads / a.group;
-    const int band = time - shared_load_4(tile + 4 * ROW_WORD + 4) < (uint32_t)F::BAND_ROWS;
+    int band = 0;
+    for (int i = 1; i < F::BANDS; i++)
+        if (time - shared_load_4(tile + 4 * (ROW_WORD + i)) < (uint32_t)F::BAND_ROWS)
+            band = i;
     const int keys = shared_load_4(tile + 4 * KEYS_WORD);
     const int shift = shared_load_4(tile + 4 * SHIFT_WORD);
-    const attention_union *list = a.unions + shared_load_4(tile + 4 * FIRST_WORD);
+    const int first = shared_load_4(tile + 4 * FIRST_WORD);
     const int count = shared_load_4(tile + 4 * COUNT_WORD);
     float sum[F::WIDTH / LANES] = {};
 #pragma unroll 1
     for (int i = 0; i < count; i++) {
-        const int4 u = __ldg((const int4 *)(list + i));
-        const int slot = band ? u.z : u.y;
+        const int2 u = __ldg((const int2 *)(a.unions + first + i));
+        const int slot = slot_of<F::BANDS>(a, (int64_t)first + i, u.y, band);
         if (slot < 0 || u.x >= keys)
             continue;
         const uint64_t seen = visible<F::SIDE>(a, time, shift, keys, u.x, mask_of(a, slot));
@@ -844,7 +916,7 @@ template <class F, class P, class C>
 __device__ __forceinline__ void run_block(const attention_arg &a, const P &produce,
                                           const C &consume)
 {
-    static_assert(memory<F>::CONTROL_BYTES <= ATTENTION_CONTROL_BYTES, "");
+    static_assert(memory<F>::CONTROL_BYTES <= ATTENTION_CONTROL_BYTES(F::WIDTH), "");
     extern __shared__ __align__(1024) char shared[];
     const memory<F> m = {shared_address(shared)};
     const int warp = __shfl_sync(~0u, threadIdx.x / LANES, 0), group = warp / GROUP_WARPS;
