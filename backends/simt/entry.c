@@ -79,14 +79,14 @@ bsk_status bski_simt_run(const simt_run *run)
 {
     simt_queue *q = run->queue;
     const simt_device *d = q->device;
-    simt_launch l = {
+    const simt_launch l = {
         .groups = {run->x, run->y, 1},
         .group_size = run->lanes ? run->lanes : simt_lanes(d),
         .buffer_count = (int32_t)run->buffer_count,
+        .buffers = run->buffers,
         .scalars = run->scalars,
         .scalar_bytes = run->scalar_bytes,
     };
-    memcpy(l.buffers, run->buffers, run->buffer_count * sizeof *run->buffers);
     return d->api->launch(q, state_of(run->prepared)->kernel[run->kernel], &l);
 }
 
@@ -161,7 +161,7 @@ bsk_reason bski_simt_accept(const bsk_device_props *props, const bsk_tensor *con
                             size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        if (BSK_DTYPE_BIT(tensors[i]->dtype) & BSKI_FLOATS & ~props->dtypes)
+        if (BSK_DTYPE_BIT(tensors[i]->dtype) & (BSKI_FLOATS | BSKI_SCALED) & ~props->dtypes)
             return BSK_REFUSE_DTYPE;
     return props->max_group < SIMT_LANES ? BSK_REFUSE_LIMIT : BSK_ACCEPT;
 }

@@ -37,7 +37,7 @@ typedef struct simt_launch {
     int64_t groups[3];
     int32_t group_size;
     int32_t buffer_count;
-    bsk_mem buffers[SIMT_MAX_BUFFERS]; /* BSK_MEM_NULL for an absent one */
+    const bsk_mem *buffers; /* BSK_MEM_NULL for an absent one */
     const void *scalars;
     size_t scalar_bytes;
 } simt_launch;

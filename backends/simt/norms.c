@@ -5,8 +5,6 @@
 
 /* Runs of a packed row that a lane holds: NORM_RUNS and GRAD_RUNS of norms_layer.h. */
 enum { NORM_RUNS = 4 };
-/* The length of a run for which there is layer_norm_pairs. */
-enum { PAIRS_VEC = 8 };
 
 static i64 grad_runs(const simt_device *d, bsk_dtype type)
 {
@@ -100,19 +98,15 @@ SIMT_ACCEPT(layer_norm)
     return ACCEPT(&p->x, &p->y);
 }
 
-enum { NORM, NORM_COLS, NORM_PACKED, NORM_PAIRS };
+enum { NORM, NORM_COLS, NORM_PACKED };
 
 SIMT_PREPARE(layer_norm)
 {
     static const simt_need need = {
         .file = "norms", .kernels = {"layer_norm", "layer_norm_cols", "layer_norm_packed"}};
-    static const simt_need need_pairs = {
-        .file = "norms",
-        .kernels = {"layer_norm", "layer_norm_cols", "layer_norm_packed", "layer_norm_pairs"}};
     static const simt_need wide = {.file = "norms", .kernels = {"layer_norm", "layer_norm_cols"}};
     const simt_device *d = device;
-    const bool pairs = simt_vec(d, prepared->problem->dtype) == PAIRS_VEC;
-    return bski_simt_prepare(device, prepared, d->wide ? &wide : pairs ? &need_pairs : &need);
+    return bski_simt_prepare(device, prepared, d->wide ? &wide : &need);
 }
 
 /* Whether segments of `count` features consist of whole runs, of which lanes hold `held`. */
@@ -160,18 +154,14 @@ SIMT_LAUNCH(layer_norm)
     }
     if (!whole && !d->wide)
         arg.x_vector = arg.y_vector = arg.vector = 0;
-    const bool both = p->gain.dtype != BSK_NONE && p->bias.dtype != BSK_NONE;
-    const bool pairs = both && simt_vec(d, type) == PAIRS_VEC && p->segments == 1 &&
-                       segments_fit(d, type, count, NORM_RUNS / 2);
-    arg.lanes = lanes_for(d, simt_runs(count, simt_vec(d, type)), NORM_RUNS / (pairs ? 2 : 1));
+    const bool packed =
+        segments_fit(d, type, count, NORM_RUNS) && arg.x_vector && arg.y_vector && arg.vector;
+    arg.lanes = lanes_for(d, simt_runs(count, simt_vec(d, type)), NORM_RUNS);
     while (1 << arg.lanes_log < arg.lanes)
         arg.lanes_log++;
-    const i64 rows = simt_lanes(d) / arg.lanes * (pairs ? 2 : 1); /* of a group */
-    const i64 batches = bski_ceil_div(arg.rows * p->segments, rows);
-    if (segments_fit(d, type, count, NORM_RUNS) && arg.x_vector && arg.y_vector && arg.vector &&
-        batches <= INT32_MAX)
-        return LAUNCH(pairs ? NORM_PAIRS : NORM_PACKED, batches, 1, arg, a->x, gain, bias, mean,
-                      rstd, a->y);
+    const i64 batches = bski_ceil_div(arg.rows * p->segments, simt_lanes(d) / arg.lanes);
+    if (packed && batches <= INT32_MAX)
+        return LAUNCH(NORM_PACKED, batches, 1, arg, a->x, gain, bias, mean, rstd, a->y);
     return LAUNCH(NORM, row_groups(d, batches), 1, arg, a->x, gain, bias, mean, rstd, a->y);
 }
 

@@ -106,88 +106,66 @@ KERNEL(layer_norm, LANES)
 #undef NORM_RUNS
 #define NORM_RUNS 4
 
-/* Packed rows that fit into registers. A group has one batch of them: in a loop, what belongs to
- * the next one would take registers. A lane holds runs of `rows` rows, one or two, which share what
- * it reads of gain and bias. */
-DEVICE void NAME(norm_packed)(const layer_norm_arg *a, i32 rows, const GLOBAL T *x,
-                              const GLOBAL R *gain, const GLOBAL R *bias, GLOBAL R *mean,
-                              GLOBAL R *rstd, GLOBAL u8 *y, LOCAL_ARG R *scratch)
+/* y of a held run. */
+DEVICE void NAME(norm_put)(const layer_norm_arg *a, const GLOBAL R *gain, const GLOBAL R *bias,
+                           GLOBAL u8 *y, i64 n, i64 feature, R m, R r, R *v)
 {
-    const i32 lane = LANE & (a->lanes - 1), each = NORM_RUNS / rows;
-    const i64 number = ((GROUP(0) * LANES + LANE) >> a->lanes_log) * rows;
-    const i64 n = a->segments == 1 ? number : number / a->segments, s = number - n * a->segments;
-    const i32 runs = (i32)(a->count / VEC), last = runs - 1;
+    R g[VEC], b[VEC];
+    NAME(norm_vector)(gain, feature, VEC, 1, 1, g);
+    NAME(norm_vector)(bias, feature, VEC, 1, 0, b);
+    NAME(norm_run)(a->relu, m, r, g, b, v);
+    NAME(store_run)(a->y_type, y, n * a->y_row + feature, v);
+}
+
+/* Packed rows that fit into registers. A group has one batch of them: in a loop, what belongs to
+ * the next one would take registers. */
+KERNEL(layer_norm_packed, LANES)
+(BUF(const T, x), BUF(const R, gain), BUF(const R, bias), BUF(R, mean), BUF(R, rstd), BUF(u8, y),
+ const layer_norm_arg a)
+{
+    LOCAL R scratch[ROW_SCRATCH] ALIGNED;
+    OPEN(const T, x);
+    OPEN(const R, gain);
+    OPEN(const R, bias);
+    OPEN(R, mean);
+    OPEN(R, rstd);
+    OPEN(u8, y);
+    const i32 lane = LANE & (a.lanes - 1);
+    const i64 number = (GROUP(0) * LANES + LANE) >> a.lanes_log;
+    const i64 n = a.segments == 1 ? number : number / a.segments, s = number - n * a.segments;
+    const i32 runs = n < a.rows ? (i32)(a.count / VEC) : 0;
     RAW q[NORM_RUNS];
-    R v[VEC], m[2] = {0, 0}, r[2] = {0, 0};
-    i32 here[2]; /* runs of a row */
-    UNROLL
-    for (i32 k = 0; k < rows; k++) {
-        here[k] = n + k < a->rows ? runs : 0;
-        NAME(row_hold)
-        (x + (n + k) * a->x_row + s * a->count, lane, here[k], a->lanes, each, q + k * each);
-    }
-    if (!a->rms) {
+    R v[VEC], m = 0, r = 0;
+    NAME(row_hold)(x + n * a.x_row + s * a.count, lane, runs, a.lanes, NORM_RUNS, q);
+    if (!a.rms) {
         UNROLL
         for (i32 u = 0; u < NORM_RUNS; u++)
-            if (lane + u % each * a->lanes < here[u / each]) {
+            if (lane + u * a.lanes < runs) {
                 NAME(unpack_run)(q[u], v);
-                m[u / each] += NAME(row_total)(v);
+                m += NAME(row_total)(v);
             }
-        NAME(row_reduce)(scratch, a->lanes, 0, rows, m);
-        UNROLL
-        for (i32 k = 0; k < rows; k++)
-            m[k] *= NUM(a->inverse);
+        NAME(row_reduce_in_turn)(scratch, 0, a.lanes, 0, 1, &m);
+        m *= NUM(a.inverse);
     }
     UNROLL
     for (i32 u = 0; u < NORM_RUNS; u++)
-        if (lane + u % each * a->lanes < here[u / each]) {
+        if (lane + u * a.lanes < runs) {
             NAME(unpack_run)(q[u], v);
-            r[u / each] += NAME(norm_squares)(VEC, m[u / each], v);
+            r += NAME(norm_squares)(VEC, m, v);
         }
-    NAME(row_reduce)(scratch, a->lanes, 0, rows, r);
+    NAME(row_reduce_in_turn)(scratch, 1, a.lanes, 0, 1, &r);
+    r = 1 / MATH(sqrt)(r * NUM(a.inverse) + NUM(a.eps));
+    if (lane == 0 && n < a.rows)
+        NAME(norm_save)(&a, mean, rstd, n, s, m, r);
     UNROLL
-    for (i32 k = 0; k < rows; k++) {
-        r[k] = 1 / MATH(sqrt)(r[k] * NUM(a->inverse) + NUM(a->eps));
-        if (lane == 0 && n + k < a->rows)
-            NAME(norm_save)(a, mean, rstd, n + k, s, m[k], r[k]);
-    }
-    UNROLL
-    for (i32 u = 0; u < each; u++) {
-        const i32 run = lane + u * a->lanes;
-        const i64 feature = s * a->count + (run < last ? run : last) * VEC;
-        R g[VEC], b[VEC];
-        NAME(norm_vector)(gain, feature, VEC, 1, 1, g);
-        NAME(norm_vector)(bias, feature, VEC, 1, 0, b);
-        UNROLL
-        for (i32 k = 0; k < rows; k++) {
-            NAME(unpack_run)(q[k * each + u], v);
-            NAME(norm_run)(a->relu, m[k], r[k], g, b, v);
-            if (run < here[k])
-                NAME(store_run)(a->y_type, y, (n + k) * a->y_row + feature, v);
+    for (i32 u = 0; u < NORM_RUNS; u++)
+        if (lane + u * a.lanes < runs) {
+            NAME(unpack_run)(q[u], v);
+            NAME(norm_put)
+            (&a, gain, bias, y, n, s * a.count + (lane + u * a.lanes) * VEC, m, r, v);
         }
-    }
 }
 
-#undef LAYER_NORM
-#define LAYER_NORM(name, rows)                                                                     \
-    KERNEL(name, LANES)                                                                            \
-    (BUF(const T, x), BUF(const R, gain), BUF(const R, bias), BUF(R, mean), BUF(R, rstd),          \
-     BUF(u8, y), const layer_norm_arg a)                                                           \
-    {                                                                                              \
-        LOCAL R scratch[ROW_SCRATCH] ALIGNED;                                                      \
-        OPEN(const T, x);                                                                          \
-        OPEN(const R, gain);                                                                       \
-        OPEN(const R, bias);                                                                       \
-        OPEN(R, mean);                                                                             \
-        OPEN(R, rstd);                                                                             \
-        OPEN(u8, y);                                                                               \
-        NAME(norm_packed)(&a, rows, x, gain, bias, mean, rstd, y, scratch);                        \
-    }
-
-LAYER_NORM(layer_norm_packed, 1)
-#if VEC == 8 /* a run of gain or bias is two vectors, and takes longer to read than one of x */
-LAYER_NORM(layer_norm_pairs, 2)
-#endif
 #endif
 
 /* --- lanes along N ---------------------------------------------------------------------------- */
@@ -436,6 +414,7 @@ DEVICE void NAME(grad_packed)(const layer_norm_grad_arg *a, i32 mixed, i32 relu,
     at.x = (begin + part) * a->x_row + feature;
     at.dx = (begin + part) * a->dx_row + feature;
     R sum_h[GRAD_RUNS][VEC], sum_g[GRAD_RUNS][VEC], c[VEC], d[VEC], t[VEC];
+    i32 turn = 0;
     UNROLL
     for (i32 u = 0; u < GRAD_RUNS; u++) {
         UNROLL
@@ -474,7 +453,8 @@ DEVICE void NAME(grad_packed)(const layer_norm_grad_arg *a, i32 mixed, i32 relu,
             }
         if (!dx)
             continue;
-        NAME(row_reduce)(scratch, a->lanes, 0, 2, sum);
+        NAME(row_reduce_in_turn)(scratch, turn, a->lanes, 0, 2, sum);
+        turn ^= 1;
         /* dx = rstd * (t - mean of t - h * mean of t * h) */
         const R base = a->rms ? (R)0 : -row.rstd * sum[0] * NUM(a->inverse);
         const R slope = -(sum[1] * NUM(a->inverse) * row.rstd) * row.rstd * row.rstd;

@@ -185,13 +185,29 @@ SIMT_LAUNCH(embedding_grad)
     TRY(LAUNCH(STARTS, bski_simt_groups(d, arg.rows + 1), 1, arg, keys, start));
     TRY(LAUNCH(PARTS, simt_walk_groups(prepared, queue, 2 * arg.parts, arg.cols), 1, arg, a->dy,
                keys, values, start, partial));
-    return LAUNCH(SUMS, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->dy,
-                  values, start, partial, a->dtable);
+    const i64 runs = simt_runs(arg.cols, simt_vec(d, prepared->problem->dtype));
+    arg.lanes_run = simt_lanes_across(d, runs, SIMT_LANES);
+    const i64 across = bski_ceil_div(runs, arg.lanes_run);
+    const i64 down = bski_ceil_div(arg.rows, simt_lanes(d) / arg.lanes_run);
+    return LAUNCH(SUMS, bski_simt_groups_most(d, down, d->wide ? 4 : 64),
+                  across < UINT16_MAX ? across : UINT16_MAX, arg, a->dy, values, start, partial,
+                  a->dtable);
 }
 
 /* --- bias_act --- */
 
-SIMT_PREPARE_BY(bias_act, .file = "ops", .kernels = {"bias_act"})
+/* Kernels of bias_act, and how often its packed form reads BIAS_ROWS rows of ops_bias.h. */
+enum { ADD, ADD_PACKED };
+enum { BIAS_ROWS = 4, BIAS_STEPS = 2 };
+
+SIMT_RELEASE(bias_act)
+
+SIMT_PREPARE(bias_act)
+{
+    static const simt_need need = {.file = "ops", .kernels = {"bias_act", "bias_act_packed"}};
+    static const simt_need wide = {.file = "ops", .kernels = {"bias_act"}};
+    return bski_simt_prepare(device, prepared, ((const simt_device *)device)->wide ? &wide : &need);
+}
 
 /* The axis of a walk on which the features lie, where there is a bias. */
 static i32 bias_of(const bsk_tensor *bias, bsk_axis axis, int inner)
@@ -228,20 +244,31 @@ SIMT_LAUNCH(bias_act)
                   bski_simt_vector(d, p->x.dtype, &p->y, a->y, inner),
         .bias_vector = bski_simt_vector_rows(d, p->x.dtype, mem_of(&p->bias, a->bias), 1, 0),
     };
-    arg.packed = arg.vector && arg.bias_vector && p->y.dtype == p->x.dtype &&
-                 arg.cols % simt_vec(d, p->x.dtype) == 0;
-    return LAUNCH(0, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->x,
+    if (!d->wide && arg.vector && arg.bias_vector && p->y.dtype == p->x.dtype &&
+        arg.cols % simt_vec(d, p->x.dtype) == 0) {
+        const i64 runs = arg.cols / simt_vec(d, p->x.dtype);
+        arg.lanes_run = simt_lanes_across(d, runs, SIMT_LANES);
+        arg.share = SIMT_LANES / arg.lanes_run * BIAS_ROWS * BIAS_STEPS;
+        const i64 across = bski_ceil_div(runs, arg.lanes_run);
+        if (across <= UINT16_MAX)
+            return LAUNCH(ADD_PACKED, bski_ceil_div(arg.rows, arg.share), across, arg, a->x,
+                          mem_of(&p->bias, a->bias), a->y);
+    }
+    return LAUNCH(ADD, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->x,
                   mem_of(&p->bias, a->bias), a->y);
 }
 
 /* --- bias_act_grad --- */
 
-enum { SLOPES, SLOPES_COLS, SLOPES_ROWS, DBIAS };
+enum { SLOPES, SLOPES_COLS, SLOPES_ROWS, DBIAS, SUMS_COLS };
+/* Groups of a multiprocessor: those of columns all run at once, so that partial sums are few. */
+enum { COLS_RESIDENT = 4, ROWS_RESIDENT = 24 };
 
 /* How the sums over N are shared out. */
 typedef struct slope_plan {
     int inner;
     bool by_cols; /* features are columns of the walk */
+    bool alone;   /* sums of dy as it is, and nothing else */
     i64 runs, rows, features;
     i32 lanes_run;
     i64 across;      /* groups along the features */
@@ -258,8 +285,10 @@ static slope_plan slopes_of(const bsk_bias_act_grad_params *p, const simt_device
     s.features = p->dy.dims[p->axis == BSK_NC ? 1 : 0];
     s.lanes_run = s.by_cols ? simt_lanes_across(d, s.runs, 32) : simt_lanes(d);
     s.across = s.by_cols ? bski_ceil_div(s.runs, s.lanes_run) : s.rows;
-    s.cut = s.by_cols ? bski_simt_shares(d, s.rows, simt_lanes(d) / s.lanes_run, s.across, 24)
-                      : bski_simt_shares(d, s.runs, simt_lanes(d), s.across, 24);
+    s.alone = s.by_cols && !d->wide && p->act == BSK_ACT_NONE && p->dx.dtype == BSK_NONE;
+    s.cut = s.by_cols
+                ? bski_simt_shares(d, s.rows, simt_lanes(d) / s.lanes_run, s.across, COLS_RESIDENT)
+                : bski_simt_shares(d, s.runs, simt_lanes(d), s.across, ROWS_RESIDENT);
     return s;
 }
 
@@ -273,12 +302,17 @@ SIMT_ACCEPT(bias_act_grad)
 
 SIMT_PREPARE(bias_act_grad)
 {
-    static const simt_need need = {
+    static const simt_need need = {.file = "ops",
+                                   .kernels = {"bias_act_grad", "bias_act_grad_cols",
+                                               "bias_act_grad_rows", "dbias_finish",
+                                               "bias_grad_cols"}};
+    static const simt_need wide = {
         .file = "ops",
         .kernels = {"bias_act_grad", "bias_act_grad_cols", "bias_act_grad_rows", "dbias_finish"}};
+    const simt_device *d = device;
     const bsk_bias_act_grad_params *p = prepared->problem->params;
     if (p->dbias.dtype != BSK_NONE) {
-        const slope_plan s = slopes_of(p, device);
+        const slope_plan s = slopes_of(p, d);
         const size_t size = simt_num_size(p->dy.dtype);
         i64 count;
         size_t at;
@@ -286,7 +320,7 @@ SIMT_PREPARE(bias_act_grad)
             !bski_simt_space(&prepared->workspace_bytes, count, size, &at))
             return BSK_E_NOMEM;
     }
-    return bski_simt_prepare(device, prepared, &need);
+    return bski_simt_prepare(device, prepared, d->wide ? &wide : &need);
 }
 
 SIMT_LAUNCH(bias_act_grad)
@@ -324,8 +358,11 @@ SIMT_LAUNCH(bias_act_grad)
     if (p->dbias.dtype == BSK_NONE)
         return LAUNCH(SLOPES, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->dy,
                       x, bias, dx);
-    TRY(LAUNCH(s.by_cols ? SLOPES_COLS : SLOPES_ROWS, s.across, s.cut.shares, arg, a->dy, x, bias,
-               dx, a->workspace));
+    if (s.alone && arg.packed)
+        TRY(LAUNCH(SUMS_COLS, s.across, s.cut.shares, arg, a->dy, a->workspace));
+    else
+        TRY(LAUNCH(s.by_cols ? SLOPES_COLS : SLOPES_ROWS, s.across, s.cut.shares, arg, a->dy, x,
+                   bias, dx, a->workspace));
     const dbias_arg finish = {.features = s.features,
                               .shares = s.cut.shares,
                               .alpha = simt_num(prepared, a->alpha),

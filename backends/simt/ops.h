@@ -32,13 +32,9 @@ typedef struct embedding_grad_arg {
     i64 dy_row, dtable_row;
     i64 alpha, beta; /* NUM */
     i32 dy_type, dtable_type, dy_vector, dtable_vector;
-    i32 packed, pad; /* dy: whole runs, aligned, of the kernel's type */
+    i32 packed;    /* dy: whole runs, aligned, of the kernel's type */
+    i32 lanes_run; /* of the sums: lanes next to each other */
 } embedding_grad_arg;
-
-/* A run of the table and the positions of its row in the sorted list. */
-typedef struct embedding_place {
-    i32 row, run, first, last;
-} embedding_place;
 
 /* `packed`: the common case, in which all runs are whole, aligned and of one type, the bias too.
  * Its loops hold runs as they were loaded, so that registers have room for several under way. */
@@ -49,7 +45,9 @@ enum { BIAS_NONE = 0, BIAS_COL = 1, BIAS_ROW = 2 };
 typedef struct bias_act_arg {
     i64 rows, cols;
     i64 x_row, x_col, y_row, y_col;
-    i32 act, bias, y_type, vector, bias_vector, packed;
+    i64 share; /* packed: rows of a share */
+    i32 act, bias, y_type, vector, bias_vector;
+    i32 lanes_run; /* packed: lanes next to each other */
 } bias_act_arg;
 
 /* Sums by feature: a group takes `lanes_run` runs next to each other and LANES / lanes_run rows at

@@ -45,26 +45,6 @@ KERNEL(bias_act, LANES)
     OPEN(const R, bias);
     OPEN(u8, y);
     walk w = walk_start(a.rows, a.cols, VEC);
-#if LANES > 1
-    while (a.packed && w.left >= 4) {
-        u32x4 q[4];
-        walk at[4];
-        UNROLL
-        for (i32 u = 0; u < 4; u++) {
-            at[u] = w;
-            q[u] = *(const GLOBAL u32x4 *)(x + w.row * a.x_row + w.run * VEC);
-            walk_next(&w);
-        }
-        UNROLL
-        for (i32 u = 0; u < 4; u++) {
-            R v[VEC];
-            NAME(unpack_run)(q[u], v);
-            NAME(bias_add_packed)(a.bias, bias, at[u].row, at[u].run, v);
-            NAME(act_run)(a.act, v);
-            NAME(store_run)(SIMT_CODE, y, at[u].row * a.y_row + at[u].run * VEC, v);
-        }
-    }
-#endif
     NO_UNROLL
     for (; w.left > 0; walk_next(&w)) {
         const i32 count = run_length(a.cols, w.run * VEC, VEC);
@@ -77,6 +57,49 @@ KERNEL(bias_act, LANES)
         (a.y_type, y, w.row * a.y_row + w.run * VEC * a.y_col, a.y_col, count, a.vector, v);
     }
 }
+
+#if LANES > 1
+/* The same for packed runs. Lanes keep the bias of a column, if features are columns, and go down the
+ * rows of their group's share; BIAS_ROWS of them are read at a time. Group (i, j): share i of the
+ * rows, lanes_run runs from j * lanes_run on. */
+#undef BIAS_ROWS
+#define BIAS_ROWS 4
+KERNEL(bias_act_packed, LANES)
+(BUF(const T, x), BUF(const R, bias), BUF(T, y), const bias_act_arg a)
+{
+    OPEN(const T, x);
+    OPEN(const R, bias);
+    OPEN(T, y);
+    const i32 down = LANES / a.lanes_run;
+    const i64 run = GROUP(1) * a.lanes_run + LANE % a.lanes_run, end = (GROUP(0) + 1) * a.share;
+    const i64 last = run * VEC < a.cols ? (end < a.rows ? end : a.rows) : 0;
+    R b[VEC];
+    if (a.bias == BIAS_COL && last > 0)
+        NAME(bias_load_packed)(BIAS_COL, bias, 0, run, b);
+    NO_UNROLL
+    for (i64 row = GROUP(0) * a.share + LANE / a.lanes_run; row < last; row += BIAS_ROWS * down) {
+        u32x4 q[BIAS_ROWS];
+        UNROLL
+        for (i32 u = 0; u < BIAS_ROWS; u++)
+            if (row + u * down < last)
+                q[u] = *(const GLOBAL u32x4 *)(x + (row + u * down) * a.x_row + run * VEC);
+        UNROLL
+        for (i32 u = 0; u < BIAS_ROWS; u++)
+            if (row + u * down < last) {
+                R v[VEC];
+                NAME(unpack_run)(q[u], v);
+                if (a.bias == BIAS_ROW)
+                    NAME(bias_load_packed)(BIAS_ROW, bias, row + u * down, run, b);
+                UNROLL
+                for (i32 e = 0; e < VEC; e++)
+                    v[e] += a.bias == BIAS_NONE ? (R)0 : b[e];
+                NAME(act_run)(a.act, v);
+                NAME(store_run)
+                (SIMT_CODE, (GLOBAL u8 *)y, (row + u * down) * a.y_row + run * VEC, v);
+            }
+    }
+}
+#endif
 
 /* One run of dx, which is 0 past the end. x is not read where the activation is none. */
 DEVICE void NAME(slope_part)(const bias_act_grad_arg *a, const GLOBAL T *dy, const GLOBAL u8 *x,
@@ -225,6 +248,51 @@ KERNEL(bias_act_grad_cols, LANES)
         if (lane_row == 0 && w.run * VEC + e < a.cols)
             partial[GROUP(1) * a.cols + w.run * VEC + e] = sum[e];
 }
+
+#if LANES > 1
+/* Rows that a lane of the next kernel has under way. */
+#undef SUMS_UNDERWAY
+#define SUMS_UNDERWAY 8
+
+/* Partial sums of packed dy alone. */
+KERNEL(bias_grad_cols, LANES)(BUF(const T, dy), BUF(R, partial), const bias_act_grad_arg a)
+{
+    LOCAL R scratch[LANES * VEC];
+    OPEN(const T, dy);
+    OPEN(R, partial);
+    const i32 lanes_row = LANES / a.lanes_run, lane_row = LANE / a.lanes_run;
+    const i64 run = GROUP(0) * a.lanes_run + LANE % a.lanes_run;
+    const i64 share_end = (GROUP(1) + 1) * a.share < a.rows ? (GROUP(1) + 1) * a.share : a.rows;
+    const i64 end = run * VEC < a.cols ? share_end : 0;
+    const GLOBAL T *const from = dy + run * VEC;
+    i64 row = GROUP(1) * a.share + lane_row;
+    R sum[VEC], d[VEC];
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        sum[e] = 0;
+    NO_UNROLL
+    for (; row < end; row += SUMS_UNDERWAY * lanes_row) {
+        u32x4 q[SUMS_UNDERWAY];
+        UNROLL
+        for (i32 u = 0; u < SUMS_UNDERWAY; u++)
+            if (row + u * lanes_row < end)
+                q[u] = *(const GLOBAL u32x4 *)(from + (row + u * lanes_row) * a.dy_row);
+        UNROLL
+        for (i32 u = 0; u < SUMS_UNDERWAY; u++)
+            if (row + u * lanes_row < end) {
+                NAME(unpack_run)(q[u], d);
+                UNROLL
+                for (i32 e = 0; e < VEC; e++)
+                    sum[e] += d[e];
+            }
+    }
+    NAME(column_join)(scratch, a.lanes_run, sum);
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        if (lane_row == 0 && run * VEC < a.cols)
+            partial[GROUP(1) * a.cols + run * VEC + e] = sum[e];
+}
+#endif
 
 /* The same where features are rows. Group (i, j): row i, share j of its runs. */
 KERNEL(bias_act_grad_rows, LANES)

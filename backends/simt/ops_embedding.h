@@ -33,6 +33,10 @@ KERNEL(embedding, LANES)
     }
 }
 
+/* Runs that a lane has under way. */
+#undef COPIES
+#define COPIES 2
+
 /* Blocks and rows as they are: the bits move unchanged. */
 KERNEL(copy_rows, LANES)
 (BUF(const T, table), BUF(const u8, index), BUF(T, y), const embedding_arg a)
@@ -40,7 +44,31 @@ KERNEL(copy_rows, LANES)
     OPEN(const T, table);
     OPEN(const u8, index);
     OPEN(T, y);
-    for (walk w = walk_start(a.rows, a.cols, VEC); w.left > 0; walk_next(&w)) {
+    walk w = walk_start(a.rows, a.cols, VEC);
+#if LANES > 1
+    while (a.vector && a.cols % VEC == 0 && w.left >= COPIES) {
+        i64 from[COPIES], col[COPIES], to[COPIES];
+        u32x4 q[COPIES];
+        UNROLL
+        for (i32 u = 0; u < COPIES; u++) {
+            from[u] = load_index(a.index_type, index, w.row);
+            col[u] = w.run * VEC;
+            to[u] = w.row * a.y_row + col[u];
+            walk_next(&w);
+        }
+        UNROLL
+        for (i32 u = 0; u < COPIES; u++) {
+            q[u].x = q[u].y = q[u].z = q[u].w = 0;
+            if (from[u] >= 0 && from[u] < a.table_rows)
+                q[u] = *(const GLOBAL u32x4 *)(table + from[u] * a.table_row + col[u]);
+        }
+        UNROLL
+        for (i32 u = 0; u < COPIES; u++)
+            u32x4_stream((GLOBAL u32x4 *)(y + to[u]), q[u]);
+    }
+#endif
+    NO_UNROLL
+    for (; w.left > 0; walk_next(&w)) {
         const i64 col = w.run * VEC, from = load_index(a.index_type, index, w.row);
         const i32 inside = from >= 0 && from < a.table_rows;
         const i32 count = run_length(a.cols, col, VEC);
@@ -213,16 +241,17 @@ DEVICE void NAME(embedding_rows)(const GLOBAL i32 *values, i64 first, i64 last, 
         rows[u] = first + u < last ? values[first + u] : 0;
 }
 
-/* The sum of dy over positions first .. last - 1 of the sorted list, in that order; `ways` (8
- * at most) are under way. The rows of the first ones are known. */
-DEVICE void NAME(embedding_sum)(const embedding_grad_arg *a, const GLOBAL u8 *dy,
+/* Adds dy over positions first .. last - 1 of the sorted list, in that order; `ways` (8 at most) are
+ * under way. */
+DEVICE void NAME(embedding_add)(const embedding_grad_arg *a, const GLOBAL u8 *dy,
                                 const GLOBAL i32 *values, i64 first, i64 last, i64 col, i32 ways,
-                                i32 *rows, R *sum)
+                                R *sum)
 {
     const i32 count = run_length(a->cols, col, VEC);
-    for (i32 e = 0; e < VEC; e++)
-        sum[e] = 0;
     i64 p = first;
+    i32 rows[8];
+    if (a->packed)
+        NAME(embedding_rows)(values, p, last, ways, rows);
     NO_UNROLL
     for (; a->packed && p < last; p += ways) {
         RAW q[8];
@@ -247,7 +276,7 @@ DEVICE void NAME(embedding_sum)(const embedding_grad_arg *a, const GLOBAL u8 *dy
     }
 }
 
-/* The sum of the partial sums of a table row that occurs at first .. last - 1. The first part may
+/* Adds the partial sums of a table row that occurs at first .. last - 1. The first part may
  * hold other rows: then this one is its last. */
 DEVICE void NAME(embedding_join)(const embedding_grad_arg *a, const GLOBAL R *partial, i64 first,
                                  i64 last, i64 col, R *sum)
@@ -255,8 +284,6 @@ DEVICE void NAME(embedding_join)(const embedding_grad_arg *a, const GLOBAL R *pa
     const i32 count = run_length(a->cols, col, VEC);
     const i64 p = first / PART_COUNT, slot = 2 * p + (first % PART_COUNT != 0);
     const i64 parts = (last - 1) / PART_COUNT - p + 1;
-    for (i32 e = 0; e < VEC; e++)
-        sum[e] = 0;
     for (i64 q = 0; q < parts; q += 4) {
         R v[4][VEC];
         UNROLL
@@ -291,26 +318,15 @@ KERNEL(embedding_parts, LANES)
             continue;
         const i64 first = start[row] > part ? start[row] : part;
         const i64 last = start[row + 1] < end ? start[row + 1] : end;
-        i32 rows[8];
         R sum[VEC];
-        NAME(embedding_rows)(values, first, last, 8, rows);
-        NAME(embedding_sum)(&a, dy, values, first, last, w.run * VEC, 8, rows, sum);
+        for (i32 e = 0; e < VEC; e++)
+            sum[e] = 0;
+        NAME(embedding_add)(&a, dy, values, first, last, w.run * VEC, 8, sum);
         const i32 count = run_length(a.cols, w.run * VEC, VEC);
         for (i32 e = 0; e < VEC; e++)
             if (e < count)
                 partial[w.row * a.cols + w.run * VEC + e] = sum[e];
     }
-}
-
-/* Where a walk is, and the positions of that table row; past its end row is -1. */
-DEVICE void NAME(embedding_visit)(const GLOBAL i32 *start, walk *w, embedding_place *at)
-{
-    const i32 more = w->left > 0;
-    at->row = more ? (i32)w->row : -1;
-    at->run = (i32)w->run;
-    at->first = more ? start[w->row] : 0;
-    at->last = more ? start[w->row + 1] : 0;
-    walk_next(w);
 }
 
 /* dtable = alpha * sum + beta * dtable, for a run. */
@@ -326,10 +342,18 @@ DEVICE void NAME(embedding_put)(const embedding_grad_arg *a, GLOBAL u8 *dtable, 
     UNROLL
     for (i32 e = 0; e < VEC; e++)
         sum[e] = beta != 0 ? alpha * sum[e] + beta * old[e] : alpha * sum[e];
-    NAME(store_part)(a->dtable_type, dtable, at, 1, count, a->dtable_vector, sum);
+    NAME(stream_part)(a->dtable_type, dtable, at, 1, count, a->dtable_vector, sum);
 }
 
-KERNEL(embedding_grad, LANES)
+/* Rows of the table that a lane sums at a time, and rows of dy of each that are under way. */
+#undef SUM_ROWS
+#define SUM_ROWS (LANES == 1 ? 1 : 4)
+#undef SUM_TERMS
+#define SUM_TERMS 2
+
+/* Group (i, j): SUM_ROWS neighbours among the rows for every lanes_run lanes, and all that are
+ * GROUPS(0) times as many further on; lanes_run runs from j * lanes_run on, and so forth. */
+KERNEL_GROUPS(embedding_grad, LANES, 3)
 (BUF(const u8, dy), BUF(const i32, values), BUF(const i32, start), BUF(const R, partial),
  BUF(u8, dtable), const embedding_grad_arg a)
 {
@@ -338,29 +362,61 @@ KERNEL(embedding_grad, LANES)
     OPEN(const i32, start);
     OPEN(const R, partial);
     OPEN(u8, dtable);
-    /* While a run is summed, the rows of dy for the next one are under way, and where those of the
-     * one after begin, at which the walk is. */
-    walk w = walk_start(a.rows, a.cols, VEC);
-    embedding_place next, after;
-    i32 next_rows[4];
-    NAME(embedding_visit)(start, &w, &next);
-    NAME(embedding_visit)(start, &w, &after);
-    NAME(embedding_rows)(values, next.first, next.last, 4, next_rows);
-    while (next.row >= 0) {
-        const i64 row = next.row, col = (i64)next.run * VEC;
-        const i32 from = next.first, to = next.last;
-        i32 rows[4];
-        R sum[VEC];
-        UNROLL
-        for (i32 u = 0; u < 4; u++)
-            rows[u] = next_rows[u];
-        next = after;
-        NAME(embedding_rows)(values, next.first, next.last, 4, next_rows);
-        NAME(embedding_visit)(start, &w, &after);
-        if (to - from <= PART_COUNT)
-            NAME(embedding_sum)(&a, dy, values, from, to, col, 4, rows, sum);
-        else
-            NAME(embedding_join)(&a, partial, from, to, col, sum);
-        NAME(embedding_put)(&a, dtable, row, col, sum);
+    const i64 down = LANES / a.lanes_run * SUM_ROWS, runs = (a.cols + VEC - 1) / VEC;
+    for (i64 run = GROUP(1) * a.lanes_run + LANE % a.lanes_run; run < runs;
+         run += GROUPS(1) * a.lanes_run) {
+        const i64 col = run * VEC;
+        NO_UNROLL
+        for (i64 row = GROUP(0) * down + LANE / a.lanes_run * SUM_ROWS; row < a.rows;
+             row += GROUPS(0) * down) {
+            i32 from[SUM_ROWS + 1], term[SUM_ROWS][SUM_TERMS], many = 0;
+            RAW q[SUM_ROWS][SUM_TERMS];
+            R sum[VEC];
+            UNROLL
+            for (i32 k = 0; k <= SUM_ROWS; k++)
+                from[k] = start[row + k < a.rows ? row + k : a.rows];
+            UNROLL
+            for (i32 k = 0; k < SUM_ROWS; k++)
+                NAME(embedding_rows)(values, from[k], from[k + 1], SUM_TERMS, term[k]);
+            UNROLL
+            for (i32 k = 0; k < SUM_ROWS; k++) {
+                UNROLL
+                for (i32 u = 0; u < SUM_TERMS; u++)
+                    if (a.packed && from[k] + u < from[k + 1])
+                        q[k][u] =
+                            NAME(load_raw)((const GLOBAL T *)dy + (i64)term[k][u] * a.dy_row + col);
+            }
+            UNROLL
+            for (i32 k = 0; k < SUM_ROWS; k++) {
+                if (row + k >= a.rows)
+                    continue;
+                if (from[k + 1] - from[k] > (a.packed ? SUM_TERMS : 0)) {
+                    many |= 1 << k;
+                    continue;
+                }
+                UNROLL
+                for (i32 e = 0; e < VEC; e++)
+                    sum[e] = 0;
+                UNROLL
+                for (i32 u = 0; u < SUM_TERMS; u++)
+                    if (from[k] + u < from[k + 1])
+                        NAME(add_raw)(q[k][u], sum);
+                NAME(embedding_put)(&a, dtable, row + k, col, sum);
+            }
+            NO_UNROLL
+            for (i64 one = row; many; many >>= 1, one++) {
+                if (!(many & 1))
+                    continue;
+                const i32 first = start[one], last = start[one + 1];
+                UNROLL
+                for (i32 e = 0; e < VEC; e++)
+                    sum[e] = 0;
+                if (last - first > PART_COUNT)
+                    NAME(embedding_join)(&a, partial, first, last, col, sum);
+                else
+                    NAME(embedding_add)(&a, dy, values, first, last, col, 2, sum);
+                NAME(embedding_put)(&a, dtable, one, col, sum);
+            }
+        }
     }
 }

@@ -105,12 +105,12 @@ static inline bsk_status launch(simt_queue *queue, const simt_kernel *kernel, i6
                                 const bsk_mem *buffers, i32 count, const void *scalars,
                                 size_t bytes)
 {
-    simt_launch l = {.groups = {groups, 1, 1},
-                     .group_size = (i32)lanes,
-                     .buffer_count = count,
-                     .scalars = scalars,
-                     .scalar_bytes = bytes};
-    memcpy(l.buffers, buffers, (size_t)count * sizeof *buffers);
+    const simt_launch l = {.groups = {groups, 1, 1},
+                           .group_size = (i32)lanes,
+                           .buffer_count = count,
+                           .buffers = buffers,
+                           .scalars = scalars,
+                           .scalar_bytes = bytes};
     return queue->device->api->launch(queue, kernel, &l);
 }
 

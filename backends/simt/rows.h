@@ -122,36 +122,90 @@ DEVICE void NAME(row_join_near)(const LOCAL_ARG R *p, i32 ways, i32 largest, i32
 }
 #endif
 
-/* A lane of a row, `step` rows of which lie side by side in local memory. */
-DEVICE void NAME(row_reduce_across)(LOCAL_ARG R *scratch, i32 lane, i32 row, i32 step, i32 lanes,
-                                    i32 largest, i32 count, R *v)
+#if LANES > 1 && defined(WAVE)
+DEVICE R NAME(row_across)(R v, i32 reach)
 {
-#if LANES > 1
+#if SIMT_CODE == 1
+    return f64_across(v, reach);
+#else
+    return f32_across(v, reach);
+#endif
+}
+
+/* Lanes of a row are `near` apart: by exchange within waves, and between them through local memory,
+ * where calls in turn use two places, so that one barrier is enough. */
+DEVICE void NAME(row_reduce_waves)(LOCAL_ARG R *scratch, i32 turn, i32 near, i32 lanes, i32 largest,
+                                   i32 count, R *v)
+{
+    const i32 all = near * lanes, waves = all / WAVE;
+    NO_UNROLL
+    for (i32 reach = near; reach < all && reach < WAVE; reach *= 2) {
+        UNROLL
+        for (i32 c = 0; c < count; c++)
+            v[c] = NAME(row_join)(largest, v[c], NAME(row_across)(v[c], reach));
+    }
+    if (waves > 1) {
+        const i32 wave = LANE / WAVE, at = wave & (waves - 1);
+        LOCAL_ARG R *const place =
+            scratch + turn * 2 * LANES + (wave - at) * near + (LANE & (near - 1)) * waves;
+        if (LANE % WAVE < near) {
+            UNROLL
+            for (i32 c = 0; c < count; c++)
+                place[c * LANES + at] = v[c];
+        }
+        BARRIER();
+        if (waves >= 4)
+            NAME(row_join_near)(place, waves, largest, count, v);
+        else
+            NAME(row_join_ways)(place, 1, waves, largest, count, v);
+    }
+}
+#endif
+
+/* Lanes of a row are `near` apart; this is number `lane` of `lanes`, whose places in local memory
+ * begin at `first`. Calls that follow each other without a barrier between them take turns: 0, 1. */
+DEVICE void NAME(row_reduce_turn)(LOCAL_ARG R *scratch, i32 turn, i32 lane, i32 first, i32 near,
+                                  i32 lanes, i32 largest, i32 count, R *v)
+{
+#if LANES > 1 && defined(WAVE)
+    NAME(row_reduce_waves)(scratch, turn, near, lanes, largest, count, v);
+#elif LANES > 1
     const i32 left = lanes > ROW_WAYS ? lanes / ROW_WAYS : 1;
-    const i32 ways = lanes > ROW_WAYS ? ROW_WAYS : lanes, at = lane * step + row;
+    const i32 ways = lanes > ROW_WAYS ? ROW_WAYS : lanes, at = first + lane;
     LOCAL_ARG R *const joined = scratch + 2 * LANES;
     UNROLL
     for (i32 c = 0; c < count; c++)
         scratch[c * LANES + at] = v[c];
     BARRIER();
     if (lane < left) {
-        NAME(row_join_ways)(scratch + at, left * step, ways, largest, count, v);
+        NAME(row_join_ways)(scratch + at, left, ways, largest, count, v);
         UNROLL
         for (i32 c = 0; c < count; c++)
             joined[c * LANES + at] = v[c];
     }
     BARRIER();
-    if (left >= 4 && step == 1)
-        NAME(row_join_near)(joined + row, left, largest, count, v);
+    if (left >= 4)
+        NAME(row_join_near)(joined + first, left, largest, count, v);
     else
-        NAME(row_join_ways)(joined + row, step, left, largest, count, v);
+        NAME(row_join_ways)(joined + first, 1, left, largest, count, v);
 #endif
+}
+
+/* The same for lanes next to each other. */
+DEVICE void NAME(row_reduce_in_turn)(LOCAL_ARG R *scratch, i32 turn, i32 lanes, i32 largest,
+                                     i32 count, R *v)
+{
+    const i32 lane = LANE & (lanes - 1);
+    NAME(row_reduce_turn)(scratch, turn, lane, LANE - lane, 1, lanes, largest, count, v);
 }
 
 DEVICE void NAME(row_reduce)(LOCAL_ARG R *scratch, i32 lanes, i32 largest, i32 count, R *v)
 {
-    const i32 lane = LANE & (lanes - 1);
-    NAME(row_reduce_across)(scratch, lane, LANE - lane, 1, lanes, largest, count, v);
+    NAME(row_reduce_in_turn)(scratch, 0, lanes, largest, count, v);
+#if LANES > 1 && defined(WAVE)
+    if (lanes > WAVE)
+        BARRIER();
+#endif
 }
 
 DEVICE R NAME(row_sum)(LOCAL_ARG R *scratch, i32 lanes, R v)

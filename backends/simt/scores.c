@@ -266,8 +266,9 @@ SIMT_LAUNCH(attn_apply)
 
 /* --- the softmax of stored scores ------------------------------------------------------------- */
 
-enum { LANE_RUNS = 4 };                   /* that a lane has under way */
-enum { SCORES_RUNS = 6, SLOPE_RUNS = 4 }; /* of scores_softmax.h */
+enum { LANE_RUNS = 4 };   /* that a lane has under way */
+enum { SCORES_RUNS = 5 }; /* of scores_softmax.h */
+enum { LINE_RUNS = 8 };   /* of a line of the cache */
 enum { ANY, PACKED };
 enum { SOFTMAX_LANES, SOFTMAX_PACKED }; /* numbers of the plan; 0: rows are not packed */
 
@@ -294,11 +295,11 @@ static i64 row_runs(const simt_device *d, bsk_dtype type, const bsk_layout_table
     return most * simt_runs(t->block_cols, simt_vec(d, type));
 }
 
-/* Lanes for a row, from `least` on: as few as have the longest one under way, `each` at a time. */
-static i32 row_lanes(const simt_device *d, i64 runs, i64 least, i64 each)
+/* Lanes for rows of `runs` runs, of which each has some under way. */
+static i32 row_lanes(const simt_device *d, i64 runs, i64 each)
 {
     i32 lanes = 1;
-    while (lanes < simt_lanes(d) && (lanes < least || (i64)lanes * each < runs))
+    while (lanes < simt_lanes(d) && (i64)lanes * each < runs)
         lanes *= 2;
     return lanes;
 }
@@ -308,31 +309,35 @@ static bool is_power(i64 n)
     return n > 0 && (n & (n - 1)) == 0;
 }
 
-/* Lanes for packed rows, or 0 where rows are not packed. Most rows are shorter than the longest one,
- * which may have a run more than a lane holds. */
-static i32 packed_lanes(const simt_device *d, bsk_dtype type, const bsk_layout_tables *t, i64 runs,
-                        i64 held)
+/* Lanes for packed rows, or 0 where rows are not packed: those that hold what rows have on average,
+ * since waves that wait for each other cost more than runs that are read again. */
+static i32 packed_lanes(const simt_device *d, bsk_dtype type, const bsk_layout_tables *t)
 {
     const i64 vec = simt_vec(d, type), line = t->block_cols / vec;
     const bool fits = !d->wide && t->block_cols % vec == 0 && is_power(line) &&
                       line <= SIMT_LANES && is_power(t->block_rows) &&
                       t->cols % t->block_cols == 0 && t->nnz * t->block_rows * line <= INT32_MAX;
-    return fits ? row_lanes(d, runs, line, held > SLOPE_RUNS ? held + 1 : held) : 0;
+    if (!fits)
+        return 0;
+    const i32 average =
+        row_lanes(d, bski_ceil_div(t->nnz * line, (i64)t->heads * t->grid_rows), SCORES_RUNS);
+    const i32 most = row_lanes(d, row_runs(d, type, t), 4 * SCORES_RUNS);
+    const i32 lanes = average > most ? average : most;
+    return lanes > line ? lanes : (i32)line;
 }
 
 /* kernel, and the form for packed rows where there is one. */
 static bsk_status softmax_prepare(void *device, bsk_prepared *prepared, const char *kernel,
-                                  const char *packed, i64 held)
+                                  const char *packed)
 {
     const simt_device *d = device;
     const bsk_problem *problem = prepared->problem;
-    const i64 runs = row_runs(d, problem->dtype, problem->layout);
-    const i32 lanes = packed_lanes(d, problem->dtype, problem->layout, runs, held);
+    const i32 lanes = packed_lanes(d, problem->dtype, problem->layout);
     const simt_need need = {
         .file = "scores_softmax", .kernels = {kernel, lanes ? packed : NULL}, .rows = true};
     TRY(bski_simt_prepare(device, prepared, &need));
     i64 *number = ((simt_state *)prepared->state)->number;
-    number[SOFTMAX_LANES] = row_lanes(d, runs, 1, LANE_RUNS);
+    number[SOFTMAX_LANES] = row_lanes(d, row_runs(d, problem->dtype, problem->layout), LANE_RUNS);
     number[SOFTMAX_PACKED] = lanes;
     return BSK_OK;
 }
@@ -345,32 +350,45 @@ static i32 bits_of(i64 power)
     return bits;
 }
 
-/* What the packed forms share: sizes, and where x and y lie. */
-static scores_packed_arg packed_of(const bsk_prepared *prepared, const simt_device *d, i32 heads,
+/* What the packed forms share: sizes, and where x and y lie. Groups take several members if there are
+ * enough of them to keep the device busy. */
+static scores_packed_arg packed_of(const bsk_prepared *prepared, const simt_device *d, i64 batch,
                                    i32 per_head, const scores_view *x, const scores_view *y)
 {
     const bsk_layout_tables *t = prepared->problem->layout;
     const i32 lanes = (i32)state_of(prepared)->number[SOFTMAX_PACKED];
-    return (scores_packed_arg){
+    scores_packed_arg a = {
         .x_batch = x->batch,
         .x_group = x->group,
         .y_batch = y->batch,
         .y_group = y->group,
         .rows = (i32)t->rows,
-        .heads = heads,
+        .heads = t->heads * per_head,
         .per_head = per_head,
         .grid_rows = t->grid_rows,
-        .lanes = lanes,
-        .row_bits = lanes ? bits_of(SIMT_LANES / lanes) : 0,
+        .lane_bits = bits_of(lanes),
         .block_bits = bits_of(t->block_rows),
         .line_bits = bits_of(t->block_cols / simt_vec(d, prepared->problem->dtype)),
     };
+    if (lanes == 0 || batch * per_head > INT32_MAX)
+        return a;
+    while (a.near_bits + a.line_bits < bits_of(LINE_RUNS) && a.near_bits < a.block_bits &&
+           lanes << a.near_bits < SIMT_LANES)
+        a.near_bits++;
+    const i64 items = bski_ceil_div(a.rows, SIMT_LANES / lanes) * t->heads * batch * per_head;
+    const i64 share = items / bski_simt_groups_most(d, INT32_MAX, 24);
+    a.members = (i32)(batch * per_head);
+    a.shares = (i32)bski_ceil_div(a.members, share > 1 ? share : 1);
+    a.share = (i32)bski_ceil_div(a.members, a.shares > 1 ? a.shares : 1);
+    return a;
 }
 
-/* Groups along rows; 0 where the packed form cannot be used. */
-static i64 packed_groups(const scores_packed_arg *a, i64 members)
+/* Launches over [rows, shares of heads]; an axis of 0 where the packed form cannot be used. */
+static i64 packed_rows(const scores_packed_arg *a)
 {
-    return a->lanes > 0 && members <= UINT16_MAX ? bski_ceil_div(a->rows, 1 << a->row_bits) : 0;
+    const i64 shares = a->per_head > 0 ? (i64)a->heads / a->per_head * a->shares : 0;
+    return shares > 0 && shares <= UINT16_MAX ? bski_ceil_div(a->rows, SIMT_LANES >> a->lane_bits)
+                                              : 0;
 }
 
 /* Whether an array is of the problem's type, in aligned runs. */
@@ -397,7 +415,7 @@ SIMT_RELEASE(block_softmax)
 
 SIMT_PREPARE(block_softmax)
 {
-    return softmax_prepare(device, prepared, "block_softmax", "block_softmax_packed", SCORES_RUNS);
+    return softmax_prepare(device, prepared, "block_softmax", "block_softmax_packed");
 }
 
 SIMT_ACCEPT(block_softmax)
@@ -431,12 +449,14 @@ SIMT_LAUNCH(block_softmax)
         .plain = whole_rows && p->softcap == 0 && p->slopes.dtype == BSK_NONE &&
                  p->bias.dtype == BSK_NONE,
     };
-    scores_packed_arg rows = packed_of(prepared, d, (i32)heads, (i32)p->x.dims[1], &arg.x, &arg.y);
-    const i64 members = p->x.dims[0] * heads, groups = packed_groups(&rows, members);
+    scores_packed_arg rows =
+        packed_of(prepared, d, p->x.dims[0], (i32)p->x.dims[1], &arg.x, &arg.y);
+    const i64 groups = packed_rows(&rows);
     rows.factor = arg.rules.scale;
-    if (arg.plain && groups > 0 && arg.x.vector && packed_view(&arg.y, type))
-        return LAUNCH(PACKED, groups, members, rows, a->x, a->y, mem_of(&p->lse, a->lse),
-                      table_of(prepared, ROW_START), table_of(prepared, ROW_SLOT));
+    if (arg.plain && a->scale >= 0 && groups > 0 && arg.x.vector && packed_view(&arg.y, type))
+        return LAUNCH(PACKED, groups, t->heads * rows.shares, rows, a->x, a->y,
+                      mem_of(&p->lse, a->lse), table_of(prepared, ROW_START),
+                      table_of(prepared, ROW_SLOT));
     return LAUNCH(ANY, softmax_groups(d, arg.rows, arg.lanes), 1, arg, a->x, a->y,
                   mem_of(&p->lse, a->lse), table_of(prepared, ROW_START),
                   table_of(prepared, ROW_COL), table_of(prepared, ROW_SLOT), RULES_MEMS(p, a));
@@ -448,8 +468,7 @@ SIMT_RELEASE(block_softmax_grad)
 
 SIMT_PREPARE(block_softmax_grad)
 {
-    return softmax_prepare(device, prepared, "block_softmax_grad", "block_softmax_grad_packed",
-                           SLOPE_RUNS);
+    return softmax_prepare(device, prepared, "block_softmax_grad", "block_softmax_grad_packed");
 }
 
 SIMT_ACCEPT(block_softmax_grad)
@@ -490,14 +509,14 @@ SIMT_LAUNCH(block_softmax_grad)
         .lanes = (i32)state_of(prepared)->number[SOFTMAX_LANES],
     };
     scores_packed_arg rows =
-        packed_of(prepared, d, (i32)heads, (i32)p->dy.dims[1], &arg.dy, &arg.y);
-    const i64 members = p->dy.dims[0] * heads, groups = packed_groups(&rows, members);
+        packed_of(prepared, d, p->dy.dims[0], (i32)p->dy.dims[1], &arg.dy, &arg.y);
+    const i64 groups = packed_rows(&rows);
     rows.dx_batch = arg.dx.batch;
     rows.dx_group = arg.dx.group;
     rows.factor = simt_num(prepared, a->alpha * (a->scale != 0 ? a->scale : 1));
     if (p->softcap == 0 && a->beta == 0 && groups > 0 && arg.dy.vector &&
         packed_view(&arg.y, type) && packed_view(&arg.dx, type))
-        return LAUNCH(PACKED, groups, members, rows, a->dy, a->y, a->dx,
+        return LAUNCH(PACKED, groups, t->heads * rows.shares, rows, a->dy, a->y, a->dx,
                       table_of(prepared, ROW_START), table_of(prepared, ROW_SLOT));
     return LAUNCH(ANY, softmax_groups(d, arg.rows, arg.lanes), 1, arg, a->dy, a->y, x, a->dx,
                   table_of(prepared, ROW_START), table_of(prepared, ROW_COL),

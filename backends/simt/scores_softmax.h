@@ -36,13 +36,16 @@ typedef struct block_softmax_grad_arg {
 } block_softmax_grad_arg;
 
 /* Rows of blocks of 1 << block_bits lines, which are 1 << line_bits aligned runs, all in one type. A
- * group takes 1 << row_bits neighbours among the rows of one head, GROUP(1). factor: scale, and
- * alpha * scale in the gradient, where x is dy. */
+ * group takes LANES >> lane_bits neighbours among the rows of one head of the layout, for `share` of
+ * its members one after the other: GROUP(1) counts shares of heads. Lanes of a row are 1 << near_bits
+ * apart, between those of its neighbours. factor: scale, and alpha * scale in the gradient, where x
+ * is dy. */
 typedef struct scores_packed_arg {
     i64 x_batch, x_group, y_batch, y_group, dx_batch, dx_group;
     i64 factor; /* NUM */
     i32 rows, heads, per_head, grid_rows;
-    i32 lanes, row_bits, block_bits, line_bits;
+    i32 members, share, shares; /* members: of a head */
+    i32 lane_bits, near_bits, block_bits, line_bits, pad;
 } scores_packed_arg;
 
 #endif
@@ -259,106 +262,165 @@ KERNEL(block_softmax_grad, LANES)
 }
 
 #if LANES > 1
-/* Runs of a packed row that a lane holds: those of a second array take as many registers. What of a
- * row is beyond them is read again. */
+/* Runs of a packed row that a lane holds. What of a row is beyond them is read again. */
 #undef SCORES_RUNS
-#define SCORES_RUNS 6
-#undef SLOPE_RUNS
-#define SLOPE_RUNS 4
+#define SCORES_RUNS 5
 
-/* A lane's share of a packed row: neighbours in a group have neighbours in a block, so that a group
- * reads all of each block that it takes. Its runs lie in every `step`-th entry from `entry` on. */
+/* A lane's share of a packed row. Its runs lie in every `step`-th entry from `entry` on. */
 typedef struct scores_lane {
-    i64 x, y, dx;  /* of its line's run, for slot 0 */
-    i64 number;    /* of the row; -1: none */
-    i32 lane, row; /* of the row, in the group */
+    i32 lane, first; /* of the row; where its lanes begin in local memory */
+    i32 p;           /* the row; -1: none */
+    i32 in_block;    /* the lane's run in its blocks, of `size` runs */
     i32 entry, step;
-    i32 runs, size; /* size: of a block */
+    i32 runs, size;
 } scores_lane;
 
-DEVICE scores_lane NAME(scores_lane_of)(const scores_packed_arg *a, const GLOBAL i64 *start)
+/* A member that a group visits, of the `left` that are to come. */
+typedef struct scores_member {
+    i32 b, shared, left;
+} scores_member;
+
+DEVICE scores_lane scores_lane_of(const scores_packed_arg *a, i32 head, const GLOBAL i64 *start)
 {
-    const i32 member = (i32)GROUP(1), h = member % a->heads, b = member / a->heads;
-    const i32 group = h / a->per_head, shared = h - group * a->per_head;
-    const i32 in_line = LANE & ((1 << a->line_bits) - 1), over = LANE >> a->line_bits;
+    const i32 near = 1 << a->near_bits, lanes = 1 << a->lane_bits, over = LANE >> a->near_bits;
+    const i32 row = (over >> a->lane_bits << a->near_bits) + (LANE & (near - 1));
+    const i32 p = (i32)GROUP(0) * (LANES >> a->lane_bits) + row;
     scores_lane l;
-    l.row = over & ((1 << a->row_bits) - 1);
-    const i32 p = ((i32)GROUP(0) << a->row_bits) + l.row, first = over >> a->row_bits;
-    const i32 line = p & ((1 << a->block_bits) - 1);
-    const i64 in_block = ((line << a->line_bits) + in_line) * VEC;
-    l.lane = (first << a->line_bits) + in_line;
-    l.number = p < a->rows ? (i64)member * a->rows + p : -1;
-    l.step = a->lanes >> a->line_bits;
-    l.size = VEC << (a->block_bits + a->line_bits);
-    l.x = b * a->x_batch + shared * a->x_group + in_block;
-    l.y = b * a->y_batch + shared * a->y_group + in_block;
-    l.dx = b * a->dx_batch + shared * a->dx_group + in_block;
+    l.lane = over & (lanes - 1);
+    l.first = row << a->lane_bits;
+    l.p = p < a->rows ? p : -1;
+    l.size = 1 << (a->block_bits + a->line_bits);
+    l.in_block = ((p << a->line_bits) & (l.size - 1)) + (l.lane & ((1 << a->line_bits) - 1));
+    l.step = lanes >> a->line_bits;
     l.entry = l.runs = 0;
     if (p < a->rows) {
-        const i64 at = group * ((i64)a->grid_rows + 1) + (p >> a->block_bits);
-        l.entry = (i32)start[at] + first;
+        const i64 at = head * ((i64)a->grid_rows + 1) + (p >> a->block_bits);
+        l.entry = (i32)start[at] + (l.lane >> a->line_bits);
         l.runs = ((i32)start[at + 1] - l.entry + l.step - 1) / l.step;
     }
     return l;
 }
 
-/* Where run u of the lane lies in an array whose block 0 begins there. */
-DEVICE i64 NAME(scores_offset)(const scores_lane *l, const GLOBAL i32 *slot, i32 u)
+DEVICE scores_member scores_member_of(const scores_packed_arg *a, i32 share)
 {
-    return (i64)slot[l->entry + u * l->step] * l->size;
+    const i32 begin = share * a->share, end = begin + a->share;
+    scores_member m;
+    m.b = begin / a->per_head;
+    m.shared = begin % a->per_head;
+    m.left = (end < a->members ? end : a->members) - begin;
+    return m;
 }
 
-/* The first `held` runs of an array. */
-DEVICE void NAME(scores_hold)(const GLOBAL T *x, const scores_lane *l, const GLOBAL i32 *slot,
-                              i32 held, RAW *q)
+DEVICE void scores_member_next(const scores_packed_arg *a, scores_member *m)
+{
+    m->left--;
+    m->shared++;
+    if (m->shared == a->per_head) {
+        m->shared = 0;
+        m->b++;
+    }
+}
+
+/* Run u of the lane, counted from where an array's block 0 begins. */
+DEVICE i32 scores_run_of(const scores_lane *l, const GLOBAL i32 *slot, i32 u)
+{
+    return slot[l->entry + u * l->step] * l->size + l->in_block;
+}
+
+/* The first SCORES_RUNS of them, which are the same for all members. */
+DEVICE void scores_places(const scores_lane *l, const GLOBAL i32 *slot, i32 *place)
 {
     UNROLL
-    for (i32 u = 0; u < held; u++)
-        if (u < l->runs)
-            q[u] = NAME(load_raw)(x + NAME(scores_offset)(l, slot, u));
+    for (i32 u = 0; u < SCORES_RUNS; u++)
+        place[u] = u < l->runs ? scores_run_of(l, slot, u) : 0;
 }
 
-/* exp about `shift`, times 2^24 for types of 16 bits: so small shares are not flushed, and what that
- * costs in accuracy is less than the type shows. */
+DEVICE const GLOBAL RAW *NAME(scores_in)(const GLOBAL T *x, const scores_member *m, i64 batch,
+                                         i64 group)
+{
+    return (const GLOBAL RAW *)(x + m->b * batch + m->shared * group);
+}
+
+DEVICE GLOBAL T *NAME(scores_out)(GLOBAL T *y, const scores_member *m, i64 batch, i64 group)
+{
+    return y + m->b * batch + m->shared * group;
+}
+
+/* exp of the scores `factor` * (v - most), times 2^24 for types of 16 bits: so small shares are not
+ * flushed, and what that costs in accuracy is less than the type shows. Both may be near the largest
+ * number, so their difference comes first. */
 #undef SCORES_LIFT
 #define SCORES_LIFT ((R)(SIMT_CODE > 2 ? 16777216 : 1))
 
-DEVICE R NAME(scores_power)(R shift, R *v)
+DEVICE R NAME(scores_power)(R factor, R most, R *v)
 {
     R sum = 0;
+#if SIMT_CODE > 1
+    factor *= exp_scale;
+#endif
     UNROLL
     for (i32 e = 0; e < VEC; e++) {
 #if SIMT_CODE > 2
-        v[e] = FAST_EXP2(FMA(v[e] - shift, exp_scale, 24.0f));
+        v[e] = FAST_EXP2(FMA(v[e] - most, factor, 24.0f));
+#elif SIMT_CODE == 2
+        v[e] = FAST_EXP2((v[e] - most) * factor);
 #else
-        v[e] = NAME(fast_exp_above)(v[e], shift);
+        v[e] = MATH(exp)((v[e] - most) * factor);
 #endif
         sum += v[e];
     }
     return sum;
 }
 
-/* Scores of a run, and the largest of them and `most`. */
-DEVICE R NAME(scores_scale)(RAW q, R factor, R most, R *v)
+/* The elements of a run, and the largest of them and `most`. */
+DEVICE R NAME(scores_most)(RAW q, R most, R *v)
 {
     NAME(unpack_run)(q, v);
     UNROLL
-    for (i32 e = 0; e < VEC; e++) {
-        v[e] *= factor;
+    for (i32 e = 0; e < VEC; e++)
         most = NAME(row_join)(1, most, v[e]);
-    }
     return most;
 }
 
-DEVICE void NAME(scores_put)(GLOBAL T *y, R scale, R *v)
+DEVICE void NAME(scores_put)(GLOBAL T *y, i32 run, R scale, R *v)
 {
     UNROLL
     for (i32 e = 0; e < VEC; e++)
         v[e] *= scale;
-    NAME(store_run)(SIMT_CODE, y, 0, v);
+    NAME(store_run)(SIMT_CODE, (GLOBAL u8 *)y, (i64)run * VEC, v);
 }
 
-/* All elements are visible, and scores are scaled products. */
+/* A run of which nothing takes part. */
+DEVICE RAW NAME(scores_none)(void)
+{
+    RAW q;
+#if SIMT_CODE == 1
+    q.x = q.z = 0;
+    q.y = q.w = 0xfff00000u;
+#else
+    q.x = q.y = q.z = q.w = SIMT_CODE == 2 ? 0xff800000u
+                            : SIMT_CODE == 3 ? 0xfc00fc00u
+                                             : 0xff80ff80u;
+#endif
+    return q;
+}
+
+/* The first runs of a row: all but the last of SCORES_RUNS are computed with also where the row is
+ * shorter, so that they have no branches. */
+#undef SCORES_TAKE
+#define SCORES_TAKE(u) ((u) + 1 < SCORES_RUNS || (u) < l.runs)
+
+DEVICE void NAME(scores_load)(const GLOBAL RAW *in, i32 runs, const i32 *place, RAW *q)
+{
+    UNROLL
+    for (i32 u = 0; u < SCORES_RUNS; u++) {
+        q[u] = NAME(scores_none)();
+        if (u < runs)
+            q[u] = in[place[u]];
+    }
+}
+
+/* All elements are visible, and scores are products times a positive factor. */
 KERNEL_GROUPS(block_softmax_packed, LANES, 3)
 (BUF(const T, x), BUF(T, y), BUF(R, lse), BUF(const i64, start), BUF(const i32, slot),
  const scores_packed_arg a)
@@ -369,47 +431,54 @@ KERNEL_GROUPS(block_softmax_packed, LANES, 3)
     OPEN(R, lse);
     OPEN(const i64, start);
     OPEN(const i32, slot);
-    const scores_lane l = NAME(scores_lane_of)(&a, start);
-    const i32 rows = 1 << a.row_bits;
+    const i32 head = (i32)GROUP(1) / a.shares, lanes = 1 << a.lane_bits, near = 1 << a.near_bits;
     const R factor = NUM(a.factor);
+    const scores_lane l = scores_lane_of(&a, head, start);
+    scores_member m = scores_member_of(&a, (i32)GROUP(1) % a.shares);
+    i32 place[SCORES_RUNS];
     RAW q[SCORES_RUNS];
-    R v[SCORES_RUNS][VEC], w[VEC], most = LOWEST, sum = 0;
-    NAME(scores_hold)(x + l.x, &l, slot, SCORES_RUNS, q);
-    UNROLL
-    for (i32 u = 0; u < SCORES_RUNS; u++)
-        if (u < l.runs)
-            most = NAME(scores_scale)(q[u], factor, most, v[u]);
+    scores_places(&l, slot, place);
     NO_UNROLL
-    for (i32 u = SCORES_RUNS; u < l.runs; u++)
-        most = NAME(scores_scale)(NAME(load_raw)(x + l.x + NAME(scores_offset)(&l, slot, u)),
-                                  factor, most, w);
-    NAME(row_reduce_across)(scratch, l.lane, l.row, rows, a.lanes, 1, 1, &most);
-    const R shift = most == LOWEST ? (R)0 : most;
-    UNROLL
-    for (i32 u = 0; u < SCORES_RUNS; u++)
-        if (u < l.runs)
-            sum += NAME(scores_power)(shift, v[u]);
-    NO_UNROLL
-    for (i32 u = SCORES_RUNS; u < l.runs; u++) {
-        NAME(scores_scale)
-        (NAME(load_raw)(x + l.x + NAME(scores_offset)(&l, slot, u)), factor, most, w);
-        sum += NAME(scores_power)(shift, w);
+    for (; m.left > 0; scores_member_next(&a, &m)) {
+        const GLOBAL RAW *const in = NAME(scores_in)(x, &m, a.x_batch, a.x_group);
+        GLOBAL T *const out = NAME(scores_out)(y, &m, a.y_batch, a.y_group);
+        const i64 number = ((i64)m.b * a.heads + head * a.per_head + m.shared) * a.rows + l.p;
+        R v[SCORES_RUNS][VEC], w[VEC], most = LOWEST, sum = 0;
+        NAME(scores_load)(in, l.runs, place, q);
+        UNROLL
+        for (i32 u = 0; u < SCORES_RUNS; u++)
+            if (SCORES_TAKE(u))
+                most = NAME(scores_most)(q[u], most, v[u]);
+        NO_UNROLL
+        for (i32 u = SCORES_RUNS; u < l.runs; u++)
+            most = NAME(scores_most)(in[scores_run_of(&l, slot, u)], most, w);
+        NAME(row_reduce_turn)(scratch, 0, l.lane, l.first, near, lanes, 1, 1, &most);
+        const R shift = most == LOWEST ? (R)0 : most;
+        UNROLL
+        for (i32 u = 0; u < SCORES_RUNS; u++)
+            if (SCORES_TAKE(u))
+                sum += NAME(scores_power)(factor, shift, v[u]);
+        NO_UNROLL
+        for (i32 u = SCORES_RUNS; u < l.runs; u++) {
+            NAME(unpack_run)(in[scores_run_of(&l, slot, u)], w);
+            sum += NAME(scores_power)(factor, shift, w);
+        }
+        NAME(row_reduce_turn)(scratch, 1, l.lane, l.first, near, lanes, 0, 1, &sum);
+        const R scale = sum == 0 ? (R)0 : 1 / sum;
+        UNROLL
+        for (i32 u = 0; u < SCORES_RUNS; u++)
+            if (u < l.runs)
+                NAME(scores_put)(out, place[u], scale, v[u]);
+        NO_UNROLL
+        for (i32 u = SCORES_RUNS; u < l.runs; u++) {
+            const i32 run = scores_run_of(&l, slot, u);
+            NAME(unpack_run)(in[run], w);
+            NAME(scores_power)(factor, shift, w);
+            NAME(scores_put)(out, run, scale, w);
+        }
+        if (lse && l.lane == 0 && l.p >= 0)
+            lse[number] = sum == 0 ? LOWEST : most * factor + MATH(log)(sum / SCORES_LIFT);
     }
-    NAME(row_reduce_across)(scratch, l.lane, l.row, rows, a.lanes, 0, 1, &sum);
-    const R scale = sum == 0 ? (R)0 : 1 / sum;
-    UNROLL
-    for (i32 u = 0; u < SCORES_RUNS; u++)
-        if (u < l.runs)
-            NAME(scores_put)(y + l.y + NAME(scores_offset)(&l, slot, u), scale, v[u]);
-    NO_UNROLL
-    for (i32 u = SCORES_RUNS; u < l.runs; u++) {
-        const i64 offset = NAME(scores_offset)(&l, slot, u);
-        NAME(scores_scale)(NAME(load_raw)(x + l.x + offset), factor, most, w);
-        NAME(scores_power)(shift, w);
-        NAME(scores_put)(y + l.y + offset, scale, w);
-    }
-    if (lse && l.lane == 0 && l.number >= 0)
-        lse[l.number] = sum == 0 ? LOWEST : most + MATH(log)(sum / SCORES_LIFT);
 }
 
 DEVICE R NAME(scores_dot)(RAW q, RAW s)
@@ -423,7 +492,7 @@ DEVICE R NAME(scores_dot)(RAW q, RAW s)
     return sum;
 }
 
-DEVICE void NAME(scores_slope)(GLOBAL T *dx, RAW q, RAW s, R sum, R factor)
+DEVICE void NAME(scores_slope)(GLOBAL T *dx, i32 run, RAW q, RAW s, R sum, R factor)
 {
     R v[VEC], share[VEC];
     NAME(unpack_run)(q, v);
@@ -431,11 +500,11 @@ DEVICE void NAME(scores_slope)(GLOBAL T *dx, RAW q, RAW s, R sum, R factor)
     UNROLL
     for (i32 e = 0; e < VEC; e++)
         v[e] = share[e] != 0 ? (v[e] - sum) * share[e] * factor : (R)0;
-    NAME(store_run)(SIMT_CODE, dx, 0, v);
+    NAME(store_run)(SIMT_CODE, (GLOBAL u8 *)dx, (i64)run * VEC, v);
 }
 
 /* The same for the gradient, without softcap and an old dx. */
-KERNEL_GROUPS(block_softmax_grad_packed, LANES, 4)
+KERNEL_GROUPS(block_softmax_grad_packed, LANES, 3)
 (BUF(const T, dy), BUF(const T, y), BUF(T, dx), BUF(const i64, start), BUF(const i32, slot),
  const scores_packed_arg a)
 {
@@ -445,34 +514,45 @@ KERNEL_GROUPS(block_softmax_grad_packed, LANES, 4)
     OPEN(T, dx);
     OPEN(const i64, start);
     OPEN(const i32, slot);
-    const scores_lane l = NAME(scores_lane_of)(&a, start);
+    const i32 head = (i32)GROUP(1) / a.shares, lanes = 1 << a.lane_bits, near = 1 << a.near_bits;
     const R factor = NUM(a.factor);
-    RAW q[SLOPE_RUNS], s[SLOPE_RUNS];
-    R sum = 0;
-    NAME(scores_hold)(dy + l.x, &l, slot, SLOPE_RUNS, q);
-    NAME(scores_hold)(y + l.y, &l, slot, SLOPE_RUNS, s);
-    UNROLL
-    for (i32 u = 0; u < SLOPE_RUNS; u++)
-        if (u < l.runs)
-            sum += NAME(scores_dot)(q[u], s[u]);
+    const scores_lane l = scores_lane_of(&a, head, start);
+    scores_member m = scores_member_of(&a, (i32)GROUP(1) % a.shares);
+    i32 place[SCORES_RUNS], turn = 0;
+    scores_places(&l, slot, place);
     NO_UNROLL
-    for (i32 u = SLOPE_RUNS; u < l.runs; u++) {
-        const i64 offset = NAME(scores_offset)(&l, slot, u);
-        sum +=
-            NAME(scores_dot)(NAME(load_raw)(dy + l.x + offset), NAME(load_raw)(y + l.y + offset));
-    }
-    NAME(row_reduce_across)(scratch, l.lane, l.row, 1 << a.row_bits, a.lanes, 0, 1, &sum);
-    UNROLL
-    for (i32 u = 0; u < SLOPE_RUNS; u++)
-        if (u < l.runs)
-            NAME(scores_slope)
-    (dx + l.dx + NAME(scores_offset)(&l, slot, u), q[u], s[u], sum, factor);
-    NO_UNROLL
-    for (i32 u = SLOPE_RUNS; u < l.runs; u++) {
-        const i64 offset = NAME(scores_offset)(&l, slot, u);
-        NAME(scores_slope)
-        (dx + l.dx + offset, NAME(load_raw)(dy + l.x + offset), NAME(load_raw)(y + l.y + offset),
-         sum, factor);
+    for (; m.left > 0; scores_member_next(&a, &m)) {
+        const GLOBAL RAW *const slope = NAME(scores_in)(dy, &m, a.x_batch, a.x_group);
+        const GLOBAL RAW *const share = NAME(scores_in)(y, &m, a.y_batch, a.y_group);
+        GLOBAL T *const out = NAME(scores_out)(dx, &m, a.dx_batch, a.dx_group);
+        RAW q[SCORES_RUNS], s[SCORES_RUNS];
+        R sum = 0;
+        UNROLL
+        for (i32 u = 0; u < SCORES_RUNS; u++)
+            if (u < l.runs) {
+                q[u] = slope[place[u]];
+                s[u] = share[place[u]];
+            }
+        UNROLL
+        for (i32 u = 0; u < SCORES_RUNS; u++)
+            if (u < l.runs)
+                sum += NAME(scores_dot)(q[u], s[u]);
+        NO_UNROLL
+        for (i32 u = SCORES_RUNS; u < l.runs; u++) {
+            const i32 run = scores_run_of(&l, slot, u);
+            sum += NAME(scores_dot)(slope[run], share[run]);
+        }
+        NAME(row_reduce_turn)(scratch, turn, l.lane, l.first, near, lanes, 0, 1, &sum);
+        turn ^= 1;
+        UNROLL
+        for (i32 u = 0; u < SCORES_RUNS; u++)
+            if (u < l.runs)
+                NAME(scores_slope)(out, place[u], q[u], s[u], sum, factor);
+        NO_UNROLL
+        for (i32 u = SCORES_RUNS; u < l.runs; u++) {
+            const i32 run = scores_run_of(&l, slot, u);
+            NAME(scores_slope)(out, run, slope[run], share[run], sum, factor);
+        }
     }
 }
 #endif

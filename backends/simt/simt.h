@@ -18,7 +18,8 @@
  * widest first, so that every compiler lays them out alike.
  *
  * Groups are one-dimensional; grids have three axes. Local arrays are declared at the top of a
- * kernel: LOCAL float tile[16][64]; nothing assumes a wave size.
+ * kernel: LOCAL float tile[16][64]; nothing assumes a wave size but
+ * what knows WAVE, below, and does without it.
  * BARRIER() orders local memory, GLOBAL_BARRIER() local and global memory within the group. */
 #ifndef BSKI_SIMT_H
 #define BSKI_SIMT_H
@@ -420,6 +421,34 @@ DEVICE u32 u32_multiply(u32 a, u32 b, u32 *high)
     *high = (u32)(product >> 32);
     return (u32)product;
 }
+#endif
+/* WAVE: so many lanes, from a multiple of it on, exchange numbers without local memory. Dialects that
+ * promise no such number leave it undefined. All lanes of a wave call these functions, which return
+ * what lane LANE ^ reach has; reach < WAVE. */
+#if SIMT_NVIDIA
+#define WAVE 32
+DEVICE f32 f32_across(f32 v, i32 reach)
+{
+    f32 other;
+    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;"
+                 : "=f"(other)
+                 : "f"(v), "r"(reach));
+    return other;
+}
+
+#ifdef SIMT_HAS_F64
+DEVICE f64 f64_across(f64 v, i32 reach)
+{
+    f64 other;
+    asm volatile("{ .reg .b32 low, high; mov.b64 {low, high}, %1;"
+                 "shfl.sync.bfly.b32 low, low, %2, 0x1f, 0xffffffff;"
+                 "shfl.sync.bfly.b32 high, high, %2, 0x1f, 0xffffffff;"
+                 "mov.b64 %0, {low, high}; }"
+                 : "=d"(other)
+                 : "d"(v), "r"(reach));
+    return other;
+}
+#endif
 #endif
 #if SIMT_NVIDIA >= 80 /* one instruction rounds two numbers */
 #define SIMT_BF16_PACK bf16_round_pair

@@ -180,12 +180,13 @@ KERNEL(masked_softmax_packed, LANES)
                 v[u][e] *= factor;
             most = NAME(softmax_most)(~0u, v[u], most);
         }
-    most = NAME(row_max)(scratch, a.lanes, most);
+    NAME(row_reduce_in_turn)(scratch, 0, a.lanes, 1, 1, &most);
     UNROLL
     for (i32 u = 0; u < ROW_RUNS; u++)
         if (lane + u * a.lanes < runs)
             sum += NAME(row_exp)(~0u, most, v[u]);
-    const R scale = NAME(softmax_scale)(NAME(row_sum)(scratch, a.lanes, sum));
+    NAME(row_reduce_in_turn)(scratch, 1, a.lanes, 0, 1, &sum);
+    const R scale = NAME(softmax_scale)(sum);
     UNROLL
     for (i32 u = 0; u < ROW_RUNS; u++)
         if (lane + u * a.lanes < runs) {
@@ -304,7 +305,7 @@ KERNEL(masked_softmax_grad_packed, LANES)
             NAME(unpack_run)(p[u], v);
             sum += NAME(softmax_dot)(v, d);
         }
-    sum = NAME(row_sum)(scratch, a.lanes, sum);
+    NAME(row_reduce_in_turn)(scratch, 0, a.lanes, 0, 1, &sum);
     UNROLL
     for (i32 u = 0; u < ROW_RUNS; u++)
         if (lane + u * a.lanes < runs) {

@@ -297,6 +297,16 @@ static void list_bias_act(test_list *list)
                     s.options = OPT_DBIAS | OPT_NO_GRAD;
                     test_emit(list, s);
                 }
+    /* Sums alone of whole runs, of more rows than lanes have under way. */
+    for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+        test_spec s = {.op = "bias_act_grad", .dtype = dtypes[t], .n = 700, .m = 264};
+        s.options = OPT_DBIAS | OPT_NO_GRAD;
+        s.fill = FILL_REAL;
+        test_emit(list, s);
+        s.fill = FILL_INT;
+        s.beta = 0.5;
+        test_emit(list, s);
+    }
 }
 
 static void list_cross_entropy(test_list *list)

@@ -46,13 +46,15 @@ static bool launch(const char *name, const char *use, const buffers *b, int grou
 {
     const simt_kernel *kernel = emu_kernel_find("planted", name, "f32", "");
     const planted_arg a = {.count = COUNT, .shift = SHIFT, .limit = LANES / 2};
-    simt_launch l = {.groups = {groups, 1, 1},
-                     .group_size = LANES,
-                     .buffer_count = (int32_t)strlen(use),
-                     .scalars = &a,
-                     .scalar_bytes = sizeof a};
+    bsk_mem views[SIMT_MAX_BUFFERS];
+    const simt_launch l = {.groups = {groups, 1, 1},
+                           .group_size = LANES,
+                           .buffer_count = (int32_t)strlen(use),
+                           .buffers = views,
+                           .scalars = &a,
+                           .scalar_bytes = sizeof a};
     for (int32_t i = 0; i < l.buffer_count; i++)
-        l.buffers[i] = bsk_device_ptr(use[i] == 'x' ? b->x : use[i] == 't' ? b->tile : b->y);
+        views[i] = bsk_device_ptr(use[i] == 'x' ? b->x : use[i] == 't' ? b->tile : b->y);
     *message = 0;
     return CHECK(kernel != NULL) && emu_launch(kernel, &l, schedule, message);
 }

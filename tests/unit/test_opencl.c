@@ -108,7 +108,7 @@ static bsk_status scale_launch(void *queue, const simt_kernel *k, const scale_ar
     simt_launch l = {.groups = {groups / 6 + 1, 3, 2},
                      .group_size = SCALE_GROUP,
                      .buffer_count = 3,
-                     .buffers = {x, bias, y},
+                     .buffers = (const bsk_mem[]){x, bias, y},
                      .scalars = a,
                      .scalar_bytes = sizeof *a};
     return q->device->api->launch(q, k, &l);
@@ -171,11 +171,11 @@ static void test_kernels(bski_cl_device *d, const bsk_device_props *props, void 
     /* A grid without groups does nothing. */
     const simt_kernel *k = scale_kernel(d, BSK_F32, "");
     const scale_arg a = {4, 1, 1};
-    bsk_mem none = {BSK_MEM_NULL, NULL, 0, 0};
+    const bsk_mem none[3] = {{BSK_MEM_NULL, NULL, 0, 0}};
     simt_launch l = {.groups = {0, 1, 1},
                      .group_size = SCALE_GROUP,
                      .buffer_count = 3,
-                     .buffers = {none, none, none},
+                     .buffers = none,
                      .scalars = &a,
                      .scalar_bytes = sizeof a};
     CHECK(d->simt.api->launch(queue, k, &l) == BSK_OK);
@@ -201,7 +201,9 @@ static void test_kernel_faults(test_host *t, bski_cl_device *d, void *queue)
                 "type 6");
     /* A launch that does not fit the kernel. */
     const simt_kernel *scale = scale_kernel(d, BSK_F32, "");
-    simt_launch l = {.groups = {1, 1, 1}, .group_size = SCALE_GROUP, .buffer_count = 2};
+    const bsk_mem none[2] = {{BSK_MEM_NULL, NULL, 0, 0}};
+    const simt_launch l = {
+        .groups = {1, 1, 1}, .group_size = SCALE_GROUP, .buffer_count = 2, .buffers = none};
     CHECK_FAILS(t, d->simt.api->launch(queue, scale, &l), BSK_E_INTERNAL, "scale_f32");
     scale_check(d, queue, BSK_F32, true);
 }

@@ -16,11 +16,13 @@ def _rows(x):
     return x if x.stride(-1) == 1 or x.stride(-2) == 1 and x.stride(-1) != 0 else x.contiguous()
 
 
+def _side_type(x):
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
 def _side(x, like):
     """A vector in the type of side operands: f32, or f64 beside f64."""
-    if x is None:
-        return None
-    return x.to(torch.float64 if like.dtype == torch.float64 else torch.float32).contiguous()
+    return None if x is None else x.to(_side_type(like)).contiguous()
 
 
 def _sizes(layout, transpose):
@@ -64,7 +66,7 @@ def _matmul_backward(ctx, dy):
                                   fused)
         dgate = dgate.to(gate.dtype) if need[3] else None
     if need[2]:
-        dbias = dbias.to(ctx.bias_type) if fused else dy.sum(0, dtype=ctx.bias_type)
+        dbias = (dbias if fused else _dbias(dy)).to(ctx.bias_type)
     return dx, dw if need[1] else None, dbias if need[2] else None, dgate, None, None
 
 
@@ -83,10 +85,29 @@ def _matmul(x: Tensor, w: Tensor, bias: Optional[Tensor], gate: Optional[Tensor]
                       gate=_side(gate, x), transpose_w=int(transpose))
 
 
+# --- bsk::dbias: the sums of the rows of dy -------------------------------------------------------
+
+def _dbias_fake(dy):
+    return dy.new_empty((dy.shape[1],), dtype=_side_type(dy))
+
+
+def _dbias_setup(ctx, inputs, output):
+    ctx.type, ctx.rows = inputs[0].dtype, inputs[0].shape[0]
+
+
+def _dbias_backward(ctx, ddbias):
+    return ddbias.to(ctx.type).expand(ctx.rows, -1)
+
+
+@differentiable("bsk::dbias", _dbias_fake, _dbias_backward, _dbias_setup)
+def _dbias(dy: Tensor) -> Tensor:
+    return ops.bias_act_grad(_rows(dy), dbias=True)
+
+
 # --- bsk::wgrad: the kept blocks of x^T dy --------------------------------------------------------
 
 def _wgrad_fake(x, dy, w, gate, layout, transpose, bias):
-    side = torch.float64 if x.dtype == torch.float64 else torch.float32
+    side = _side_type(x)
     made = layout_of(layout)
     return (x.new_empty((made.nnz, *made.block)),
             x.new_empty((made.nnz if w is not None else 0,), dtype=side),
@@ -135,7 +156,7 @@ def _wgrad_backward(ctx, ddw, ddgate, ddbias):
 @differentiable("bsk::wgrad", _wgrad_fake, _wgrad_backward, _wgrad_setup)
 def _wgrad(x: Tensor, dy: Tensor, w: Optional[Tensor], gate: Optional[Tensor], layout: int,
            transpose: bool, bias: bool) -> Tuple[Tensor, Tensor, Tensor]:
-    side = torch.float64 if x.dtype == torch.float64 else torch.float32
+    side = _side_type(x)
     a, b = (dy, x) if transpose else (x, dy)
     got = ops.matmul_wgrad(
         layout_of(layout), _rows(a), _rows(b), gate=_side(gate, x),
