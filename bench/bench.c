@@ -179,6 +179,7 @@ static double roof_share(const bench_host *h, const bench_row *row)
     double seconds = row->ms * 1e-3;
     double peak = row->spec.dtype == BSK_F64    ? h->roof_f64
                   : row->spec.dtype == BSK_BF16 ? h->roof_bf16
+                  : row->spec.dtype == BSK_I8   ? h->roof_i8
                                                 : h->roof_f32;
     double least = h->roof_bytes > 0 ? row->bytes / h->roof_bytes : 0;
     if (peak == 0 && row->dense_ms > 0)
@@ -391,6 +392,7 @@ static void host_describe(bench *b)
     }
     h->roof_f32 = bski_roof_flops(h->threads, BSK_F32);
     h->roof_bf16 = bski_roof_flops(h->threads, BSK_BF16);
+    h->roof_i8 = bski_roof_flops(h->threads, BSK_I8);
     h->roof_f64 = bski_roof_flops(h->threads, BSK_F64);
     h->roof_bytes = bski_roof_bytes(h->threads);
     h->roof_read = bski_roof_read(h->threads);

@@ -152,7 +152,8 @@ typedef struct bench_host {
     char peers[256];
     bsk_device_info device;
     int threads;
-    double roof_f32, roof_f64, roof_bf16, roof_bytes, roof_read, clock_mhz; /* 0: not measured */
+    double roof_f32, roof_f64, roof_bf16, roof_i8; /* 0: not measured */
+    double roof_bytes, roof_read, clock_mhz;
     size_t cache;
 } bench_host;
 

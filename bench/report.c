@@ -37,8 +37,9 @@ static void roof_text(const bench_host *h, char *text, size_t size)
     else if (h->roof_bytes > 0)
         snprintf(copy, sizeof copy, "%.1f GB/s copy (measured)", h->roof_bytes * 1e-9);
     if (h->roof_f32 > 0)
-        snprintf(text, size, "%.1f GFLOP/s f32, %.1f GFLOP/s bf16, %.1f GFLOP/s f64, %s",
-                 h->roof_f32 * 1e-9, h->roof_bf16 * 1e-9, h->roof_f64 * 1e-9, copy);
+        snprintf(text, size, "GFLOP/s: %.1f f32, %.1f bf16, %.1f i8, %.1f f64; %s",
+                 h->roof_f32 * 1e-9, h->roof_bf16 * 1e-9, h->roof_i8 * 1e-9, h->roof_f64 * 1e-9,
+                 copy);
     else
         snprintf(text, size, "%s", copy);
 }
@@ -111,6 +112,7 @@ static void json_host(cJSON *root, const bench_host *h)
     cJSON_AddNumberToObject(host, "cache_bytes", (double)h->cache);
     cJSON_AddNumberToObject(host, "roof_f32_flops", h->roof_f32);
     cJSON_AddNumberToObject(host, "roof_bf16_flops", h->roof_bf16);
+    cJSON_AddNumberToObject(host, "roof_i8_flops", h->roof_i8);
     cJSON_AddNumberToObject(host, "roof_f64_flops", h->roof_f64);
     cJSON_AddNumberToObject(host, "roof_bytes", h->roof_bytes);
     cJSON_AddNumberToObject(host, "roof_read_bytes", h->roof_read);

@@ -1,12 +1,16 @@
 #include "roof.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #include <asm/hwcap.h>
@@ -73,6 +77,63 @@ FMA_LOOP(fma_f64_avx512, double, __m512d, _mm512_set1_pd, _mm512_fmadd_pd, TARGE
 #define PAIR_MUL_ADD(x, a, b) _mm512_dpbf16_ps(x, (__m512bh)(a), (__m512bh)(b))
 FMA_LOOP(fma_bf16_avx512, float, __m512, PAIR_SPLAT, PAIR_MUL_ADD, TARGET)
 #undef TARGET
+/* Products of four bytes, added to i32. The operands are 1. */
+#define TARGET                __attribute__((target("avx512f,avx512vnni")))
+#define BYTE_SPLAT(value)     _mm512_set1_epi8(1)
+#define BYTE_MUL_ADD(x, a, b) _mm512_dpbusd_epi32(x, a, b)
+FMA_LOOP(fma_i8_avx512, int32_t, __m512i, BYTE_SPLAT, BYTE_MUL_ADD, TARGET)
+#undef TARGET
+
+/* Products of matrix tiles, 16 x 64 bytes by 64 x 16, in six chains. The operands are `word`. */
+#define TARGET __attribute__((target("amx-tile,amx-bf16,amx-int8")))
+#define TILE_LOOP(name, product, word)                                                             \
+    TARGET static double name(int64_t steps)                                                       \
+    {                                                                                              \
+        struct {                                                                                   \
+            uint8_t palette, start_row, reserved[14];                                              \
+            uint16_t bytes[16];                                                                    \
+            uint8_t rows[16];                                                                      \
+        } config = {.palette = 1};                                                                 \
+        int32_t data[16][16];                                                                      \
+        for (int i = 0; i < 8; i++)                                                                \
+            config.bytes[i] = 64, config.rows[i] = 16;                                             \
+        for (int i = 0; i < 256; i++)                                                              \
+            data[i / 16][i % 16] = (word);                                                         \
+        _tile_loadconfig(&config);                                                                 \
+        _tile_zero(0);                                                                             \
+        _tile_zero(1);                                                                             \
+        _tile_zero(2);                                                                             \
+        _tile_zero(3);                                                                             \
+        _tile_zero(4);                                                                             \
+        _tile_zero(5);                                                                             \
+        _tile_loadd(6, data, 64);                                                                  \
+        _tile_loadd(7, data, 64);                                                                  \
+        for (int64_t i = 0; i < steps; i++) {                                                      \
+            product(0, 6, 7);                                                                      \
+            product(1, 6, 7);                                                                      \
+            product(2, 6, 7);                                                                      \
+            product(3, 6, 7);                                                                      \
+            product(4, 6, 7);                                                                      \
+            product(5, 6, 7);                                                                      \
+        }                                                                                          \
+        _tile_stored(0, data, 64);                                                                 \
+        _tile_release();                                                                           \
+        return (double)data[0][0];                                                                 \
+    }
+TILE_LOOP(tiles_bf16, _tile_dpbf16ps, 0x3a803a80)
+TILE_LOOP(tiles_i8, _tile_dpbssd, 0x01010101)
+#undef TARGET
+#define TILE_FLOPS (6 * 2.0 * 16 * 16 * 16) /* times the numbers in a word */
+
+/* The processor has matrix tiles, and the system lets this process use them. */
+static bool has_tiles(void)
+{
+    unsigned eax, ebx, ecx, edx;
+    const unsigned wanted = 1u << 22 | 1u << 24 | 1u << 25; /* AMX-BF16, AMX-TILE, AMX-INT8 */
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & wanted) == wanted &&
+           syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
 #elif defined(__aarch64__)
 #define FMA_KEEP(...)       FMA_KEEP_IN("w", __VA_ARGS__)
 #define FMA_PS(x, a, b)     vfmaq_f32(b, x, a)
@@ -105,11 +166,17 @@ typedef struct fma_kind {
     }
 
 /* The loops that this processor can run; returns how many. */
-static int fma_kinds(bsk_dtype type, fma_kind kinds[4])
+static int fma_kinds(bsk_dtype type, fma_kind kinds[5])
 {
     const int f64 = type == BSK_F64;
     int count = 0;
 #if defined(__x86_64__)
+    if (type == BSK_BF16 && has_tiles())
+        kinds[count++] = (fma_kind){tiles_bf16, 2 * TILE_FLOPS};
+    if (type == BSK_I8 && has_tiles())
+        kinds[count++] = (fma_kind){tiles_i8, 4 * TILE_FLOPS};
+    if (type == BSK_I8 && __builtin_cpu_supports("avx512vnni"))
+        kinds[count++] = (fma_kind)FMA_KIND(fma_i8_avx512, 64);
     if (type == BSK_BF16 && __builtin_cpu_supports("avx512bf16"))
         kinds[count++] = (fma_kind)FMA_KIND(fma_bf16_avx512, 32);
     if (__builtin_cpu_supports("avx512f"))
@@ -159,7 +226,7 @@ static double fma_busy_seconds(const fma_kind *kind, int64_t steps)
 
 double bski_roof_flops(int threads, bsk_dtype type)
 {
-    fma_kind kinds[4];
+    fma_kind kinds[5];
     const int count = fma_kinds(type, kinds);
     double best = 0;
 

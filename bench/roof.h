@@ -5,8 +5,8 @@
 #include <bsk/tensor.h>
 
 /* Multiply-add rate in FLOP/s (two per multiply-add) of `threads` threads that work in registers
- * only, with the widest instructions of the processor. type: BSK_F64; BSK_BF16, for the rate of its
- * dot products where there are any; or any other narrower float for the f32 rate, in which all of
+ * only, with the widest instructions of the processor. type: BSK_F64; BSK_BF16 or BSK_I8, for the
+ * rate of their dot products or matrix tiles where there are any; or any other narrower float for the f32 rate, in which all of
  * them are computed. The best of several short runs. */
 double bski_roof_flops(int threads, bsk_dtype type);
 

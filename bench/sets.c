@@ -10,6 +10,7 @@ static test_spec square(const char *op, bsk_dtype dtype, int32_t block, int64_t 
 {
     test_spec s = {.op = op,
                    .dtype = dtype,
+                   .out = dtype == BSK_I8 ? BSK_BF16 : BSK_NONE,
                    .br = block,
                    .bc = block,
                    .k = size,
@@ -65,6 +66,7 @@ static void set_cpu(test_list *list)
         cpu_small(list, cpu_types[t]);
         cpu_large(list, cpu_types[t]);
     }
+    cpu_main(list, BSK_I8, 0.25);
 }
 
 /* 16-bit operands, f32 arithmetic. */
@@ -377,6 +379,21 @@ static void set_attention(test_list *list)
 }
 
 /* Long sequences of 16 heads, two of them. */
+/* 16 heads of 8,192 tokens, two members. layout: NULL, full */
+static test_spec long_attention(const char *layout, int32_t block, int64_t d, uint32_t rules)
+{
+    test_spec s = {.op = "attention", .dtype = BSK_BF16, .br = block, .bc = block, .n = d};
+    s.k = s.m = 8192;
+    s.count = 16;
+    s.groups = 2;
+    s.seed = 3;
+    s.layout = layout;
+    s.pattern = layout ? PATTERN_TEXT : PATTERN_FULL;
+    s.rules = rules;
+    s.options = OPT_SAVED;
+    return s;
+}
+
 static void set_attention_hopper(test_list *list)
 {
     static const struct {
@@ -395,22 +412,39 @@ static void set_attention_hopper(test_list *list)
         {"strided:stride=128", 64, RULE_CAUSAL | RULE_INTERLEAVE},
     };
     static const int64_t sizes[] = {128, 64};
+    /* Wide heads and small blocks. */
+    static const struct {
+        const char *layout;
+        int32_t block;
+        int64_t d;
+        uint32_t rules;
+    } forward[] = {
+        {"causal", 128, 256, RULE_CAUSAL},
+        {"random:density=0.1,seed=3", 128, 256, 0},
+        {"random:density=0.1,seed=3", 64, 256, 0},
+        {"random:density=0.1,seed=3", 32, 256, 0},
+        {"local:window=512", 64, 256, RULE_CAUSAL | RULE_WINDOW},
+        {"causal", 128, 192, RULE_CAUSAL},
+        {"random:density=0.1,seed=3", 64, 192, 0},
+        {"random:density=0.1,seed=3", 8, 128, 0},
+        {"local:window=512", 16, 128, RULE_CAUSAL | RULE_WINDOW},
+        {"local:window=512", 8, 128, RULE_CAUSAL | RULE_WINDOW},
+        {"random:density=0.1,seed=3", 8, 64, 0},
+        {"local:window=512", 16, 64, RULE_CAUSAL | RULE_WINDOW},
+        {"fixed:local=32,global=2", 16, 64, RULE_CAUSAL},
+        {"local:window=512", 8, 64, RULE_CAUSAL | RULE_WINDOW},
+    };
     for (int d = 0; d < TEST_COUNT(sizes); d++)
         for (int r = 0; r < TEST_COUNT(rows); r++) {
-            test_spec s = {.op = "attention", .dtype = BSK_BF16, .n = sizes[d], .seed = 3};
-            s.br = s.bc = rows[r].block;
-            s.k = s.m = 8192;
-            s.count = 16;
-            s.groups = 2;
-            s.layout = rows[r].layout;
-            s.pattern = s.layout ? PATTERN_TEXT : PATTERN_FULL;
-            s.rules = rows[r].rules;
-            s.options = OPT_SAVED;
+            test_spec s = long_attention(rows[r].layout, rows[r].block, sizes[d], rows[r].rules);
             test_emit(list, s);
             s.op = "attention_grad";
             s.options = 0;
             test_emit(list, s);
         }
+    for (int r = 0; r < TEST_COUNT(forward); r++)
+        test_emit(list, long_attention(forward[r].layout, forward[r].block, forward[r].d,
+                                       forward[r].rules));
 }
 
 /* Lists of blocks made on the device, 256 x 256 of them, and one query each over a paged cache. */

@@ -42,10 +42,11 @@ SPEEDUP = {(12288, "32"): 15, (20480, "32"): 30, (20480, "16"): 18, (20480, "8")
 # Shares of the rate of another row, or of the copy rate.
 DGRAD_OF_Y, CN_OF_NC, SKEWED_OF_UNIFORM, COPY_SHARE = 1 / 1.05, 0.85, 0.85, 0.80
 SMALL_N = 64
-ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
+ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i8": 1}
 # On the CPU: shares of the roof for blocks of 8 and for larger ones, and for few samples also of the
 # rate of reading; time of dX over that of Y; rate over oneDNN's where nearly all blocks are kept.
 CPU_Y, CPU_WGRAD, CPU_SMALL, CPU_DGRAD, CPU_DENSE = (0.80, 0.85), (0.50, 0.70), 0.80, 1.10, 0.95
+CPU_TILES = 0.55  # of the roof of matrix tiles
 CPU_SMALL_N, CPU_DENSE_FROM = 32, 0.5
 
 
@@ -105,19 +106,22 @@ def cpu_goals(row, rows, host):
         kept = row["density"] * row["k"] * row["m"] * ELEMENT_BYTES[row["dtype"]]
         read = host.get("roof_read_bytes", 0)
         share = kept / row["ms"] * 1e3 / read if read else 0
-        flops = host[f"roof_{'bf16' if row['dtype'] == 'bf16' else 'f32'}_flops"]
+        kind = row["dtype"] if row["dtype"] in ("bf16", "i8") else "f32"
+        flops = host[f"roof_{kind}_flops"]
         found.append(("of reading or roof", max(share, row["tflops"] * 1e12 / flops), CPU_SMALL))
     elif row["density"] >= CPU_DENSE_FROM:
         if "onednn" in peers:
             dense = peers["onednn"] * row["density"]
             found.append(("rate / onednn", dense, CPU_DENSE))
+    elif row["op"] == "matmul" and row["entry"].endswith("_amx"):
+        found.append(("roof", row["roof"], CPU_TILES))
     elif row["op"] == "matmul":
         found.append(("roof", row["roof"], CPU_Y[larger]))
     elif row["op"] == "matmul_dgrad":
         of_y = rows.get(key(row, op="matmul"))
         if of_y:
             found.append(("rate / that of Y", of_y["ms"] / row["ms"], 1 / CPU_DGRAD))
-    elif row["dtype"] == "bf16":
+    elif row["dtype"] == "bf16" and not row["entry"].endswith("_amx"):
         found.append(("roof", row["roof"], CPU_WGRAD[larger]))
     if "libxsmm" in peers:
         found.append(("rate / libxsmm", peers["libxsmm"], 1))

@@ -3,11 +3,13 @@
 
     compare.py --lm PATH [--size tiny|8k|64k] [--pattern fixed|local|strided|all] [--density D]
                [--steps N] [--device cpu:0|cuda:0] [--python PYTHON] [--compile model|layers]
-               [--rounds N] [--threads N] [--only bsk|torch] [--check NATS] [--json FILE]
+               [--rounds N] [--threads N] [--only bsk|torch] [--limit SECONDS] [--check NATS]
+               [--json FILE]
 
 --python: an interpreter that has torch. Both start from the same weights and see the same batches;
 below --density 1 PyTorch multiplies dense matrices whose zeros stay. Rates leave out the first steps,
-in which PyTorch compiles; the table has the best of the rounds.
+in which PyTorch compiles; the table has the best of the rounds. A side that has not ended after
+--limit seconds is left out.
 """
 import argparse
 import json
@@ -44,8 +46,13 @@ def write_text(path):
         out.write(data[:TEXT_BYTES])
 
 
-def run(command, env=None):
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True)
+def run(command, limit=None):
+    """What a command prints; None if it has not ended after `limit` seconds."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        print(f"{os.path.basename(command[0])} did not end within {limit:g} s", flush=True)
+        return None
     if done.returncode:
         sys.exit(f"{command[0]} ended with status {done.returncode}")
     return done.stdout
@@ -54,7 +61,9 @@ def run(command, env=None):
 def run_lm(options, flags, text, log):
     if os.path.exists(log):
         os.remove(log)
-    run([options.lm, "--text", text, "--device", options.device, "--log", log, *flags])
+    command = [options.lm, "--text", text, "--device", options.device, "--log", log, *flags]
+    if run(command, options.limit) is None:
+        return None
     rows = [json.loads(line) for line in open(log)]
     steps = [r for r in rows if "loss" in r]
     ends = [r for r in rows if "held_bits" in r]
@@ -75,7 +84,8 @@ def run_torch(options, start, text):
                "--compile", options.compile]
     if options.threads:
         command += ["--threads", str(options.threads)]
-    return json.loads(run(command).splitlines()[-1])
+    printed = run(command, options.limit)
+    return printed and json.loads(printed.splitlines()[-1])
 
 
 def report(options, results):
@@ -86,6 +96,8 @@ def report(options, results):
     for name, r in best.items():
         print(f"{name:8} {r['tokens_per_second']:12.0f} {r['losses'][0]:11.5f} "
               f"{r['losses'][-1]:10.5f} {(r['device_bytes'] or 0) / 1e6:10.0f}")
+    if options.check is not None and len(best) < 2:
+        sys.exit("nothing to compare")
     if len(best) == 2:
         lm, torch = best["bsk"], best["torch"]
         apart = [abs(a - b) for a, b in zip(lm["losses"], torch["losses"])]
@@ -111,6 +123,7 @@ def main():
                         help="what PyTorch compiles on a GPU")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", choices=["bsk", "torch"])
+    parser.add_argument("--limit", type=float, help="seconds for a side in a round")
     parser.add_argument("--check", type=float, help="fail where losses differ by more nats")
     parser.add_argument("--json")
     options = parser.parse_args()
@@ -128,11 +141,14 @@ def main():
             run([options.lm, "--text", text, "--device", options.device, "--seconds", "0", "--save",
                  start, *flags])
         for _ in range(options.rounds):
+            got = {}
             if options.only != "torch":
-                lm = run_lm(options, [*flags, "--steps", str(options.steps)], text, log)
-                results.setdefault("bsk", []).append(lm)
+                got["bsk"] = run_lm(options, [*flags, "--steps", str(options.steps)], text, log)
             if options.only != "bsk":
-                results.setdefault("torch", []).append(run_torch(options, start, text))
+                got["torch"] = run_torch(options, start, text)
+            for name, result in got.items():
+                if result:
+                    results.setdefault(name, []).append(result)
     if options.json:
         with open(options.json, "w") as out:
             json.dump({"size": options.size, "pattern": options.pattern, "density": options.density,

@@ -130,6 +130,30 @@ def mask_of(config):
     return visible
 
 
+def block_mask(visible, heads, time_, device, block=128, rows=32):
+    """What create_block_mask makes, from `rows` rows of blocks of one head at a time, so that it
+    takes little memory at 65,536 positions."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    if time_ % block:
+        raise SystemExit(f"--time must be a multiple of {block}")
+    side, key = time_ // block, torch.arange(time_, device=device)
+    counts = torch.empty(1, heads, side, side, dtype=torch.int32, device=device)
+    for head in range(heads):
+        for row in range(0, side, rows):
+            query = key[row * block : (row + rows) * block].view(-1, 1)
+            seen = visible(0, torch.tensor(head, device=device), query, key)
+            parts = seen.view(-1, block, side, block)
+            counts[0, head, row : row + rows] = parts.sum((1, 3), dtype=torch.int32)
+
+    def lists(kept):
+        order = kept.int().argsort(dim=-1, descending=True, stable=True)
+        return kept.sum(-1, dtype=torch.int32), order.int()
+
+    full = counts == block * block
+    return BlockMask.from_kv_blocks(*lists((counts > 0) & ~full), *lists(full), block, visible)
+
+
 class Attention:
     """q, k, v [batch, heads, time, d] to the same."""
 
@@ -137,12 +161,11 @@ class Attention:
         self.config, self.kind = config, PATTERNS[config["pattern"]]
         visible, time_, heads = mask_of(config), config["time"], config["heads"]
         if device == "cuda" and self.kind != "all":
-            from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+            from torch.nn.attention.flex_attention import flex_attention
 
             self.flex = flex_attention
-            many = heads if self.kind in ("fixed", "strided") else None
-            self.blocks = create_block_mask(visible, None, many, time_, time_, device=device,
-                                            _compile=True)
+            many = heads if self.kind in ("fixed", "strided") else 1
+            self.blocks = block_mask(visible, many, time_, device)
         elif device != "cuda":
             at = torch.arange(time_)
             head = torch.arange(heads).view(-1, 1, 1)
