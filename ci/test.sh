@@ -311,7 +311,7 @@ step_asan() {
     meson test -C build-ci/asan --print-errorlogs --suite unit --no-suite numbers \
         --timeout-multiplier 3
     ci/sum.py meson build-ci/asan/meson-logs/testlog.json
-    bsk_check asan f32 '*_bf16_*' 'f8*' cast 'transpose*' u8 arguments gradient allocation
+    bsk_check asan f32 '*_bf16_*' 'f8*' 'i8*' cast 'transpose*' u8 arguments gradient allocation
 }
 
 # OpenMP's runtime is not instrumented: its barriers would be reported as races.
@@ -346,7 +346,8 @@ step_aarch64() {
     meson compile -C build-ci/aarch64 -j "$jobs" bsk:executable
     emulator=qemu-aarch64
     $emulator build-ci/aarch64/bench/bsk info | grep '^  cpu:0 .* neonbf16 '
-    bsk_check aarch64 '*_neonbf16' dsd_f32_neon sdd_f32_neon '*d_f64_neon' 'f16 n[1-7] *_neon'
+    bsk_check aarch64 '*_neonbf16' dsd_f32_neon sdd_f32_neon '*d_f64_neon' '*_i8_neon' \
+        'f16 n[1-7] *_neon'
 }
 
 # Without tuned entries, by a second compiler, which compiles those for asan.
