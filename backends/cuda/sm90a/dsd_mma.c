@@ -1,8 +1,8 @@
 /* dsd for blocks of 8, 16 and 32 by mma.sync: what to compute where, in which order.
  *
  * op(S) is cut into units of 8, 16 or 32 outputs, and each unit's weights into steps of 16 features
- * (units of 8: into pairs of any two blocks of 8 features). A *panel* is the units of a tile of
- * outputs; its *stages* are the windows of 128 or 64 features in which one of its units has
+ * (units of 8: of 8). A *panel* is the units of a tile of outputs, in the order of the warps that
+ * own them; its *stages* are the windows of 128 or 64 features in which one of its units has
  * weights, each in as many parts as the ring's slots ask for. All lists depend on the layout and
  * the shapes alone. */
 #include <string.h>
@@ -18,7 +18,6 @@ enum {
     SLOT_UNIT = 1024, /* of the 128-byte swizzle */
     MIN_SLOTS = 4,
     MAX_SLOTS = 10,
-    CODE_BYTES = 4,
     IMAGE_UNIT = 16,
     MIN_ROOM = 4096 /* of a slot, for weights */
 };
@@ -152,7 +151,7 @@ double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_p
      * all; seconds of a feature's share of a stage's turn. */
     static const struct {
         double copy, nc, cn, turn;
-    } rates[] = {{8.2e12, 25e12, 14e12, 1.6e-9},
+    } rates[] = {{8.2e12, 26e12, 14e12, 1.2e-9},
                  {7.5e12, 30e12, 14e12, 0.5e-9},
                  {7.0e12, 25e12, 14e12, 0.5e-9}};
     static const double launch = 5e-6, tile = 1e-6; /* of a tile: its end */
@@ -166,13 +165,14 @@ double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_p
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
     const double density = kept / ((double)s.outputs * (double)s.features);
     const double rows = (double)(s.row_tiles * s.samples);
-    /* Half a pair is missing in each unit of 8 and stage, where it has any. */
-    const double pairs = s.unit == 8 ? 1 + 0.5 / (1 + density * s.depth / 8) : 1;
-    const double steps = rows / 64 * pairs * kept / (STEP_FEATURES * s.unit);
-    const double filled = (double)s.row_tiles *
-                          ((double)s.panels * (double)s.features * s.samples + pairs * kept) * 2;
-    /* Of two units of 16, steps for both read activations once. */
-    const double read = X_STEP_BYTES * (s.unit == 16 ? 1 - density / 2 : 1);
+    const double steps = rows / 64 * kept / (STEP_FEATURES * s.unit);
+    const double filled =
+        (double)s.row_tiles * ((double)s.panels * (double)s.features * s.samples + kept) * 2;
+    /* Of units of a warp that meet the same features, activations are read once. */
+    double gap = 1;
+    for (int i = 0; i < s.warp_units; i++)
+        gap *= 1 - density;
+    const double read = X_STEP_BYTES * (density > 0 ? (1 - gap) / (density * s.warp_units) : 1);
     const double shared = filled + steps * (read + STEP_FEATURES * 2 * s.unit);
     const double tiles = (double)(s.panels * s.row_tiles);
     const double blocks = props->compute_units > 0 ? props->compute_units : 1;
@@ -189,7 +189,6 @@ double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_p
 typedef struct stage_plan {
     int64_t window;
     uint32_t bits; /* of the masks: its part of the window */
-    int64_t codes; /* the first piece of codes */
 } stage_plan;
 
 /* What prepare computes on the host. */
@@ -205,15 +204,14 @@ typedef struct lists {
     int32_t *stage_start;
     dsd_mma_stage *stages;
     stage_plan *plan;
-    dsd_mma_part *parts;
-    uint32_t *codes; /* of rounds; in pieces */
+    uint32_t *parts, *codes;
     dsd_mma_step *steps;
     dsd_mma_tile *tiles;
     int32_t *tile_start;
     double *cost;           /* [panels] of a tile */
     int32_t *order, *owner; /* [panels]; [tiles] */
     load *loads;            /* [blocks] */
-    int64_t stage_count, step_count, piece_count, image_bytes, tile_count;
+    int64_t stage_count, step_count, image_bytes, tile_count;
     int32_t blocks, slots;
     uint32_t slot_bytes;
 } lists;
@@ -244,19 +242,12 @@ static int count_bits(uint32_t v)
     return __builtin_popcount(v);
 }
 
-/* Steps of a unit in a part of a window; of units of 8, pairs. */
-static int unit_steps(const shape *s, uint16_t mask, uint32_t bits)
-{
-    const int count = count_bits(mask & bits);
-    return s->unit == 8 ? (count + 1) / 2 : count;
-}
-
 /* Steps of a warp's first `units` units. */
-static int steps_of(const shape *s, const uint16_t *masks, uint32_t bits, int32_t units)
+static int steps_of(const uint16_t *masks, uint32_t bits, int32_t units)
 {
     int steps = 0;
     for (int32_t u = 0; u < units; u++)
-        steps += unit_steps(s, masks[u], bits);
+        steps += count_bits(masks[u] & bits);
     return steps;
 }
 
@@ -265,26 +256,90 @@ static uint32_t kind_bits(uint32_t mask, int kind)
     return mask << kind * DSD_MMA_KIND_BITS;
 }
 
-/* A warp's steps, as dsd_mma_part has them. */
-static uint32_t part_steps(const shape *s, const uint16_t *masks, uint32_t bits)
+/* What a warp finds in a stage; `first`: its first step. */
+static void part_fill(const shape *s, const uint16_t *masks, uint32_t bits, uint32_t first,
+                      uint32_t *part)
 {
-    uint32_t steps = 0;
-    if (s->unit == 32)
-        return kind_bits(masks[0] & bits, DSD_MMA_BOTH);
-    if (s->unit == 16) {
-        const uint32_t first = masks[0] & bits, second = masks[1] & bits;
-        return kind_bits(first & ~second, 0) | kind_bits(second & ~first, 1) |
-               kind_bits(first & second, DSD_MMA_BOTH);
+    const uint32_t a = masks[0] & bits, b = s->unit == 32 ? 0 : masks[1] & bits;
+    if (s->unit == 8) {
+        uint32_t before = 0;
+        part[0] = 0;
+        part[1] = first;
+        for (int32_t u = 0; u < DSD_MMA_SLICE_UNITS; u++) {
+            const uint32_t mine = masks[u] & bits & ~before;
+            part[0] |= (uint32_t)count_bits(mine) << u * DSD_MMA_COUNT_BITS;
+            before |= mine;
+        }
+        return;
     }
-    for (int32_t u = 0; u < s->warp_units; u++)
-        steps |= (uint32_t)unit_steps(s, masks[u], bits) << 4 * u;
-    return steps;
+    part[0] = first << DSD_MMA_WEIGHTS_AT;
+    if (s->unit == 32)
+        part[0] |= kind_bits(a, DSD_MMA_BOTH);
+    else
+        part[0] |= kind_bits(a & ~b, 0) | kind_bits(b & ~a, 1) | kind_bits(a & b, DSD_MMA_BOTH);
+}
+
+/* Where 8 features lie in a stage. */
+static uint32_t place_in_stage(const shape *s, int32_t feature)
+{
+    return (uint32_t)(s->cn ? feature * 128 : feature / 64 * s->samples * 128 + feature % 64 * 2);
+}
+
+/* A warp's codes of a stage. */
+static void codes_fill(const shape *s, const uint16_t *masks, uint32_t bits, uint32_t *codes)
+{
+    uint32_t before = 0;
+    for (int32_t u = 0; u < DSD_MMA_SLICE_UNITS; u++) {
+        for (int32_t bit = 0; bit < s->depth / s->step; bit++) {
+            if (!(masks[u] & bits & ~before & 1u << bit))
+                continue;
+            *codes = place_in_stage(s, bit * s->step);
+            for (int32_t i = u + 1; i < DSD_MMA_SLICE_UNITS; i++)
+                *codes |= (masks[i] >> bit & 1u) << i << DSD_MMA_OTHERS_AT;
+            codes++;
+        }
+        before |= masks[u] & bits;
+    }
+}
+
+/* Bytes of the codes of a stage. */
+static int64_t code_bytes(const shape *s)
+{
+    return s->unit == 8 ? DSD_MMA_CODE_BYTES(s->warp_cols) : 0;
+}
+
+/* The first of a warp's steps, of those of a stage. */
+static uint32_t part_first(const shape *s, const uint32_t *part)
+{
+    return s->unit == 8 ? part[1] : part[0] >> DSD_MMA_WEIGHTS_AT;
+}
+
+static int32_t part_words(const shape *s)
+{
+    return s->unit == 8 ? DSD_MMA_PART_WORDS : 1;
+}
+
+/* Slices are in the order of the first unit that has a block there, and in it of features; of a
+ * slice that unit comes first. */
+static int slice_rank(const uint16_t *masks, uint32_t bits, int32_t unit, int bit)
+{
+    const uint32_t here = 1u << bit;
+    uint32_t before = 0;
+    int32_t first = 0, rank = 0;
+    for (; !(masks[first] & here); first++)
+        before |= masks[first];
+    before = (before | (masks[first] & (here - 1))) & bits;
+    for (int32_t u = 0; u < DSD_MMA_SLICE_UNITS; u++)
+        rank += count_bits(masks[u] & before) + (u < unit && masks[u] & here);
+    return rank;
 }
 
 /* Which of the weights of a warp's steps those of a unit's bit are. */
 static int step_rank(const shape *s, const uint16_t *masks, uint32_t bits, int32_t unit, int bit)
 {
     const uint32_t below = (1u << bit) - 1;
+    if (s->unit == 8)
+        return slice_rank(masks, bits, unit, bit);
     if (s->unit == 16) {
         const uint32_t mine = masks[unit] & bits, other = masks[1 - unit] & bits;
         const uint32_t both = mine & other;
@@ -292,27 +347,19 @@ static int step_rank(const shape *s, const uint16_t *masks, uint32_t bits, int32
             return count_bits(mine ^ other) + 2 * count_bits(both & below) + unit;
         return (unit ? count_bits(other & ~mine) : 0) + count_bits(mine & ~other & below);
     }
-    const int rank = count_bits(masks[unit] & bits & below);
-    return s->unit == 8 ? steps_of(s, masks, bits, unit) + rank / 2 : rank;
+    return count_bits(masks[unit] & bits & below);
 }
 
 static int64_t step_bytes(const shape *s)
 {
-    return s->unit == 8 ? 256 : s->unit * 32;
+    return s->unit * s->step * 2;
 }
 
-/* What one part of a window needs. */
-typedef struct part_size {
-    int64_t steps, pieces, bytes;
-} part_size;
-
-static part_size part_measure(const lists *l, const uint16_t *masks, uint32_t bits)
+/* Bytes of the image of a part of a window. */
+static int64_t part_bytes(const lists *l, const uint16_t *masks, uint32_t bits)
 {
-    part_size size = {.steps = steps_of(&l->s, masks, bits, l->s.panel_units)};
-    if (size.steps && l->s.unit == 8) /* two more codes are read than there are */
-        size.pieces = bski_ceil_div((size.steps + 2) * CODE_BYTES, DSD_MMA_PIECE);
-    size.bytes = size.steps * step_bytes(&l->s) + size.pieces * DSD_MMA_PIECE;
-    return size;
+    const int steps = steps_of(masks, bits, l->s.panel_units);
+    return steps ? steps * step_bytes(&l->s) + code_bytes(&l->s) : 0;
 }
 
 /* The fewest parts of a window that fit in `most` bytes each, as log2; at most one for each 16
@@ -323,7 +370,7 @@ static int window_cuts(const lists *l, const uint16_t *masks, int64_t most)
     for (int cuts = 0; cuts < finest; cuts++) {
         bool fits = true;
         for (int part = 0; part < 1 << cuts; part++)
-            fits &= part_measure(l, masks, part_bits(&l->s, cuts, part)).bytes <= most;
+            fits &= part_bytes(l, masks, part_bits(&l->s, cuts, part)) <= most;
         if (fits)
             return cuts;
     }
@@ -346,7 +393,7 @@ static int64_t cut_windows(lists *l, int slots, int64_t *largest)
         const int cuts = window_cuts(l, masks, room);
         l->cuts[i] = (uint8_t)cuts;
         for (int part = 0; part < 1 << cuts; part++) {
-            const int64_t bytes = part_measure(l, masks, part_bits(&l->s, cuts, part)).bytes;
+            const int64_t bytes = part_bytes(l, masks, part_bits(&l->s, cuts, part));
             stages += bytes > 0;
             *largest = bytes > *largest ? bytes : *largest;
         }
@@ -419,27 +466,27 @@ static void kept_mark(lists *l, const kept *k)
     *mask = (uint16_t)(*mask | 1u << at.bit);
 }
 
-static void stage_fill(lists *l, int64_t panel, int64_t window, uint32_t bits, part_size size,
-                       int64_t at, int64_t stages)
+static void stage_fill(lists *l, int64_t panel, int64_t window, uint32_t bits, int64_t at,
+                       int64_t stages)
 {
+    const shape *s = &l->s;
     const uint16_t *masks = masks_of(l, panel, window);
-    dsd_mma_part *part =
-        l->parts + l->stage_start[panel] * l->s.warp_cols + at - l->stage_start[panel];
-    int64_t steps = 0;
-    l->plan[at] = (stage_plan){.window = window, .bits = bits, .codes = l->piece_count};
-    l->stages[at] =
-        (dsd_mma_stage){(int32_t)(window * l->s.depth), (uint32_t)(l->image_bytes / IMAGE_UNIT),
-                        (uint32_t)size.bytes, 0};
-    for (int32_t w = 0; w < l->s.warp_cols; w++, part += stages) {
-        const uint16_t *m = masks + w * l->s.warp_units;
-        const int64_t start = size.pieces * DSD_MMA_PIECE + steps * step_bytes(&l->s);
-        *part =
-            (dsd_mma_part){part_steps(&l->s, m, bits), (uint16_t)(start / 256), (uint16_t)steps};
-        steps += steps_of(&l->s, m, bits, l->s.warp_units);
+    const int64_t first = l->stage_start[panel];
+    uint32_t *part = l->parts + (first * s->warp_cols + at - first) * part_words(s);
+    int steps = 0;
+    for (int32_t w = 0; w < s->warp_cols; w++, part += stages * part_words(s)) {
+        const uint16_t *m = masks + w * s->warp_units;
+        part_fill(s, m, bits, (uint32_t)steps, part);
+        if (s->unit == 8)
+            codes_fill(s, m, bits, l->codes + (at * code_bytes(s) + w * DSD_MMA_WARP_CODES) / 4);
+        steps += steps_of(m, bits, s->warp_units);
     }
-    l->image_bytes += size.bytes;
-    l->piece_count += size.pieces;
-    l->step_count += size.steps;
+    const int64_t bytes = steps * step_bytes(s) + code_bytes(s);
+    l->plan[at] = (stage_plan){.window = window, .bits = bits};
+    l->stages[at] = (dsd_mma_stage){(int32_t)(window * s->depth),
+                                    (uint32_t)(l->image_bytes / IMAGE_UNIT), (uint32_t)bytes, 0};
+    l->image_bytes += bytes;
+    l->step_count += steps;
 }
 
 static int64_t panel_stages(const lists *l, int64_t panel)
@@ -448,7 +495,7 @@ static int64_t panel_stages(const lists *l, int64_t panel)
     for (int64_t w = 0; w < l->s.windows; w++) {
         const int cuts = l->cuts[panel * l->s.windows + w];
         for (int part = 0; part < 1 << cuts; part++)
-            count += part_measure(l, masks_of(l, panel, w), part_bits(&l->s, cuts, part)).bytes > 0;
+            count += part_bytes(l, masks_of(l, panel, w), part_bits(&l->s, cuts, part)) > 0;
     }
     return count;
 }
@@ -464,13 +511,18 @@ static void stages_fill(lists *l)
             l->stage[panel * l->s.windows + w] = (int32_t)at;
             for (int part = 0; part < 1 << cuts; part++) {
                 const uint32_t bits = part_bits(&l->s, cuts, part);
-                const part_size size = part_measure(l, masks_of(l, panel, w), bits);
-                if (size.bytes)
-                    stage_fill(l, panel, w, bits, size, at++, stages);
+                if (part_bytes(l, masks_of(l, panel, w), bits))
+                    stage_fill(l, panel, w, bits, at++, stages);
             }
         }
     }
     l->stage_start[l->s.panels] = (int32_t)at;
+}
+
+/* Words of the parts of all stages. */
+static int64_t parts_count(const lists *l)
+{
+    return l->stage_count * l->s.warp_cols * part_words(&l->s);
 }
 
 /* The stage that holds a step. */
@@ -482,53 +534,37 @@ static int64_t stage_of(const lists *l, const spot *at)
     return stage;
 }
 
-/* Where 8 features lie in a stage. */
-static uint32_t code_of(const shape *s, int32_t feature)
-{
-    return (uint32_t)(s->cn ? feature * 128 : feature / 64 * s->samples * 128 + feature % 64 * 2);
-}
-
 static void kept_pack(lists *l, const kept *k)
 {
     const shape *s = &l->s;
     const spot at = spot_of(l, k);
     const int64_t stage = stage_of(l, &at), first = l->stage_start[at.panel];
     const int64_t stages = l->stage_start[at.panel + 1] - first;
-    const uint32_t bits = l->plan[stage].bits;
     const int32_t warp = at.unit / s->warp_units, unit = at.unit % s->warp_units;
     const uint16_t *m = masks_of(l, at.panel, at.window) + warp * s->warp_units;
-    const dsd_mma_part *part = l->parts + first * s->warp_cols + warp * stages + (stage - first);
-    const int step = step_rank(s, m, bits, unit, at.bit);
-    if (s->unit == 8) {
-        uint32_t *code =
-            l->codes + l->plan[stage].codes * (DSD_MMA_PIECE / CODE_BYTES) + part->codes + step;
-        const uint32_t place = code_of(s, at.bit * s->step);
-        if (count_bits(m[unit] & bits & ((1u << at.bit) - 1)) % 2) { /* the second of its pair */
-            dsd_mma_step *pair = &l->steps[l->step_count - 1];
-            pair->second = (uint32_t)(k->source / 8);
-            pair->valid |= (uint32_t)k->valid << 16;
-            *code = (*code & 0xffff) | place << 16;
-            return;
-        }
-        *code = place | DSD_MMA_NO_SECOND << 16;
-    }
-    l->steps[l->step_count++] =
-        (dsd_mma_step){l->stages[stage].weights +
-                           (part->weights * 256u + (uint32_t)(step * step_bytes(s))) / IMAGE_UNIT,
-                       (uint32_t)(k->source / 8), 0, (uint32_t)k->valid};
+    const uint32_t *part =
+        l->parts + (first * s->warp_cols + warp * stages + stage - first) * part_words(s);
+    const int64_t step =
+        part_first(s, part) + (int64_t)step_rank(s, m, l->plan[stage].bits, unit, at.bit);
+    l->steps[l->step_count++] = (dsd_mma_step){
+        l->stages[stage].weights + (uint32_t)((code_bytes(s) + step * step_bytes(s)) / IMAGE_UNIT),
+        (uint32_t)(k->source / 8), (uint32_t)k->valid, 0};
 }
 
 /* Copies of the codes, which are part of the image, too. */
+static int64_t code_pieces(const lists *l)
+{
+    return l->stage_count * code_bytes(&l->s) / DSD_MMA_CODE_PIECE;
+}
+
 static void codes_pack(lists *l)
 {
-    for (int64_t i = 0; i < l->stage_count; i++) {
-        const int64_t first = l->plan[i].codes;
-        const int64_t end = i + 1 < l->stage_count ? l->plan[i + 1].codes : l->piece_count;
-        for (int64_t p = first; p < end; p++)
-            l->steps[l->step_count++] = (dsd_mma_step){
-                l->stages[i].weights + (uint32_t)((p - first) * (DSD_MMA_PIECE / IMAGE_UNIT)),
-                (uint32_t)p, 0, 0};
-    }
+    const int64_t pieces = code_bytes(&l->s) / DSD_MMA_CODE_PIECE;
+    for (int64_t i = 0; i < pieces * l->stage_count; i++)
+        l->steps[l->step_count++] =
+            (dsd_mma_step){l->stages[i / pieces].weights +
+                               (uint32_t)(i % pieces * DSD_MMA_CODE_PIECE / IMAGE_UNIT),
+                           (uint32_t)i, 0, 0};
 }
 
 /* --- Tiles --- */
@@ -616,58 +652,73 @@ static int64_t masks_fill(lists *l)
     return used;
 }
 
-/* How much more the busiest warps of the panels have to do than all have on average. */
-static double imbalance(const lists *l)
+/* What a warp has to do in a tile, in cycles of shared memory, which take 128 bytes. */
+static int64_t warp_work(const lists *l, int64_t warp)
 {
     const shape *s = &l->s;
-    int64_t most = 0, all = 0;
-    for (int64_t panel = 0; panel < s->panels; panel++) {
-        int64_t busiest = 0;
-        for (int32_t w = 0; w < s->warp_cols; w++) {
-            int64_t steps = 0;
-            for (int64_t i = 0; i < s->windows; i++)
-                steps += steps_of(s, masks_of(l, panel, i) + w * s->warp_units, UINT16_MAX,
-                                  s->warp_units);
-            busiest = steps > busiest ? steps : busiest;
-            all += steps;
-        }
-        most += busiest * s->warp_cols;
+    const int64_t panel = warp / s->warp_cols, weights = step_bytes(s) / 128;
+    int64_t work = 0;
+    for (int64_t i = 0; i < s->windows; i++) {
+        const uint16_t *masks = masks_of(l, panel, i) + warp % s->warp_cols * s->warp_units;
+        uint32_t any = 0;
+        for (int32_t u = 0; u < s->warp_units; u++)
+            any |= masks[u];
+        /* The activations of 8 features are 8 matrices of 8 x 8. */
+        work += count_bits(any) * s->step + steps_of(masks, any, s->warp_units) * weights;
     }
-    return all ? (double)most / (double)all : 1;
+    return work;
 }
 
-/* The natural order, in which neighbours often have similar lists. Where some units have many more
- * blocks than others, by their number, so that the warps of a tile have equal work; unless that
- * needs many more windows. */
-static bsk_status places_choose(lists *l, const bsk_host *host)
+/* The warps by descending work; how much more the busiest of the panels have than all on average. */
+static double warps_sort(const lists *l, bski_pair *warps)
 {
-    enum { MOST = 2 };
     const shape *s = &l->s;
-    const int32_t per_line = s->block_i / s->unit;
+    const int64_t count = s->panels * s->warp_cols;
+    double all = 0, waited = 0;
+    for (int64_t i = 0, most = 0; i < count; i++) {
+        const int64_t work = warp_work(l, i);
+        most = i % s->warp_cols && most > work ? most : work;
+        waited += (i + 1) % s->warp_cols ? 0 : (double)most * s->warp_cols;
+        all += (double)work;
+        warps[i] = (bski_pair){(uint64_t)(INT64_MAX - work), (uint32_t)i};
+    }
+    bski_sort_pairs(warps, warps + count, count, 64);
+    return all > 0 ? waited / all : 1;
+}
+
+/* The natural order, in which neighbours often have similar lists. Where some warps have more to do
+ * than others, by their work, so that those of a tile have equal work; unless that needs many more
+ * windows. Tiles then have unequal work instead, which many turns even out, but few do not. */
+static bsk_status places_choose(lists *l, int32_t compute_units)
+{
+    enum { TURNS = 16 };
+    static const double enough = 1.05, needed = 2;
+    const shape *s = &l->s;
+    const int64_t count = s->panels * s->warp_cols;
+    const bool many = s->panels * s->row_tiles >= TURNS * (int64_t)compute_units;
+    bski_pair *warps;
     for (int64_t i = 0; i < s->units; i++)
         l->place[i] = (int32_t)i;
     const int64_t natural = masks_fill(l);
-    if (imbalance(l) <= MOST)
-        return BSK_OK;
-    bski_pair *pairs;
-    TRY(host_array(host, &pairs, 2 * s->units, sizeof *pairs));
-    for (int64_t i = 0; i < s->units; i++) {
-        const int64_t *start = l->lines.start + i / per_line;
-        pairs[i] = (bski_pair){(uint64_t)(INT32_MAX - (start[1] - start[0])), (uint32_t)i};
+    TRY(host_array(l->host, &warps, 2 * count, sizeof *warps));
+    if (warps_sort(l, warps) > (many ? enough : needed)) {
+        for (int64_t i = 0; i < count * s->warp_units; i++) {
+            const int64_t unit =
+                warps[i / s->warp_units].value * (int64_t)s->warp_units + i % s->warp_units;
+            if (unit < s->units)
+                l->place[unit] = (int32_t)i;
+        }
+        if (masks_fill(l) > natural + natural / 8) {
+            for (int64_t i = 0; i < s->units; i++)
+                l->place[i] = (int32_t)i;
+            masks_fill(l);
+        }
     }
-    bski_sort_pairs(pairs, pairs + s->units, s->units, 32);
-    for (int64_t i = 0; i < s->units; i++)
-        l->place[pairs[i].value] = (int32_t)i;
-    host_drop(host, pairs);
-    if (masks_fill(l) <= natural + natural / 8)
-        return BSK_OK;
-    for (int64_t i = 0; i < s->units; i++)
-        l->place[i] = (int32_t)i;
-    masks_fill(l);
+    host_drop(l->host, warps);
     return BSK_OK;
 }
 
-static bsk_status stages_make(lists *l, const bsk_host *host)
+static bsk_status stages_make(lists *l, const bsk_host *host, int32_t compute_units)
 {
     const int64_t windows = l->s.panels * l->s.windows, places = l->s.panels * l->s.panel_units;
     int64_t masks;
@@ -679,20 +730,19 @@ static bsk_status stages_make(lists *l, const bsk_host *host)
     TRY(host_array(host, &l->stage, windows, sizeof *l->stage));
     TRY(host_array(host, &l->cuts, windows, sizeof *l->cuts));
     TRY(host_array(host, &l->stage_start, l->s.panels + 1, sizeof *l->stage_start));
-    TRY(places_choose(l, host));
+    TRY(places_choose(l, compute_units));
     ring_choose(l);
     TRY(host_array(host, &l->stages, l->stage_count, sizeof *l->stages));
     TRY(host_array(host, &l->plan, l->stage_count, sizeof *l->plan));
-    TRY(host_array(host, &l->parts, l->stage_count * l->s.warp_cols, sizeof *l->parts));
+    TRY(host_array(host, &l->parts, parts_count(l), sizeof *l->parts));
+    TRY(host_array(host, &l->codes, code_pieces(l), DSD_MMA_CODE_PIECE));
     stages_fill(l);
     return BSK_OK;
 }
 
 static bsk_status steps_make(lists *l, const bsk_host *host)
 {
-    const int64_t words = l->piece_count * (DSD_MMA_PIECE / CODE_BYTES);
-    TRY(host_array(host, &l->steps, l->step_count + l->piece_count, sizeof *l->steps));
-    TRY(host_array(host, &l->codes, words, sizeof *l->codes));
+    TRY(host_array(host, &l->steps, l->step_count + code_pieces(l), sizeof *l->steps));
     l->step_count = 0;
     kept_each(l, kept_pack);
     codes_pack(l);
@@ -704,7 +754,8 @@ static bsk_status steps_make(lists *l, const bsk_host *host)
 enum table { STAGES, PARTS, COLUMNS, TILES, TILE_START, STEPS, CODES, TABLE_COUNT };
 
 typedef struct state {
-    dsd_image image;
+    dsd_image image;   /* its product is the one with a plain end */
+    bski_cuda_run any; /* with any other */
     dsd_mma_arg arg;
     dsd_mma_pack_arg pack;
 } state;
@@ -715,13 +766,16 @@ typedef struct kernel_row {
     const char *name;
     bsk_dtype dtype;
     int32_t unit;
-    bool cn, wide;
+    bool cn, wide, plain;
 } kernel_row;
 
+#define VARIANTS_END(X, type, dtype, unit, axis, cn, tile, wide)                                   \
+    X(type, dtype, unit, axis, cn, tile, wide, plain, true)                                        \
+    X(type, dtype, unit, axis, cn, tile, wide, any, false)
 #define VARIANTS_TILE(X, type, dtype, axis, cn, tile, wide)                                        \
-    X(type, dtype, 8, axis, cn, tile, wide)                                                        \
-    X(type, dtype, 16, axis, cn, tile, wide)                                                       \
-    X(type, dtype, 32, axis, cn, tile, wide)
+    VARIANTS_END(X, type, dtype, 8, axis, cn, tile, wide)                                          \
+    VARIANTS_END(X, type, dtype, 16, axis, cn, tile, wide)                                         \
+    VARIANTS_END(X, type, dtype, 32, axis, cn, tile, wide)
 #define VARIANTS_AXIS(X, type, dtype, axis, cn)                                                    \
     VARIANTS_TILE(X, type, dtype, axis, cn, wide, true)                                            \
     VARIANTS_TILE(X, type, dtype, axis, cn, square, false)
@@ -731,28 +785,29 @@ typedef struct kernel_row {
     VARIANTS_AXIS(X, f16, BSK_F16, nc, false)                                                      \
     VARIANTS_AXIS(X, f16, BSK_F16, cn, true)
 
-#define KERNEL(type, unit, axis, tile) dsd_sm90a_mma_##type##_##unit##_##axis##_##tile
-#define DECLARE(type, dtype, unit, axis, cn, tile, wide)                                           \
-    extern const char KERNEL(type, unit, axis, tile)[];
+#define KERNEL(type, unit, axis, tile, end) dsd_sm90a_mma_##type##_##unit##_##axis##_##tile##_##end
+#define DECLARE(type, dtype, unit, axis, cn, tile, wide, end, plain)                               \
+    extern const char KERNEL(type, unit, axis, tile, end)[];
 VARIANTS(DECLARE)
 #undef DECLARE
 extern const char dsd_sm90a_mma_pack_8[], dsd_sm90a_mma_pack_16[], dsd_sm90a_mma_pack_32[];
 
-static const kernel_row *kernel_find(bsk_dtype dtype, const shape *s)
+static const kernel_row *kernel_find(bsk_dtype dtype, const shape *s, bool plain)
 {
-#define ROW(type, dtype, unit, axis, cn, tile, wide)                                               \
-    {KERNEL(type, unit, axis, tile),                                                               \
-     "dsd_sm90a_mma_" #type "_" #unit "_" #axis "_" #tile,                                         \
+#define ROW(type, dtype, unit, axis, cn, tile, wide, end, plain)                                   \
+    {KERNEL(type, unit, axis, tile, end),                                                          \
+     "dsd_sm90a_mma_" #type "_" #unit "_" #axis "_" #tile "_" #end,                                \
      dtype,                                                                                        \
      unit,                                                                                         \
      cn,                                                                                           \
-     wide},
+     wide,                                                                                         \
+     plain},
     static const kernel_row rows[] = {VARIANTS(ROW)};
 #undef ROW
     const kernel_row *found = rows;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].dtype == dtype && rows[i].unit == s->unit && rows[i].cn == s->cn &&
-            rows[i].wide == s->wide)
+            rows[i].wide == s->wide && rows[i].plain == plain)
             found = &rows[i];
     return found;
 }
@@ -764,17 +819,23 @@ static const void *pack_find(int32_t unit)
                         : dsd_sm90a_mma_pack_32;
 }
 
-static void runs_fill(const lists *l, bsk_dtype dtype, dsd_image *image)
+static bski_cuda_run product_run(const lists *l, bsk_dtype dtype, bool plain)
 {
-    const kernel_row *row = kernel_find(dtype, &l->s);
-    image->product = (bski_cuda_run){
+    const kernel_row *row = kernel_find(dtype, &l->s, plain);
+    return (bski_cuda_run){
         .function = row->function,
         .name = row->name,
         .grid = {(unsigned)l->blocks, 1, 1},
         .threads = DSD_MMA_THREADS,
         .shared_bytes = DSD_MMA_RING + (size_t)l->slots * l->slot_bytes,
     };
-    image->pack = (bski_cuda_run){
+}
+
+static void runs_fill(const lists *l, bsk_dtype dtype, state *st)
+{
+    st->image.product = product_run(l, dtype, true);
+    st->any = product_run(l, dtype, false);
+    st->image.pack = (bski_cuda_run){
         .function = pack_find(l->s.unit),
         .name = "dsd_sm90a_mma_pack",
         .grid = {(unsigned)bski_ceil_div(l->step_count, DSD_MMA_PACK_WARPS), 1, 1},
@@ -809,20 +870,21 @@ static bsk_status plan_make(bski_cuda_device *d, bsk_prepared *prepared, lists *
 {
     const bsk_host *host = d->simt.host;
     state *st = prepared->state;
-    TRY(stages_make(l, host));
+    TRY(stages_make(l, host, d->simt.props.compute_units));
     TRY(steps_make(l, host));
     TRY(tiles_make(l, host, d->simt.props.compute_units));
     const dsd_image_table tables[TABLE_COUNT] = {
         [STAGES] = {l->stages, l->stage_count, sizeof *l->stages},
-        [PARTS] = {l->parts, l->stage_count * l->s.warp_cols, sizeof *l->parts},
+        [PARTS] = {l->parts, parts_count(l), sizeof *l->parts},
         [COLUMNS] = {l->column, l->s.panels * l->s.panel_units, sizeof *l->column},
         [TILES] = {l->tiles, l->tile_count, sizeof *l->tiles},
         [TILE_START] = {l->tile_start, (int64_t)l->blocks + 1, sizeof *l->tile_start},
         [STEPS] = {l->steps, l->step_count, sizeof *l->steps},
-        [CODES] = {l->codes, l->piece_count, DSD_MMA_PIECE},
+        [CODES] = {l->codes, code_pieces(l), DSD_MMA_CODE_PIECE},
     };
-    runs_fill(l, prepared->problem->dtype, &st->image);
+    runs_fill(l, prepared->problem->dtype, st);
     st->image.b = l->s.b;
+    TRY(bski_cuda_kernel(d, st->any.function, st->any.shared_bytes, st->any.name));
     TRY(bski_dsd_image_prepare(d, prepared, tables, TABLE_COUNT, (size_t)l->image_bytes));
     args_fill(prepared->problem, l, st);
     return BSK_OK;
@@ -877,5 +939,8 @@ bsk_status cuda_sm90a_dsd_mma_launch(const bsk_prepared *prepared, void *queue, 
     dsd_mma_arg arg = st->arg;
     TRY(bski_dsd_image_find(prepared, queue, a, cuda_sm90a_dsd_mma_pack, &arg.image));
     bski_cuda_epilogue_bind(a, &arg.epilogue);
-    return bski_dsd_image_run(&st->image, queue, a->b, &arg);
+    dsd_image image = st->image;
+    if (!arg.epilogue.plain && !arg.epilogue.plain_n)
+        image.product = st->any;
+    return bski_dsd_image_run(&image, queue, a->b, &arg);
 }

@@ -4,7 +4,8 @@
  * the other. For each stage of 128 or 64 features in which one of the tile's outputs has weights, a
  * warp of producers copies the activations and the weights of the stage into a ring. Each of 16
  * warps owns 64 x 32 sums, and walks through the steps that its own outputs have in the stage: a
- * step is 64 samples by 16 features by a unit of 8, 16 or 32 outputs, that is 4, 8 or 16 products.
+ * step is 64 samples by 16 features by a unit of 16 or 32 outputs, that is 8 or 16 products, or by
+ * 8 features and the units of 8 outputs that have a block there, 4 products each.
  * So what counts is short code, and other warps to run while one waits: 8 warps with twice the
  * sums, and the registers to load steps ahead, were 5 to 30 % slower. The operands of the next
  * step are loaded into the registers of this one's as its products release them. */
@@ -22,38 +23,38 @@ enum { WARP_OUTPUTS = 32, WARP_TILES = WARP_OUTPUTS / 8, SUMS = 64, RUNS = SUMS 
 enum { CONSUMER_REGISTERS = 112, PRODUCER_REGISTERS = 32 };
 
 /* UNIT: outputs of a unit of weights. CN: activations have samples contiguous. WIDE: tiles of
- * 64 x 512, else 128 x 256. */
-template <bool BF16_, int UNIT_, bool CN_, bool WIDE_> struct config {
-    static constexpr bool BF16 = BF16_, CN = CN_;
+ * 64 x 512, else 128 x 256. PLAIN: as the epilogue has it, along either axis; kernels of their own,
+ * because what any other end needs in registers costs the products theirs. */
+template <bool BF16_, int UNIT_, bool CN_, bool WIDE_, bool PLAIN_> struct config {
+    static constexpr bool BF16 = BF16_, CN = CN_, PLAIN = PLAIN_;
     static constexpr int UNIT = UNIT_;
     static constexpr int WR = WIDE_ ? 1 : 2, WC = DSD_MMA_WARPS / WR;
     static constexpr int T = WARP_OUTPUTS / UNIT; /* units of a warp */
-    static constexpr int TILES = UNIT / 8;
     static constexpr int SAMPLES = 64 * WR;
     static constexpr int PANEL_BYTES = SAMPLES * 128; /* 64 features wide; CN: 64 samples wide */
-    static constexpr int STEP_BYTES = UNIT * 32;
-    static constexpr int LOAD_TILES = UNIT == 8 ? 1 : 2; /* products side by side of a load */
+    static constexpr int STEP_BYTES = UNIT == 8 ? 128 : UNIT * 32; /* of weights */
+    static constexpr int PART_WORDS = UNIT == 8 ? DSD_MMA_PART_WORDS : 1;
+    static constexpr int CODE_BYTES = UNIT == 8 ? DSD_MMA_CODE_BYTES(WC) : 0; /* of a stage */
 };
 
 /* --- Instructions --- */
 
 /* d += a b for 16 samples x 8 outputs x 16 features. */
-template <bool BF16> FN void multiply(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
+template <bool BF16> FN void multiply(float *d, const uint32_t *a, const uint32_t *b)
 {
-    const uint32_t b[] = {b0, b1};
     if constexpr (BF16)
         mma_m16n8k16<__nv_bfloat16>(d, a, b);
     else
         mma_m16n8k16<__half>(d, a, b);
 }
 
-/* The weights of a lane for one product, or for two side by side, if `on` is not 0. */
-template <int TILES> FN void load_weights(uint32_t on, uint32_t (&v)[2 * TILES], uint32_t from)
+/* The same for 8 features. */
+template <bool BF16> FN void multiply_8(float *d, const uint32_t *a, uint32_t b)
 {
-    if constexpr (TILES == 1)
-        shared_load_8_if(on, v, from);
+    if constexpr (BF16)
+        mma_m16n8k8<__nv_bfloat16>(d, a, &b);
     else
-        shared_load_16_if(on, v, from);
+        mma_m16n8k8<__half>(d, a, &b);
 }
 
 /* --- The ring --- */
@@ -91,12 +92,14 @@ struct lane_place {
 
 template <class C> FN lane_place place_of(int warp_row, uint32_t lane, uint32_t depth)
 {
+    /* ldmatrix of 32 samples x 8 features, or of 16 x 16. */
+    const uint32_t samples = C::UNIT == 8 ? 32 : 16;
     lane_place p;
     p.lane = lane;
-    p.turn = (C::CN ? lane / 8 % 2 ^ lane % 8 : lane % 8) << 4;
+    p.turn = (C::CN ? lane % samples / 8 ^ lane % 8 : lane % 8) << 4;
     p.x = C::CN ? warp_row * depth * 128 + lane % 8 * 128 + p.turn
-                : (warp_row * 64 + lane % 16) * 128;
-    p.w = lane * (C::UNIT == 8 ? 8 : 16);
+                : (warp_row * 64 + lane % samples) * 128;
+    p.w = lane * (C::UNIT == 8 ? 4 : 8);
     if (C::UNIT > 8 && lane >= 16) { /* the other 8 features of a step */
         p.x += C::CN ? 1024 : 0;
         p.turn ^= 16;
@@ -108,81 +111,51 @@ template <class C> FN lane_place place_of(int warp_row, uint32_t lane, uint32_t 
     return p;
 }
 
-/* Where samples 16 m to 16 m + 15 lie, from where the first do. CN: 16 samples are 32 bytes of the
- * swizzled row of a feature. */
-template <class C> FN uint32_t sample_at(uint32_t from, int m, const lane_place &p)
+/* Where the samples of the m-th ldmatrix of a step lie, from where those of the first do. CN: 16
+ * samples are 32 bytes of the swizzled row of a feature. */
+template <class C> FN uint32_t sample_at(uint32_t from, int m)
 {
-    return C::CN ? from ^ m << 5 : from + m * 2048;
+    const int samples = C::UNIT == 8 ? 32 : 16;
+    return C::CN ? from ^ m * samples * 2 : from + m * samples * 128;
 }
 
-/* Operands of a step: its weights, or half of them. */
-template <class C> struct step {
+enum { HALF_BYTES = 256 /* weights of 8 outputs by 16 features */, HALVES_BYTES = 2 * HALF_BYTES };
+
+/* Operands of a step: its weights for 16 outputs, of which units of 32 have two. */
+struct step {
     uint32_t a[4][4];
-    uint32_t b[2 * C::LOAD_TILES];
+    uint32_t b[2][2];
 };
 
 /* The first step's, from where its activations and a lane's weights lie. */
-template <class C> FN step<C> step_load(uint32_t from, uint32_t w, const lane_place &p)
+template <class C> FN step step_load(uint32_t from, uint32_t w)
 {
-    step<C> f = {};
+    step f = {};
 #pragma unroll
     for (int m = 0; m < 4; m++)
-        load_matrix_x4_if<C::CN>(1, f.a[m], sample_at<C>(from, m, p));
-    load_weights<C::LOAD_TILES>(1, f.b, w);
+        load_matrix_x4_if<C::CN>(1, f.a[m], sample_at<C>(from, m));
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        shared_load_8_if(1, f.b[half], w + half * HALF_BYTES);
     return f;
 }
 
-/* The products of a step's weights, or of half of them, for outputs from 8 * tile on, while the next
- * ones are loaded, if there are more. LAST: these are the last products of the activations; those of
- * the next step follow. */
+/* The products of a step's weights for outputs from 8 * tile on. The registers of its operands get
+ * those of the next weights, if there are more, as soon as the last product has read them. LAST:
+ * these are the last products of the activations, and those of the next step follow. */
 template <class C, bool LAST>
-FN void step_multiply(float (&sum)[SUMS], step<C> &f, int tile, uint32_t w, uint32_t next,
-                      uint32_t more, const lane_place &p)
+FN void step_multiply(float (&sum)[SUMS], step &f, int tile, uint32_t w, uint32_t next,
+                      uint32_t more)
 {
-    uint32_t b[2 * C::LOAD_TILES] = {};
-    load_weights<C::LOAD_TILES>(LAST ? more : 1, b, w);
 #pragma unroll
-    for (int m = 0; m < 4; m++) {
+    for (int half = 0; half < 2; half++) {
 #pragma unroll
-        for (int g = 0; g < C::LOAD_TILES; g++)
-            multiply<C::BF16>(sum + (m * WARP_TILES + tile + g) * 4, f.a[m], f.b[2 * g],
-                              f.b[2 * g + 1]);
-        if (LAST)
-            load_matrix_x4_if<C::CN>(more, f.a[m], sample_at<C>(next, m, p));
-    }
-#pragma unroll
-    for (int i = 0; i < 2 * C::LOAD_TILES; i++)
-        f.b[i] = b[i];
-}
-
-/* Where a lane's activations of a step lie that has a code. A missing second block is read as zeros:
- * whatever else, times its weights of zero, could be NaN. */
-FN uint32_t code_place(uint32_t code, uint32_t x, uint32_t turn, uint32_t zeros, uint32_t lane)
-{
-    const uint32_t half = lane < 16 ? code & 0xffff : code >> 16;
-    return half == DSD_MMA_NO_SECOND ? zeros : x + (half ^ turn);
-}
-
-/* A warp's steps of a stage with units of 8. Two codes more are read than there are. */
-template <class C>
-FN void codes_multiply(float (&sum)[SUMS], uint32_t counts, uint32_t x, uint32_t w, uint32_t codes,
-                       uint32_t zeros, const lane_place &p)
-{
-    const uint32_t turn = C::CN ? 0 : p.turn;
-    step<C> f = step_load<C>(code_place(shared_load_4(codes), x, turn, zeros, p.lane), w, p);
-    uint32_t code = shared_load_4(codes + 4), left = 0;
-#pragma unroll
-    for (int unit = 0; unit < C::T; unit++)
-        left += counts >> 4 * unit & 15;
-#pragma unroll
-    for (int unit = 0; unit < C::T; unit++) {
-#pragma unroll 1
-        for (uint32_t n = counts >> 4 * unit & 15; n; n--) {
-            const uint32_t next = code_place(code, x, turn, zeros, p.lane);
-            code = shared_load_4(codes + 8);
-            codes += 4;
-            step_multiply<C, true>(sum, f, unit, w += C::STEP_BYTES, next, --left, p);
+        for (int m = 0; m < 4; m++) {
+            multiply<C::BF16>(sum + (m * WARP_TILES + tile + half) * 4, f.a[m], f.b[half]);
+            if (LAST && half)
+                load_matrix_x4_if<C::CN>(more, f.a[m], sample_at<C>(next, m));
         }
+        shared_load_8_if(LAST ? more : 1, f.b[half], w + half * HALF_BYTES);
     }
 }
 
@@ -198,7 +171,7 @@ template <class C>
 FN void bits_multiply(float (&sum)[SUMS], uint32_t bits, uint32_t x, uint32_t w,
                       const lane_place &p)
 {
-    step<C> f = step_load<C>(bit_place<C>(bits, x, p), w, p);
+    step f = step_load<C>(bit_place<C>(bits, x, p), w);
 #pragma unroll
     for (int kind = C::UNIT == 32 ? DSD_MMA_BOTH : 0; kind < DSD_MMA_KINDS; kind++)
 #pragma unroll 1
@@ -206,37 +179,115 @@ FN void bits_multiply(float (&sum)[SUMS], uint32_t bits, uint32_t x, uint32_t w,
             bits &= bits - 1;
             const uint32_t next = bit_place<C>(bits, x, p);
             if (kind == DSD_MMA_BOTH)
-                step_multiply<C, false>(sum, f, 0, w += 512, 0, 1, p);
-            step_multiply<C, true>(sum, f, kind ? 2 : 0, w += 512, next, bits, p);
+                step_multiply<C, false>(sum, f, 0, w += HALVES_BYTES, 0, 1);
+            step_multiply<C, true>(sum, f, kind ? 2 : 0, w += HALVES_BYTES, next, bits);
+        }
+}
+
+/* The products of a unit of 8 with a slice, of which one ldmatrix in `a` has 32 samples. */
+template <class C>
+FN void slice_multiply(float (&sum)[SUMS], const uint32_t (&a)[4], int m, int unit, uint32_t b)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        multiply_8<C::BF16>(sum + ((2 * m + h) * WARP_TILES + unit) * 4, a + 2 * h, b);
+}
+
+/* Where a lane's activations of a slice lie. */
+FN uint32_t slice_place(uint32_t code, uint32_t x, uint32_t turn)
+{
+    return x + ((code & DSD_MMA_PLACE) ^ turn);
+}
+
+/* A warp's steps of a stage with units of 8: slices of 8 features in which any of them has a block.
+ * First those of the first unit, then those of the second that the first has not, and so on: so one
+ * branch tells whether others have a block there too. Two codes more are read than there are. */
+template <class C>
+FN void slices_multiply(float (&sum)[SUMS], uint32_t counts, uint32_t x, uint32_t w, uint32_t codes,
+                        const lane_place &p)
+{
+    const uint32_t turn = C::CN ? 0 : p.turn;
+    uint32_t code = shared_load_4(codes), next = slice_place(code, x, turn), left = 0;
+    uint32_t following = shared_load_4(codes + 4);
+    uint32_t a[2][4] = {}, b = shared_load_4(w);
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+        load_matrix_x4_if<C::CN>(1, a[m], sample_at<C>(next, m));
+#pragma unroll
+    for (int unit = 0; unit < C::T; unit++)
+        left += counts >> unit * DSD_MMA_COUNT_BITS & DSD_MMA_COUNT;
+#pragma unroll
+    for (int unit = 0; unit < C::T; unit++)
+#pragma unroll 1
+        for (uint32_t n = counts >> unit * DSD_MMA_COUNT_BITS & DSD_MMA_COUNT; n; n--) {
+            const uint32_t others = code >> DSD_MMA_OTHERS_AT;
+            next = slice_place(following, x, turn);
+            code = following;
+            following = shared_load_4(codes + 8);
+            codes += 4;
+            left--;
+            if (unit + 1 < C::T && others)
+#pragma unroll
+                for (int i = unit + 1; i < C::T; i++)
+                    if (others >> i & 1) {
+                        const uint32_t other = shared_load_4(w += C::STEP_BYTES);
+                        slice_multiply<C>(sum, a[0], 0, i, other);
+                        slice_multiply<C>(sum, a[1], 1, i, other);
+                    }
+            w += left ? C::STEP_BYTES : 0;
+            const uint32_t b_next = shared_load_4(w);
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                slice_multiply<C>(sum, a[m], m, unit, b);
+                load_matrix_x4_if<C::CN>(left, a[m], sample_at<C>(next, m));
+            }
+            b = b_next;
         }
 }
 
 /* What lanes find in 32 stages from one on. */
-FN uint2 parts_load(const dsd_mma_part *parts, int at, int stages)
+template <class C> FN uint2 parts_load(const uint32_t *parts, int at, int stages)
 {
-    return at < stages ? __ldg((const uint2 *)(parts + at)) : make_uint2(0, 0);
+    if (at >= stages)
+        return make_uint2(0, 0);
+    if constexpr (C::PART_WORDS == 2)
+        return __ldg((const uint2 *)parts + at);
+    else
+        return make_uint2(__ldg(parts + at), 0);
+}
+
+/* A warp's steps of a stage, if it has any. part: a lane's of 32 stages, of which this is the i-th.
+ * at: where the codes begin, and then the weights. column: of the warp. */
+template <class C>
+FN void part_multiply(float (&sum)[SUMS], uint2 part, int i, uint32_t x, uint32_t at, int column,
+                      const lane_place &p)
+{
+    const uint32_t steps = __shfl_sync(~0u, part.x, i), weights = at + C::CODE_BYTES + p.w;
+    if constexpr (C::UNIT == 8) {
+        const uint32_t first = __shfl_sync(~0u, part.y, i);
+        if (steps)
+            slices_multiply<C>(sum, steps, x + p.x, weights + first * C::STEP_BYTES,
+                               at + column * DSD_MMA_WARP_CODES, p);
+    } else {
+        const uint32_t bits = steps & DSD_MMA_STEPS;
+        if (bits)
+            bits_multiply<C>(sum, bits, x + p.x,
+                             weights + (steps >> DSD_MMA_WEIGHTS_AT) * C::STEP_BYTES, p);
+    }
 }
 
 /* All stages of a tile. now: of the first 32. */
 template <class C>
-FN void tile_multiply(float (&sum)[SUMS], const dsd_mma_part *parts, uint2 now, int stages, ring &r,
-                      uint32_t x_bytes, const lane_place &p)
+FN void tile_multiply(float (&sum)[SUMS], const uint32_t *parts, uint2 now, int stages, ring &r,
+                      int column, uint32_t x_bytes, const lane_place &p)
 {
     for (int first = 0; first < stages; first += LANES) {
-        const uint2 next = parts_load(parts, first + LANES + p.lane, stages);
+        const uint2 next = parts_load<C>(parts, first + LANES + p.lane, stages);
         const int count = stages - first < LANES ? stages - first : LANES;
         for (int i = 0; i < count; i++) {
-            const uint32_t steps = __shfl_sync(~0u, now.x, i), at = __shfl_sync(~0u, now.y, i);
+            const uint32_t x = r.slots + r.slot * r.slot_bytes;
             mbar_wait(r.barriers + FULL_AT + 8 * r.slot, r.phase);
-            if (steps) {
-                const uint32_t x = r.slots + r.slot * r.slot_bytes, weights = x + x_bytes;
-                const uint32_t w = weights + (at & 0xffff) * 256 + p.w;
-                if constexpr (C::UNIT == 8)
-                    codes_multiply<C>(sum, steps, x + p.x, w, weights + (at >> 16) * 4,
-                                      r.barriers + DSD_MMA_ZEROS, p);
-                else
-                    bits_multiply<C>(sum, steps, x + p.x, w, p);
-            }
+            part_multiply<C>(sum, now, i, x, x + x_bytes, column, p);
             __syncwarp();
             if (p.w == 0)
                 mbar_arrive(r.barriers + EMPTY_AT + 8 * r.slot);
@@ -311,7 +362,7 @@ template <class C>
 FN void tile_store(const dsd_mma_arg &a, const float (&sum)[SUMS], int output, int64_t n0, int lane)
 {
     const dsd_epilogue &e = a.epilogue;
-    if (e.plain || e.plain_n) {
+    if constexpr (C::PLAIN) {
         const bool bf16 = e.c.type == BSK_BF16;
         const int64_t feature = e.plain ? output : output + lane / 4;
         const int64_t first = e.plain ? n0 + lane / 4 : n0;
@@ -422,28 +473,43 @@ FN void produce(const CUtensorMap *x, const dsd_mma_arg &a, ring r, int producer
     }
 }
 
+/* A tile of which each lane has a word. */
+FN uint32_t tile_word(const dsd_mma_tile *tiles, int at, int end, int lane)
+{
+    return at < end ? __ldg((const uint32_t *)(tiles + at) + lane % 4) : 0;
+}
+
+FN dsd_mma_tile tile_of(uint32_t word)
+{
+    return {(int)__shfl_sync(~0u, word, 0), (int)__shfl_sync(~0u, word, 1),
+            (int)__shfl_sync(~0u, word, 2), (int)__shfl_sync(~0u, word, 3)};
+}
+
 template <class C> FN void consume(const dsd_mma_arg &a, ring r, int warp, int lane)
 {
     const int column = warp % C::WC, row = warp / C::WC;
     const int begin = a.tile_start[blockIdx.x], end = a.tile_start[blockIdx.x + 1];
     const lane_place place = place_of<C>(row, lane, a.depth);
-    dsd_mma_tile tile = tile_load(a.tiles, begin, end);
+    dsd_mma_tile tile = tile_of(tile_word(a.tiles, begin, end, lane));
     const auto parts_of = [&](const dsd_mma_tile &t) {
-        return a.parts + (size_t)t.stage * C::WC + (size_t)t.stages * column;
+        return a.parts + ((size_t)t.stage * C::WC + (size_t)t.stages * column) * C::PART_WORDS;
     };
-    uint2 now = parts_load(parts_of(tile), lane, tile.stages);
+    uint2 now = parts_load<C>(parts_of(tile), lane, tile.stages);
     for (int i = begin; i < end; i++) {
+        /* What the end of the tile needs is on its way meanwhile. */
+        const uint32_t next = tile_word(a.tiles, i + 1, end, lane);
+        const int output =
+            run_output<C>(a.columns + (size_t)(tile.panel * C::WC + column) * C::T, lane);
         float sum[SUMS];
 #pragma unroll
         for (int k = 0; k < SUMS; k++)
             sum[k] = 0;
-        tile_multiply<C>(sum, parts_of(tile), now, tile.stages, r, C::SAMPLES * a.depth * 2, place);
-        const int output =
-            run_output<C>(a.columns + (size_t)(tile.panel * C::WC + column) * C::T, lane);
+        tile_multiply<C>(sum, parts_of(tile), now, tile.stages, r, column, C::SAMPLES * a.depth * 2,
+                         place);
         const int64_t n0 = (int64_t)tile.sample + row * 64;
-        tile = tile_load(a.tiles, i + 1, end);
+        tile = tile_of(next);
+        now = parts_load<C>(parts_of(tile), lane, tile.stages);
         tile_store<C>(a, sum, output, n0, lane);
-        now = parts_load(parts_of(tile), lane, tile.stages);
     }
 }
 
@@ -461,9 +527,6 @@ template <class C> FN void product(const CUtensorMap *x, const dsd_mma_arg &a)
         }
         mbar_init_fence();
     }
-    if (threadIdx.x < 4 * 8)
-        shared_store_16(barriers + DSD_MMA_ZEROS + threadIdx.x / 8 * 2048 + threadIdx.x % 8 * 16, 0,
-                        0, 0, 0);
     __syncthreads();
     if (warp >= DSD_MMA_WARPS) {
         registers_lower<PRODUCER_REGISTERS>();
@@ -488,35 +551,31 @@ FN uint32_t pack_two(const dsd_mma_pack_arg &a, const uint16_t *from, int row, i
     return high << 16 | low;
 }
 
-/* Writes one step for each warp: operands of m16n8k16 in the order in which lanes load them. */
+/* Writes one step for each warp: operands of products in the order in which lanes load them. */
 template <int UNIT> FN void pack(const dsd_mma_pack_arg &a)
 {
     const int lane = threadIdx.x % LANES, row = lane / 4, k = lane % 4 * 2;
     const int64_t i = (int64_t)blockIdx.x * DSD_MMA_PACK_WARPS + threadIdx.x / LANES;
     if (i >= a.count)
         return;
-    const uint4 s = __ldg((const uint4 *)(a.steps + i)); /* to, first, second, valid */
+    const uint4 s = __ldg((const uint4 *)(a.steps + i)); /* to, source, valid */
     char *to = (char *)a.image + (size_t)s.x * 16;
     const uint16_t *from = (const uint16_t *)a.source + (size_t)s.y * 8;
-    if (!s.w) {
-        ((uint2 *)to)[lane] = __ldg((const uint2 *)a.codes + (size_t)s.y * LANES + lane);
-    } else if constexpr (UNIT == 8) {
-        const uint16_t *second = (const uint16_t *)a.source + (size_t)s.z * 8;
-        uint2 v;
-        v.x = pack_two(a, from, row, k, s.w & 0xffff);
-        v.y = s.w >> 16 ? pack_two(a, second, row, k, s.w >> 16) : 0;
-        ((uint2 *)to)[lane] = v;
+    if constexpr (UNIT == 8) {
+        ((uint32_t *)to)[lane] =
+            s.z ? pack_two(a, from, row, k, s.z) : __ldg(a.codes + (size_t)s.y * LANES + lane);
     } else {
 #pragma unroll
         for (int p = 0; p < UNIT / 16; p++) {
             /* The order of outputs that makes a lane's sums neighbours: see run_sort. */
             const int output = row / 2 * (UNIT / 4) + 4 * p + row % 2;
-            uint4 v;
-            v.x = pack_two(a, from, output, k, s.w);
-            v.y = pack_two(a, from, output, k + 8, s.w);
-            v.z = pack_two(a, from, output + 2, k, s.w);
-            v.w = pack_two(a, from, output + 2, k + 8, s.w);
-            ((uint4 *)to)[p * LANES + lane] = v;
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint2 v;
+                v.x = pack_two(a, from, output + 2 * half, k, s.z);
+                v.y = pack_two(a, from, output + 2 * half, k + 8, s.z);
+                ((uint2 *)to)[(2 * p + half) * LANES + lane] = v;
+            }
         }
     }
 }
@@ -533,16 +592,19 @@ PACK(32)
 
 /* --- Kernels --- */
 
-#define KERNEL(type, bf16, unit, axis, cn, tile, wide)                                             \
+#define KERNEL(type, bf16, unit, axis, cn, tile, wide, end, plain)                                 \
     extern "C" __global__ void __launch_bounds__(DSD_MMA_THREADS, 1)                               \
-        dsd_sm90a_mma_##type##_##unit##_##axis##_##tile(const __grid_constant__ CUtensorMap x,     \
-                                                        const __grid_constant__ dsd_mma_arg a)     \
+        dsd_sm90a_mma_##type##_##unit##_##axis##_##tile##_##end(                                   \
+            const __grid_constant__ CUtensorMap x, const __grid_constant__ dsd_mma_arg a)          \
     {                                                                                              \
-        product<config<bf16, unit, cn, wide>>(&x, a);                                              \
+        product<config<bf16, unit, cn, wide, plain>>(&x, a);                                       \
     }
+#define KERNELS_END(type, bf16, unit, axis, cn, tile, wide)                                        \
+    KERNEL(type, bf16, unit, axis, cn, tile, wide, plain, true)                                    \
+    KERNEL(type, bf16, unit, axis, cn, tile, wide, any, false)
 #define KERNELS_TILE(type, bf16, unit, axis, cn)                                                   \
-    KERNEL(type, bf16, unit, axis, cn, wide, true)                                                 \
-    KERNEL(type, bf16, unit, axis, cn, square, false)
+    KERNELS_END(type, bf16, unit, axis, cn, wide, true)                                            \
+    KERNELS_END(type, bf16, unit, axis, cn, square, false)
 #define KERNELS(type, bf16, axis, cn)                                                              \
     KERNELS_TILE(type, bf16, 8, axis, cn)                                                          \
     KERNELS_TILE(type, bf16, 16, axis, cn)                                                         \

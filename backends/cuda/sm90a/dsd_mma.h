@@ -11,14 +11,9 @@ enum {
     DSD_MMA_WARPS = 16,    /* that multiply: 64 x 32 sums each */
     DSD_MMA_THREADS = (DSD_MMA_WARPS + DSD_MMA_PRODUCERS) * 32,
     DSD_MMA_MAX_STAGES = 16, /* of the ring */
-    DSD_MMA_RING = 7168,     /* bytes before it: barriers and zeros */
-    DSD_MMA_ZEROS = 512,     /* where they begin: 128 bytes in each of four times 2048 */
-    DSD_MMA_PIECE = 256,     /* bytes of codes that are packed at once */
+    DSD_MMA_RING = 1024,     /* bytes before it: barriers */
     DSD_MMA_PACK_WARPS = 8   /* of a block of the packing kernel: one step each */
 };
-
-/* Marks a step without a second block. */
-#define DSD_MMA_NO_SECOND 0x8000u
 
 /* A tile of a block's list. */
 typedef struct dsd_mma_tile {
@@ -35,34 +30,48 @@ typedef struct dsd_mma_stage {
     uint32_t unused;
 } dsd_mma_stage;
 
-/* Steps of units of 16 and 32 are bits, by their place among the features of a window: those with
- * weights for the first 16 of a warp's outputs alone, for the others alone, and for both, for which
- * activations are read once. Units of 32 have only the last. */
-enum { DSD_MMA_KINDS = 3, DSD_MMA_BOTH = 2, DSD_MMA_KIND_BITS = 8 };
+/* What one warp finds in a stage. Units of 16 and 32: a word of the steps, as bits by their place
+ * among the features of a window: those with weights for the first 16 of a warp's outputs alone, for
+ * the others alone, and for both, for which activations are read once (units of 32 have only these);
+ * above them where the first one's weights lie from the stage's on, in steps. Units of 8: a word of
+ * the number of slices of 8 features whose first unit is each, and one of where the weights lie. */
+enum {
+    DSD_MMA_KINDS = 3,
+    DSD_MMA_BOTH = 2,
+    DSD_MMA_KIND_BITS = 8,
+    DSD_MMA_STEPS = 0xffffff,
+    DSD_MMA_WEIGHTS_AT = 24,
+    DSD_MMA_SLICE_UNITS = 4, /* units of 8 of a warp */
+    DSD_MMA_COUNT_BITS = 5,
+    DSD_MMA_COUNT = 31,
+    DSD_MMA_PART_WORDS = 2 /* of units of 8 */
+};
 
-/* What one warp finds in a stage. The steps of units of 8 follow unit by unit; each is for any two
- * blocks of 8 features of the stage, which its code gives: in each half, where they lie in the
- * activations, in bytes. */
-typedef struct dsd_mma_part {
-    uint32_t steps;   /* units of 8: their number, four bits for each unit; else bits */
-    uint16_t weights; /* of the first step: from the stage's weights on, 256 bytes each */
-    uint16_t codes;   /* the same, 4 bytes each */
-} dsd_mma_part;
+/* The image of a stage with units of 8 begins with codes, in the order of the slices: where the
+ * activations of a slice lie, in bytes, and as bits which units besides the first have a block
+ * there. The last 128 bytes are zeros: what is read beyond a list. */
+enum {
+    DSD_MMA_PLACE = 0xffff,
+    DSD_MMA_OTHERS_AT = 16,
+    DSD_MMA_WARP_CODES = 64, /* bytes of a warp: 16 codes */
+    DSD_MMA_CODE_PIECE = 128 /* that are packed at once */
+};
+#define DSD_MMA_CODE_BYTES(warp_cols) ((warp_cols)*DSD_MMA_WARP_CODES + DSD_MMA_CODE_PIECE)
 
-/* One step of weights, the operand of a product over 16 features, to be packed. */
+/* One step of weights, to be packed: the operand of a product over 16 features, or 8 for units
+ * of 8. */
 typedef struct dsd_mma_step {
     uint32_t to;     /* in the image, 16 bytes each */
-    uint32_t first;  /* the source: element / 8 of its corner; of features 0 to 7 for units of 8 */
-    uint32_t second; /* units of 8: features 8 to 15 */
-    uint32_t valid;  /* features that are in the matrix, by half a byte each for units of 8;
-                        0: this is a copy of 256 bytes of codes, and first counts such pieces */
+    uint32_t source; /* element / 8 of its corner */
+    uint32_t valid;  /* features that are in the matrix; 0: a piece of codes, which source counts */
+    uint32_t unused;
 } dsd_mma_step;
 
 typedef struct dsd_mma_pack_arg {
     const void *source;
     void *image;
     const dsd_mma_step *steps;
-    const void *codes;
+    const uint32_t *codes;
     int64_t count;
     int64_t row_stride, feature_stride; /* of an element within a block of op(S) */
 } dsd_mma_pack_arg;
@@ -70,8 +79,8 @@ typedef struct dsd_mma_pack_arg {
 typedef struct dsd_mma_arg {
     const char *image;
     const dsd_mma_stage *stages;
-    const dsd_mma_part *parts; /* panel by panel, in it by warp side by side, then by stage */
-    const int32_t *columns;    /* first output of each unit, panel by panel; -1: none */
+    const uint32_t *parts;  /* panel by panel, in it by warp side by side, then by stage */
+    const int32_t *columns; /* first output of each unit, panel by panel; -1: none */
     const dsd_mma_tile *tiles;
     const int32_t *tile_start; /* [blocks + 1] */
     int32_t slots;             /* stages of the ring */

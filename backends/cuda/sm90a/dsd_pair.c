@@ -141,10 +141,12 @@ typedef struct lists {
     shape s;
     bski_lines lines;
     int64_t words;
-    uint64_t *kept;   /* [2 * pairs][words] slices of a unit, by unit */
-    uint32_t *source; /* [units][slices] as in dsd_pair_piece; NONE: not kept */
-    int32_t *order;   /* [2 * pairs] units, pair by pair */
-    int32_t *sorted;  /* [2 * pairs] */
+    uint64_t *kept;      /* [2 * pairs][words] slices of a unit, by unit */
+    uint64_t *need;      /* [pairs][words] slices of a pair, in order */
+    uint32_t *source;    /* [units][slices] as in dsd_pair_piece; NONE: not kept */
+    int32_t *order;      /* [2 * pairs] units, pair by pair */
+    int32_t *sorted;     /* [2 * pairs] */
+    int32_t *neighbours; /* [2 * pairs] the order before pairs are exchanged */
     bski_pair *by_count;
     dsd_pair_slice *slices;
     dsd_pair_step *steps;
@@ -165,9 +167,9 @@ typedef struct lists {
 
 static void lists_free(lists *l)
 {
-    void *const all[] = {l->steps,  l->kept,   l->sorted,  l->by_count,  l->source, l->order,
-                         l->slices, l->pieces, l->members, l->first,     l->cost,   l->rank,
-                         l->owner,  l->loads,  l->tiles,   l->tile_start};
+    void *const all[] = {l->need,   l->neighbours, l->steps,  l->kept,   l->sorted,  l->by_count,
+                         l->source, l->order,      l->slices, l->pieces, l->members, l->first,
+                         l->cost,   l->rank,       l->owner,  l->loads,  l->tiles,   l->tile_start};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         host_drop(l->host, all[i]);
 }
@@ -235,13 +237,94 @@ static bsk_status pairs_sort(lists *l)
     return BSK_OK;
 }
 
+/* The first pair of a group; of the one after the last, the end. */
+static int64_t group_first(const lists *l, int64_t group)
+{
+    return l->s.pairs * group / l->groups;
+}
+
+/* The slices that a group needs if pair `out` leaves it and pair `in` comes. */
+static int64_t group_slices(const lists *l, int64_t group, int64_t out, int64_t in)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < l->words; i++) {
+        uint64_t word = l->need[in * l->words + i];
+        for (int64_t pair = group_first(l, group); pair < group_first(l, group + 1); pair++)
+            if (pair != out)
+                word |= l->need[pair * l->words + i];
+        count += __builtin_popcountll(word);
+    }
+    return count;
+}
+
+static void pairs_exchange(lists *l, int64_t x, int64_t y)
+{
+    for (int64_t i = 0; i < l->words; i++) {
+        const uint64_t word = l->need[x * l->words + i];
+        l->need[x * l->words + i] = l->need[y * l->words + i];
+        l->need[y * l->words + i] = word;
+    }
+    for (int32_t i = 0; i < 2; i++) {
+        const int32_t unit = l->order[2 * x + i];
+        l->order[2 * x + i] = l->order[2 * y + i];
+        l->order[2 * y + i] = unit;
+    }
+}
+
+/* Exchanges pairs of two groups where that saves slices. */
+static bool groups_improve(lists *l, int64_t g, int64_t h)
+{
+    bool better = false;
+    for (int64_t x = group_first(l, g); x < group_first(l, g + 1); x++)
+        for (int64_t y = group_first(l, h); y < group_first(l, h + 1); y++) {
+            const int64_t now = group_slices(l, g, x, x) + group_slices(l, h, y, y);
+            if (group_slices(l, g, x, y) + group_slices(l, h, y, x) < now) {
+                pairs_exchange(l, x, y);
+                better = true;
+            }
+        }
+    return better;
+}
+
+/* Slices that all groups need. */
+static int64_t groups_slices(const lists *l)
+{
+    int64_t count = 0;
+    for (int64_t g = 0; g < l->groups; g++)
+        count += group_slices(l, g, group_first(l, g), group_first(l, g));
+    return count;
+}
+
+/* Which pairs make a group: those that need the same slices, as each is loaded once for all; or
+ * neighbours, whose stores are neighbours too, unless that saves enough. */
+static bsk_status groups_search(lists *l)
+{
+    enum { ROUNDS = 8, WINDOW = 32, ENOUGH = 32 };
+    const int64_t units = 2 * l->s.pairs;
+    TRY(host_array(l->host, &l->need, l->s.pairs * l->words, sizeof *l->need));
+    TRY(host_array(l->host, &l->neighbours, units, sizeof *l->neighbours));
+    memcpy(l->neighbours, l->order, (size_t)units * sizeof *l->order);
+    for (int64_t i = 0; i < units; i++)
+        for (int64_t w = 0; w < l->words; w++)
+            l->need[i / 2 * l->words + w] |= l->kept[l->order[i] * l->words + w];
+    const int64_t before = groups_slices(l);
+    bool better = true;
+    for (int round = 0; round < ROUNDS && better; round++) {
+        better = false;
+        for (int64_t g = 0; g < l->groups; g++)
+            for (int64_t h = g + 1; h < l->groups && h < g + WINDOW; h++)
+                better |= groups_improve(l, g, h);
+    }
+    if (before - groups_slices(l) < before / ENOUGH)
+        memcpy(l->order, l->neighbours, (size_t)units * sizeof *l->order);
+    return BSK_OK;
+}
+
 /* The unit of a bit of a group's slices; -1: none. */
 static int64_t unit_of(const lists *l, int64_t group, int32_t bit)
 {
-    const int64_t first = l->s.pairs * group / l->groups,
-                  end = l->s.pairs * (group + 1) / l->groups;
-    const int64_t pair = first + bit / 2;
-    const int32_t unit = pair < end ? l->order[2 * pair + bit % 2] : -1;
+    const int64_t pair = group_first(l, group) + bit / 2;
+    const int32_t unit = pair < group_first(l, group + 1) ? l->order[2 * pair + bit % 2] : -1;
     return unit < l->s.units ? unit : -1;
 }
 
@@ -498,6 +581,7 @@ static bsk_status lists_fill(lists *l, int32_t compute_units)
     bski_dsd_pairing(l->kept, (int32_t)l->words, (int32_t)s->pairs, l->order);
     TRY(pairs_sort(l));
     groups_choose(l);
+    TRY(groups_search(l));
     TRY(groups_fill(l));
     return tiles_make(l);
 }

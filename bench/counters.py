@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""What limits rows of `bsk bench` on an NVIDIA device: one launch of each under ncu, at the clock that
+the chip takes, and clock and power while it runs for some time.
+
+    python bench/counters.py [--bsk PATH] [--device ID] [--set NAME] [--seconds S] --json FILE FILTER...
+
+Each FILTER names one row, as `bsk bench` takes it. Shares are of what the unit could do at the clock
+of that launch: `tensor` of the tensor cores' cycles, `issue` of the instructions, `lsu` of the cycles
+of the path that loads, ldmatrix, shuffles and barriers of an SM have in common (128 bytes of shared
+memory each), `l2`, `dram`. `stalls` are warps that wait for each that issues, by reason. Clocks and
+power are medians of the samples above --watts."""
+import argparse
+import csv
+import json
+import pathlib
+import statistics
+import subprocess
+import tempfile
+
+COUNTERS = {
+    "us": ("gpu__time_duration.sum", 1e-3),
+    "mhz": ("gpc__cycles_elapsed.avg.per_second", 1e-6),
+    "tensor": ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed", 0.01),
+    "issue": ("sm__inst_issued.avg.pct_of_peak_sustained_elapsed", 0.01),
+    "lsu": ("l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed", 0.01),
+    "lsu_cycles": ("l1tex__data_pipe_lsu_wavefronts.sum", 1),
+    "lsu_shared_loads": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum", 1),
+    "lsu_shared": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1),
+    "l2": ("lts__throughput.avg.pct_of_peak_sustained_elapsed", 0.01),
+    "l2_sectors": ("lts__t_sectors.sum", 1),
+    "dram": ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", 0.01),
+}
+STALLS = ("long_scoreboard", "short_scoreboard", "wait", "gmma", "math_pipe_throttle",
+          "mio_throttle", "branch_resolving", "sleeping", "not_selected")
+STALL = "smsp__average_warps_issue_stalled_%s_per_issue_active.ratio"
+KERNEL = r"regex:^(cuda_)?(dsd|sdd)_(sm90a_)?(wgmma|pair|mma)_b?f|^sdd_(wgmma|pair|mma)_|narrow_[0-9]"
+
+
+def number(text):
+    return float(text.replace(",", ""))
+
+
+def counters(bench, row):
+    metrics = [name for name, _ in COUNTERS.values()] + [STALL % s for s in STALLS]
+    ncu = ["ncu", "--csv", "--page", "raw", "--clock-control", "none", "-k", KERNEL,
+           "--launch-skip", "2", "--launch-count", "1", "--metrics", ",".join(metrics)]
+    out = subprocess.run(ncu + bench + ["--seconds", "0.005", row], capture_output=True, text=True)
+    lines = [line for line in out.stdout.splitlines() if line.startswith('"')]
+    if len(lines) < 3:
+        raise SystemExit(f"ncu profiled nothing of {row}: {out.stdout[-500:]}{out.stderr[-500:]}")
+    table = list(csv.reader(lines))
+    unit, value = dict(zip(table[0], table[1])), dict(zip(table[0], table[2]))
+    time_unit = {"ns": 1, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6}
+    found = {"kernel": value["Kernel Name"].split("(")[0]}
+    for key, (name, scale) in COUNTERS.items():
+        scale *= time_unit.get(unit[name], 1) if key == "us" else 1
+        found[key] = float(f"{number(value[name]) * scale:.4g}")
+    found["stalls"] = {s: number(value[STALL % s]) for s in STALLS if number(value[STALL % s]) > 0}
+    return found
+
+
+def sustained(bench, row, seconds, watts):
+    """The row's rate over some time, and the clock and the power meanwhile."""
+    query = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw.instant,clocks_event_reasons.active",
+             "--format=csv,noheader,nounits", "-lms", "50"]
+    with tempfile.TemporaryDirectory() as folder:
+        report = pathlib.Path(folder) / "rows.json"
+        samples = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
+        subprocess.run(bench + ["--seconds", str(seconds), "--json", str(report), row], check=True,
+                       stdout=subprocess.DEVNULL)
+        samples.terminate()
+        lines = [line.split(",") for line in samples.communicate()[0].splitlines()]
+        rows = json.loads(report.read_text())["rows"]
+    busy = [(float(line[0]), float(line[1]), int(line[2], 16)) for line in lines
+            if len(line) == 3 and float(line[1]) > watts]
+    best = min(rows, key=lambda r: r["ms"])
+    found = {"name": best["name"], "entry": best["entry"], "ms": best["ms"],
+             "tflops": best["tflops"]}
+    if busy:
+        found["mhz"] = statistics.median(b[0] for b in busy)
+        found["watts"] = statistics.median(b[1] for b in busy)
+        found["power_capped"] = round(sum(b[2] & 4 > 0 for b in busy) / len(busy), 2)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bsk", default="bsk")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--set", default="hopper")
+    parser.add_argument("--seconds", type=float, default=1)
+    parser.add_argument("--watts", type=float, default=400)
+    parser.add_argument("--json", required=True)
+    parser.add_argument("rows", nargs="+", metavar="FILTER")
+    options = parser.parse_args()
+    bench = [options.bsk, "bench", "--device", options.device, "--set", options.set]
+    rows = []
+    for row in options.rows:
+        rows.append({"sustained": sustained(bench, row, options.seconds, options.watts),
+                     "launch": counters(bench, row)})
+        print(json.dumps(rows[-1]), flush=True)
+        pathlib.Path(options.json).write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
