@@ -383,6 +383,52 @@ static void list_pytorch(test_list *list)
         }
 }
 
+/* Layers in f32 of whole blocks over many rows with contiguous features, as a small model has them on a
+ * CPU: entries that neither pack nor transpose. */
+static void list_rows(test_list *list)
+{
+    static const int32_t sides[][2] = {{32, 32}, {32, 64}, {64, 32}, {16, 16}};
+    static const struct {
+        int64_t n;
+        uint32_t options;
+        bsk_act act;
+        double alpha, beta, density;
+    } forms[] = {{131, 0, 0, 0, 0, 0.3},
+                 {600, 0, 0, 0, 1, 0.1},
+                 {129, OPT_LD, 0, 0.5, -1, 1},
+                 {70, OPT_BIAS | OPT_RESIDUAL, BSK_ACT_GELU, 0, 0, 0.3}};
+    for (int b = 0; b < TEST_COUNT(sides); b++)
+        for (int i = 0; i < TEST_COUNT(forms); i++)
+            for (int o = 0; o < TEST_COUNT(linear); o++) {
+                if (list->tier == TIER_QUICK && (b + i + o) % 4)
+                    continue;
+                test_spec s = product(linear[o], BSK_F32, sides[b][0], sides[b][1], forms[i].n);
+                s.k = 192;
+                s.m = 320;
+                s.pattern_value = forms[i].density;
+                s.options = o ? forms[i].options & OPT_LD : forms[i].options;
+                s.act = o ? BSK_ACT_NONE : forms[i].act;
+                s.alpha = forms[i].alpha;
+                s.beta = forms[i].beta;
+                s.pairs = o == 2 && i == 0 ? 2 : 0;
+                s.fill = i == 1 ? FILL_INT : FILL_REAL;
+                test_emit(list, s);
+            }
+}
+
+/* An output so large that a CPU stores it past its caches. */
+static void list_large(test_list *list)
+{
+    test_spec s = product("matmul", BSK_BF16, 32, 32, 1056);
+    if (list->tier == TIER_QUICK)
+        return;
+    s.k = 32;
+    s.m = 1024;
+    s.pattern_value = 0.1;
+    s.fill = FILL_REAL;
+    emit_axes(list, s);
+}
+
 /* Every pair of first-class block sizes with every type and both densities, larger N. */
 static void list_full(test_list *list)
 {
@@ -417,5 +463,7 @@ void cases_products(test_list *list)
     list_reduced(list);
     list_openai(list);
     list_pytorch(list);
+    list_rows(list);
+    list_large(list);
     list_full(list);
 }

@@ -166,6 +166,7 @@ typedef struct backward {
     drop dropout;
     packed q, dout, k, k_turned, v_turned;
     float *rest; /* [batch, heads, rows]: the sum of dO * O of each row */
+    float *dq;   /* [batch, heads, rows, width]: see backward_member */
 } backward;
 
 enum { BACKWARD_PACKS = 5 };
@@ -174,7 +175,7 @@ static bool backward_plan(backward *w, const bsk_layout_tables *t,
                           const bsk_attention_grad_params *p, int64_t *total)
 {
     const int64_t i = p->interleave;
-    int64_t rest;
+    int64_t rest, dq;
     w->p = p;
     return packed_plan(&w->q, &p->q, t, false, false, i, total) &&
            packed_plan(&w->dout, &p->dout, t, false, false, i, total) &&
@@ -182,7 +183,8 @@ static bool backward_plan(backward *w, const bsk_layout_tables *t,
            packed_plan(&w->k_turned, &p->k, t, true, true, i, total) &&
            packed_plan(&w->v_turned, &p->v, t, true, true, i, total) &&
            bski_mul_i64(p->q.dims[0] * p->q.dims[1], t->rows, &rest) &&
-           bski_add_i64(*total, rest, total);
+           bski_mul_i64(rest, lanes_up(p->q.dims[3]), &dq) && bski_add_i64(*total, rest, total) &&
+           bski_add_i64(*total, dq, total);
 }
 
 OMP_DECLARE(attention_grad_f32);
@@ -218,8 +220,9 @@ static void backward_pack(backward *w, int threads)
         to += packs[i]->tensor->dims[0] * packs[i]->tensor->dims[1] * packed_member(packs[i]);
         pack_all(packs[i], threads);
     }
-    w->rest = to;
     const int64_t rows = w->s.t->rows, count = p->q.dims[0] * w->s.heads * rows;
+    w->rest = to;
+    w->dq = to + count;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t at = 0; at < count; at++) {
         const query q = query_of(&w->s, at / rows / w->s.heads, at / rows % w->s.heads, at % rows);
@@ -263,15 +266,21 @@ static void grads_mixed(const backward *w, grads *g, int64_t i, float lse, float
     }
 }
 
-static void grads_plain(const backward *w, grads *g, int64_t i, float lse, float rest)
+/* Of what is visible, where no element is asked about. */
+static void grads_run(const backward *w, grads *g, int64_t i, run seen, float lse, float rest)
 {
     const float scale = (float)w->s.scale;
+    const int64_t width = lanes_up(g->x.cols);
     float *p = g->p + i * TILE_COLS, *dx = g->dx + i * TILE_COLS;
-    for (int64_t j = 0; j < lanes_up(g->x.cols); j += F32_LANES) {
-        const vec_f32 share = exp_f32(scale * load_f32(p + j) - lse);
+    if (lse == -INFINITY)
+        seen.from = seen.to;
+    for (int64_t j = 0; j < width; j += F32_LANES) {
+        const vec_f32 share = power_f32(scale * load_f32(p + j) - lse);
         store_f32(p + j, share);
         store_f32(dx + j, share * (load_f32(dx + j) - rest) * scale);
     }
+    row_hide(p, seen, width, 0);
+    row_hide(dx, seen, width, 0);
 }
 
 /* Fills g for its rows of member (b, h) and columns of `block`; false if nothing is visible. */
@@ -295,10 +304,10 @@ static bool grads_fill(const backward *w, grads *g, int64_t block)
         const query *row = &g->x.q[i];
         const float from = row->live ? lse[member * w->s.q_time + row->time] : -INFINITY;
         const float rest = w->rest[member * w->s.t->rows + row->p];
-        if (kind == TILE_PLAIN && !w->dropout.on && from != -INFINITY)
-            grads_plain(w, g, i, from, rest);
-        else
+        if (kind == TILE_MIXED || w->dropout.on)
             grads_mixed(w, g, i, from, rest);
+        else
+            grads_run(w, g, i, visible_run(&w->s, &g->x, kind, i), from, rest);
     }
     return true;
 }
@@ -315,10 +324,19 @@ static void gradient_store(const backward *w, const bsk_tensor *t, bsk_mem mem, 
     row_store_f32(row, t->dtype, bsk_mem_address(mem), index, t->dims[3]);
 }
 
+/* The gradient of one row of queries. */
+static void query_store(const backward *w, const query *q, float *row)
+{
+    const bsk_tensor *dq = &w->p->dq;
+    if (q->time < w->s.q_time)
+        gradient_store(w, dq, w->a->dq,
+                       q->b * dq->strides[0] + q->h * dq->strides[1] + q->time * dq->strides[2],
+                       row);
+}
+
 static void backward_queries(const backward *w, int64_t b, int64_t h, int64_t first, int64_t rows)
 {
     const bsk_layout_tables *t = w->s.t;
-    const bsk_tensor *dq = &w->p->dq;
     const int64_t kv_heads = w->p->k.dims[1], ld = w->k.width;
     const int64_t kv_member = b * kv_heads + h / (w->s.heads / kv_heads);
     _Alignas(64) float sum[TILE_ROWS * HEAD_MAX];
@@ -338,10 +356,7 @@ static void backward_queries(const backward *w, int64_t b, int64_t h, int64_t fi
         }
     }
     for (int64_t i = 0; i < rows; i++)
-        if (g.x.q[i].time < w->s.q_time)
-            gradient_store(w, dq, w->a->dq,
-                           b * dq->strides[0] + h * dq->strides[1] + g.x.q[i].time * dq->strides[2],
-                           sum + i * ld);
+        query_store(w, &g.x.q[i], sum + i * ld);
 }
 
 /* The accumulators of a tile of keys. */
@@ -351,11 +366,15 @@ typedef struct key_sums {
     grads g;
 } key_sums;
 
-/* Adds what query head h has of columns [c, c + cols) of a block column. */
-static void key_sums_add(const backward *w, key_sums *k, int64_t b, int64_t h, int64_t block)
+/* Adds what query head h has of columns [c, c + cols) of a block column, and to dq, if given, what
+ * its queries have of them. */
+static void key_sums_add(const backward *w, key_sums *k, int64_t b, int64_t h, int64_t block,
+                         float *dq)
 {
     const bsk_layout_tables *t = w->s.t;
-    const int64_t member = b * w->s.heads + h;
+    const int64_t member = b * w->s.heads + h, ld = w->k.width;
+    const int64_t kv_heads = w->p->k.dims[1];
+    const int64_t kv_member = b * kv_heads + h / (w->s.heads / kv_heads);
     const int64_t *start =
         t->col_start + h / (w->s.heads / t->heads) * ((int64_t)t->grid_cols + 1) + block;
     grads *g = &k->g;
@@ -373,24 +392,27 @@ static void key_sums_add(const backward *w, key_sums *k, int64_t b, int64_t h, i
             product(k->dv, w->dout.width, g->p, 1, TILE_COLS,
                     packed_rows(&w->dout, member, first + i), w->dout.width, g->x.cols,
                     w->dout.width, rows, true);
+            if (dq)
+                product(dq + (member * t->rows + first + i) * ld, ld, g->dx, TILE_COLS, 1,
+                        packed_rows(&w->k, kv_member, g->x.c), ld, rows, ld, g->x.cols, true);
         }
     }
 }
 
 static void backward_keys(const backward *w, int64_t b, int64_t kv_head, int64_t block,
-                          int64_t offset)
+                          int64_t offset, float *dq)
 {
     const bsk_layout_tables *t = w->s.t;
     const bsk_tensor *dk = &w->p->dk, *dv = &w->p->dv;
     const int64_t group = w->s.heads / w->p->k.dims[1];
     const int64_t width = block_extent(t->cols, block, t->block_cols);
     key_sums k;
-    memset(k.dk, 0, sizeof k.dk);
-    memset(k.dv, 0, sizeof k.dv);
     k.g.x.c = block * t->block_cols + offset;
     k.g.x.cols = min_i64(TILE_COLS, width - offset);
+    memset(k.dk, 0, (size_t)(k.g.x.cols * w->q.width) * sizeof *k.dk);
+    memset(k.dv, 0, (size_t)(k.g.x.cols * w->dout.width) * sizeof *k.dv);
     for (int64_t h = kv_head * group; h < (kv_head + 1) * group; h++)
-        key_sums_add(w, &k, b, h, block);
+        key_sums_add(w, &k, b, h, block, dq);
     for (int64_t j = 0; j < k.g.x.cols; j++) {
         const int64_t key = time_of(t->cols, w->s.interleave, k.g.x.c + j);
         if (key >= w->s.k_time)
@@ -404,6 +426,29 @@ static void backward_keys(const backward *w, int64_t b, int64_t kv_head, int64_t
     }
 }
 
+/* All columns of keys of one block of them. */
+static void backward_column(const backward *w, int64_t b, int64_t kv_head, int64_t block, float *dq)
+{
+    const int64_t width = block_extent(w->s.t->cols, block, w->s.t->block_cols);
+    for (int64_t offset = 0; offset < width; offset += TILE_COLS)
+        backward_keys(w, b, kv_head, block, offset, dq);
+}
+
+/* The gradients of one head of keys and of its queries, from one walk along the columns. It adds to
+ * the rows of dq in the order in which backward_queries does, so that the results are the same. */
+static void backward_member(const backward *w, int64_t b, int64_t kv_head)
+{
+    const int64_t rows = w->s.t->rows, group = w->s.heads / w->p->k.dims[1], ld = w->k.width;
+    const int64_t first = kv_head * group, member = b * w->s.heads + first;
+    memset(w->dq + member * rows * ld, 0, (size_t)(group * rows * ld) * sizeof *w->dq);
+    for (int64_t block = 0; block < w->s.t->grid_cols; block++)
+        backward_column(w, b, kv_head, block, w->dq);
+    for (int64_t i = 0; i < group * rows; i++) {
+        const query q = query_of(&w->s, b, first + i / rows, i % rows);
+        query_store(w, &q, w->dq + (member * rows + i) * ld);
+    }
+}
+
 OMP_LAUNCH(attention_grad_f32)
 {
     const bsk_layout_tables *t = prepared->problem->layout;
@@ -411,9 +456,11 @@ OMP_LAUNCH(attention_grad_f32)
     const bsk_attention_grad_args *a = args;
     const int threads = queue_threads(queue);
     const int64_t heads = p->q.dims[1], kv_heads = p->k.dims[1], tiles = tiles_of(t);
-    const int64_t each = bski_ceil_div(t->block_cols, TILE_COLS), cols = t->grid_cols * each;
-    const int64_t q_tasks = p->dq.dtype != BSK_NONE ? p->q.dims[0] * heads * tiles : 0;
-    const int64_t k_tasks = p->dk.dtype != BSK_NONE ? p->q.dims[0] * kv_heads * cols : 0;
+    const bool queries = p->dq.dtype != BSK_NONE, keys = p->dk.dtype != BSK_NONE;
+    const int64_t members = p->q.dims[0] * kv_heads;
+    const bool whole = queries && keys && members >= 2 * threads;
+    const int64_t q_tasks = queries && !whole ? p->q.dims[0] * heads * tiles : 0;
+    const int64_t k_tasks = keys && !whole ? members * t->grid_cols : 0;
     int64_t total = 0;
     backward w = {.a = a, .dropout = DROP_OF(p, a)};
     backward_plan(&w, t, p, &total);
@@ -429,10 +476,11 @@ OMP_LAUNCH(attention_grad_f32)
     }
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (int64_t task = 0; task < k_tasks; task++) {
-        const int64_t block = task % cols / each, offset = task % each * TILE_COLS;
-        const int64_t member = task / cols;
-        if (offset < block_extent(t->cols, block, t->block_cols))
-            backward_keys(&w, member / kv_heads, member % kv_heads, block, offset);
+        const int64_t member = task / t->grid_cols;
+        backward_column(&w, member / kv_heads, member % kv_heads, task % t->grid_cols, NULL);
     }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t member = 0; member < (whole ? members : 0); member++)
+        backward_member(&w, member / kv_heads, member % kv_heads);
     return BSK_OK;
 }

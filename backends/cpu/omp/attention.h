@@ -7,8 +7,13 @@
 
 #include "../ref/attention.h"
 
-/* Rows of a tile of queries, columns of a tile of keys, and the longest head. */
-enum { TILE_ROWS = 32, TILE_COLS = 64, HEAD_MAX = 256 };
+/* Rows of a tile of queries, columns of a tile of keys, the longest head, and by how many rows copies
+ * fetch ahead: heads lie side by side, so that a head's rows are short and far apart. */
+enum { TILE_ROWS = 32, TILE_COLS = 64, HEAD_MAX = 256, AHEAD = 32 };
+
+/* Powers are relative to a largest score that may lag behind by this much: no sum then overflows,
+ * and hardly ever has what was summed to be brought to a new one. */
+enum { MAX_LAG = 16 };
 
 static inline int64_t lanes_up(int64_t count)
 {
@@ -133,18 +138,22 @@ static inline void pack_block(const packed *p, int64_t member, int64_t block)
     const int64_t origin = b * strides[0] + member % heads * strides[1];
     float *to = p->to + member * packed_member(p) + (p->turned ? block * p->d * p->width : 0);
     float run[SQUARE_f32 * HEAD_MAX];
-    if (p->turned)
+    if (p->turned && count < p->width)
         memset(to, 0, (size_t)(p->d * p->width) * sizeof *to);
     for (int64_t i = 0; i < count; i++) {
         const int64_t line = block * p->side + i, turn = i % SQUARE_f32;
         const int64_t time = time_of(p->lines, p->interleave, line);
+        const int64_t d = time < length ? p->d : 0, width = p->turned ? p->d : p->width;
         float *row = p->turned ? run + turn * HEAD_MAX : to + line * p->width;
-        if (p->turned && turn == 0)
-            memset(run, 0, sizeof run);
-        if (!p->turned)
-            memset(row, 0, (size_t)p->width * sizeof *row);
-        if (time < length)
-            row_load_f32(row, p->tensor->dtype, p->data, origin + time * strides[2], p->d);
+        if (d) {
+            const int64_t later = min_i64(time + AHEAD * p->interleave, length - 1);
+            row_fetch(p->tensor->dtype, p->data, origin + later * strides[2], d);
+            row_load_f32(row, p->tensor->dtype, p->data, origin + time * strides[2], d);
+        }
+        memset(row + d, 0, (size_t)(width - d) * sizeof *row);
+        if (p->turned && i + 1 == count)
+            for (int64_t r = turn + 1; r < SQUARE_f32; r++)
+                memset(run + r * HEAD_MAX, 0, (size_t)p->d * sizeof *run);
         if (p->turned && (turn + 1 == SQUARE_f32 || i + 1 == count))
             pack_turned(p, run, i - turn, to);
     }
@@ -178,7 +187,9 @@ typedef struct tile {
     int64_t rows, slot, c, cols;
 } tile;
 
-typedef enum tile_kind { TILE_HIDDEN, TILE_PLAIN, TILE_MIXED } tile_kind;
+/* PLAIN: all is visible, and scores are multiples of products. RUNS: the same of what is visible,
+ * in each row one run of columns. MIXED: each element is asked about. */
+typedef enum tile_kind { TILE_HIDDEN, TILE_PLAIN, TILE_RUNS, TILE_MIXED } tile_kind;
 
 static inline void tile_rows(tile *x, const scoring *s, int64_t b, int64_t h, int64_t first,
                              int64_t rows)
@@ -214,8 +225,6 @@ static inline bool has_mask(const scoring *s, int64_t slot)
     return mask >= 0 && mask < s->masks;
 }
 
-/* Whether all, none or some of a tile is visible, and its scores are plain multiples of
- * products. */
 static inline tile_kind tile_kind_of(const scoring *s, const tile *x)
 {
     const bsk_layout_tables *t = s->t;
@@ -229,10 +238,44 @@ static inline tile_kind tile_kind_of(const scoring *s, const tile *x)
     const int64_t high = time_of(t->cols, s->interleave, end);
     if (s->causal && low > last->pos && !view_given(&s->prefix))
         return TILE_HIDDEN;
+    if (is_modified(s) || has_mask(s, x->slot))
+        return TILE_MIXED;
     if (!last->live || high >= last->keys || (s->causal && high > first->pos) ||
         (s->window > 0 && (last->pos - low >= s->window || high - first->pos >= s->window)))
-        return TILE_MIXED;
-    return is_modified(s) || has_mask(s, x->slot) ? TILE_MIXED : TILE_PLAIN;
+        return view_given(&s->prefix) ? TILE_MIXED : TILE_RUNS;
+    return TILE_PLAIN;
+}
+
+/* Columns [from, to) of a tile. */
+typedef struct run {
+    int64_t from, to;
+} run;
+
+/* What row i of a tile of that kind sees, which is not MIXED. */
+static inline run visible_run(const scoring *s, const tile *x, tile_kind kind, int64_t i)
+{
+    if (kind == TILE_PLAIN)
+        return (run){0, x->cols};
+    const query *q = &x->q[i];
+    const int64_t step = s->interleave, low = time_of(s->t->cols, step, x->c);
+    int64_t first = low, end = q->live ? q->keys : low; /* times */
+    if (s->causal)
+        end = min_i64(end, q->pos + 1);
+    if (s->window > 0) {
+        first = max_i64(first, q->pos - s->window + 1);
+        end = min_i64(end, q->pos + s->window);
+    }
+    const int64_t to = min_i64(x->cols, bski_ceil_div(max_i64(end - low, 0), step));
+    return (run){min_i64(to, bski_ceil_div(first - low, step)), to};
+}
+
+/* Sets what lies outside of the run. */
+static inline void row_hide(float *row, run seen, int64_t width, float value)
+{
+    for (int64_t j = 0; j < seen.from; j++)
+        row[j] = value;
+    for (int64_t j = seen.to; j < width; j++)
+        row[j] = value;
 }
 
 /* From products of a query and keys of one block to scores, -infinity where not visible. */
@@ -251,13 +294,15 @@ static inline void tile_scores(const scoring *s, const tile *x, tile_kind kind, 
     const float scale = (float)s->scale;
     const int64_t width = lanes_up(x->cols);
     for (int64_t i = 0; i < x->rows; i++, score += TILE_COLS) {
-        if (kind == TILE_PLAIN)
+        run seen = {0, x->cols};
+        if (kind == TILE_MIXED) {
+            masked_scores(s, &x->q[i], x->slot, x->c, x->cols, score);
+        } else {
             for (int64_t j = 0; j < width; j += F32_LANES)
                 store_f32(score + j, scale * load_f32(score + j));
-        if (kind == TILE_MIXED)
-            masked_scores(s, &x->q[i], x->slot, x->c, x->cols, score);
-        for (int64_t j = x->cols; j < width; j++)
-            score[j] = -INFINITY;
+            seen = visible_run(s, x, kind, i);
+        }
+        row_hide(score, seen, width, -INFINITY);
     }
 }
 
@@ -271,12 +316,22 @@ static inline float row_largest(const float *row, int64_t width, float most)
     return lanes_max(best);
 }
 
+/* e^x, but 0 where that is denormal: processors are slow to make such numbers, and next to the largest
+ * of a row they are nothing. */
+OMP_INLINE vec_f32 power_f32(vec_f32 x)
+{
+    const float least = -87.0f;
+    vec_i32 e;
+    const vec_f32 p = exp_split(clamp_f32(x, least, 89.0f), &e) + 1.0f;
+    return select_f32(x < least, (vec_f32){0}, scale_f32(p, e));
+}
+
 /* row = e^(row - from); returns the sum. */
 static inline float row_power(float *row, int64_t width, float from)
 {
     vec_f32 sum = {0};
     for (int64_t j = 0; j < width; j += F32_LANES) {
-        const vec_f32 e = exp_f32(load_f32(row + j) - from);
+        const vec_f32 e = power_f32(load_f32(row + j) - from);
         store_f32(row + j, e);
         sum += e;
     }
@@ -297,7 +352,8 @@ static inline void running_power(running *r, int64_t width, int64_t dv)
 {
     for (int64_t i = 0; i < r->x.rows; i++) {
         float *row = r->score + i * TILE_COLS, *o = r->o + i * dv;
-        const float max = row_largest(row, width, r->max[i]);
+        const float most = row_largest(row, width, r->max[i]);
+        const float max = most > r->max[i] + MAX_LAG ? most : r->max[i];
         const float from = max == -INFINITY ? 0 : max;
         if (max > r->max[i] && r->max[i] != -INFINITY) {
             const float shrink = expf(r->max[i] - max);

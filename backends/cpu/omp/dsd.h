@@ -8,9 +8,9 @@
 
 enum {
     FN(NR) = DSD_NV * FN(VL),
-    FN(PANELS) = 4, /* panels of a group: they share each fetch of S */
-    FN(BAND) = 64,  /* features of a block row that share each fetch of B */
-    FN(STRIP) = 32, /* features that the epilogue takes at once, or more */
+    FN(PANELS) = STREAMED ? 8 : 4, /* panels of a group, at most: they share each fetch of S */
+    FN(BAND) = STREAMED ? DSD_TALL : 64, /* features of a block row that share each fetch of B */
+    FN(STRIP) = STREAMED ? 128 : 32,     /* features that the epilogue takes at once, or more */
     FN(SLICE) = DSD_SLICE / (FN(NR) * (int)sizeof(T)), /* depth over which they do */
     FN(PIECES) = 128,                                  /* pieces listed at a time */
     FN(COPIES) = FN(SLICE) > FN(PIECES) ? FN(SLICE) : FN(PIECES),
@@ -40,6 +40,7 @@ typedef struct FN(dsd) {
     int64_t I, J, n;   /* op(S) is [I, J] */
     int64_t depth_end; /* J in elements */
     int64_t block_i, block_j, grid_i;
+    int64_t tall;                  /* features of a row group: see ROW_GROUP */
     int64_t stride_i, stride_j;    /* of an element within a block */
     int64_t step_i;                /* stride_i in Ts, where S is used as it lies */
     int64_t batch, panels, groups; /* panels and groups of panels of one batch member */
@@ -57,18 +58,16 @@ typedef struct FN(dsd) {
     T *packed;
 } FN(dsd);
 
+/* Features that a kernel takes at once. */
+#ifndef ROW_GROUP
+#define ROW_GROUP(d) (STREAMED ? (d)->tall : (int64_t)DSD_MR)
+#endif
+
 typedef void (*FN(tile_fn))(T *restrict, const FN(piece) *, int64_t, const T *restrict, int64_t,
                             int64_t, int64_t, bool);
 
 #ifdef MATRIX_TILES
 #include MATRIX_TILES
-
-static FN(tile_fn) FN(tile_choose)(const FN(dsd) * d, bool copy, bool narrow)
-{
-    (void)d;
-    (void)copy;
-    return narrow ? FN(tile_narrow) : FN(tile_wide);
-}
 #else
 /* One step along the depth: acc[MR][NV] += s[.][k] b[k][.] */
 #define DSD_STEP(NV, step_i, step_j)                                                               \
@@ -201,18 +200,19 @@ static void FN(piece_expand)(const FN(dsd) * d, const FN(band) * band, const FN(
     const FN(matrix)
         block = {type, d->stride_j, d->stride_i, (char *)(uintptr_t)(band->s + origin)};
 
-    if (rows < DSD_MR)
-        memset(expanded, 0, (size_t)(piece->depth * DSD_MR) * sizeof(T));
+    if (rows < ROW_GROUP(d))
+        memset(expanded, 0, (size_t)(piece->depth * ROW_GROUP(d)) * sizeof(T));
     FN(depth_load)
-    (expanded, DSD_MR, &block, piece->skip, row, piece->depth, rows,
+    (expanded, ROW_GROUP(d), &block, piece->skip, row, piece->depth, rows,
      d->depth_end - (piece->first - piece->skip) * UNIT);
     if (d->gate) {
         const T gate = d->gate[piece->slot * d->p->gate.strides[0]];
-        for (int64_t i = 0; i < piece->depth * DSD_MR; i++)
+        for (int64_t i = 0; i < piece->depth * ROW_GROUP(d); i++)
             expanded[i] *= gate;
     }
 }
 
+#if !STREAMED
 /* Blocks that come as much later in the lists as there are pieces are fetched while these are
  * used; they may belong to the next block row. Each row group fetches its share. */
 OMP_INLINE const T *FN(block_later)(const FN(dsd) * d, const FN(band) * band,
@@ -250,6 +250,7 @@ static void FN(slice_expand)(const FN(dsd) * d, const FN(band) * band, const FN(
     }
     copy[count] = (FN(piece)){.s = expanded}; /* to be looked at */
 }
+#endif
 
 /* Where a row group of a block row begins in the packed form of S: for each block row, in the order
  * of the list, [row group][block][depth][MR], or with matrix tiles [row group][tile][MR][TILE_DEPTH],
@@ -257,29 +258,29 @@ static void FN(slice_expand)(const FN(dsd) * d, const FN(band) * band, const FN(
 static int64_t FN(image_at)(const FN(dsd) * d, int64_t row, int64_t first, int64_t end,
                             int64_t group)
 {
-    const int64_t groups = bski_ceil_div(d->block_i, DSD_MR), pad = TILE_DEPTH - 1;
+    const int64_t groups = bski_ceil_div(d->block_i, ROW_GROUP(d)), pad = TILE_DEPTH - 1;
     const int64_t depth = bski_ceil_div((end - first) * d->block_j, TILE_DEPTH) * TILE_DEPTH;
-    return ((first * d->block_j + row * pad) * groups + group * depth) * DSD_MR;
+    return ((first * d->block_j + row * pad) * groups + group * depth) * ROW_GROUP(d);
 }
 
 /* Of a depth within a row group, counted over its list. */
-static int64_t FN(image_depth)(int64_t depth)
+static int64_t FN(image_depth)(const FN(dsd) * d, int64_t depth)
 {
-    return depth / TILE_DEPTH * TILE_DEPTH * DSD_MR;
+    return depth / TILE_DEPTH * TILE_DEPTH * ROW_GROUP(d);
 }
 
 /* The same pieces where they lie in the packed form. */
 static void FN(slice_locate)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
                              int64_t count, int64_t row, FN(piece) * copy)
 {
-    const int64_t group = (band->row + row) / DSD_MR;
-    const int64_t ahead = FN(image_depth)(band->rows > DSD_MR ? FN(SLICE) : FN(FAR));
+    const int64_t group = (band->row + row) / ROW_GROUP(d);
+    const int64_t ahead = FN(image_depth)(d, band->rows > ROW_GROUP(d) ? FN(SLICE) : FN(FAR));
     const T *s =
         d->image + band->image + FN(image_at)(d, band->block, band->first, band->end, group);
     for (int64_t e = 0; e < count; e++) {
         copy[e] = piece[e];
         copy[e].s =
-            s + FN(image_depth)((piece[e].entry - band->first) * d->block_j + piece[e].skip);
+            s + FN(image_depth)(d, (piece[e].entry - band->first) * d->block_j + piece[e].skip);
         copy[e].fetch = copy[e].s + ahead;
     }
     copy[count] = (FN(piece)){.s = s}; /* to be looked at */
@@ -337,15 +338,39 @@ static void FN(strip_finish)(const FN(dsd) * d, int64_t member, T *restrict x, c
 
 /* What rows_compute works in: one per thread, on its stack. */
 typedef struct FN(scratch) {
-    T strip[FN(PANELS)][(FN(STRIP) + FN(BAND) + DSD_MR) * FN(NR)];
+    T strip[FN(PANELS)][(FN(STRIP) + FN(BAND) + DSD_TALL) * FN(NR)];
     T expanded[FN(SLICE) * DSD_MR];
     FN(piece) piece[FN(PIECES) + FN(AHEAD)];
     FN(piece) copy[FN(COPIES) + 1];
 #if INT_SHIFT
-    int32_t shift[FN(STRIP) + FN(BAND) + DSD_MR];
+    int32_t shift[FN(STRIP) + FN(BAND) + DSD_TALL];
 #endif
 } FN(scratch);
 
+#if STREAMED
+/* A row group times pieces of its list, for each panel of a group: results go to, or are added to,
+ * strip + filled rows. Its part of the packed S stays in the first-level cache from panel to panel,
+ * and each fetches its share of what follows. */
+static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scratch) * scratch,
+                              const FN(piece) * piece, int64_t count, int64_t filled,
+                              const T *packed, int64_t panels, int64_t cols, bool resume)
+{
+    FN(piece) *copy = scratch->copy;
+    int64_t depth = 0;
+    for (int64_t e = 0; e < count; e++)
+        depth += piece[e].depth;
+    const int64_t steps = bski_ceil_div(depth, TILE_DEPTH), step = d->tall * TILE_DEPTH;
+    const int64_t lines = bski_ceil_div(step * (int64_t)sizeof(T) / TILE_BYTES, panels);
+
+    FN(slice_locate)(d, band, piece, count, 0, copy);
+    copy[0].fetch = copy[0].s + steps * step;
+    for (int64_t q = 0; q < panels; q++)
+        FN(tile_choose)
+    (d, true, cols - q * FN(NR) <= FN(VL))(
+        scratch->strip[q] + filled * FN(NR), copy, count, packed + q * d->J * FN(NR), lines,
+        d->block_j, q * steps * lines * (TILE_BYTES / (int64_t)sizeof(T)), resume);
+}
+#else
 /* A band times pieces of its list, for each panel of a group: results go to, or are added to,
  * strip + filled rows. Between row groups the slice's part of B stays in the first-level cache. */
 static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scratch) * scratch,
@@ -354,8 +379,8 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
 {
     const int64_t block_stride = d->stride_j == 1 ? d->step_i : d->stride_j;
     const int64_t stride = TILE_DEPTH > 1 ? d->block_j : block_stride; /* tiles ask for the depth */
-    for (int64_t row = 0; row < band->rows; row += DSD_MR) {
-        const bool copy = d->image || d->expand || band->rows - row < DSD_MR;
+    for (int64_t row = 0; row < band->rows; row += ROW_GROUP(d)) {
+        const bool copy = d->image || d->expand || band->rows - row < ROW_GROUP(d);
         const int64_t share = d->image ? 0 : (band->row + row) * d->block_j;
         if (d->image)
             FN(slice_locate)(d, band, piece, count, row, scratch->copy);
@@ -364,9 +389,9 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
 #if INT_SHIFT
         int32_t *shift = scratch->shift + filled + row;
         if (!resume)
-            memset(shift, 0, DSD_MR * sizeof *shift);
+            memset(shift, 0, ROW_GROUP(d) * sizeof *shift);
         for (int64_t e = 0; e < count; e++)
-            shift_sum_i8(shift, scratch->copy[e].s, scratch->copy[e].depth, DSD_MR);
+            shift_sum_i8(shift, scratch->copy[e].s, scratch->copy[e].depth, ROW_GROUP(d));
 #endif
         for (int64_t q = 0; q < panels; q++)
             FN(tile_choose)
@@ -376,12 +401,27 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
             resume);
     }
 }
+#endif
+
+/* Depth of a slice at most; all that there is where no row group follows that could use its B. */
+static int64_t FN(slice_limit)(const FN(dsd) * d, const FN(band) * band)
+{
+#if STREAMED
+    const int64_t most = DSD_SLICE / (d->tall * (int64_t)sizeof(T));
+    const int64_t total = max_i64(1, (band->end - band->first) * d->block_j);
+    const int64_t unit = max_i64(d->block_j, TILE_DEPTH);
+    const int64_t slices = bski_ceil_div(total, most);
+    return bski_ceil_div(bski_ceil_div(total, slices), unit) * unit; /* of about the same depth */
+#else
+    const bool whole = band->rows == DSD_MR && (d->image || !d->expand);
+    return whole ? INT64_MAX : FN(SLICE);
+#endif
+}
 
 static void FN(band_compute)(const FN(dsd) * d, FN(band) * band, FN(scratch) * scratch,
                              int64_t filled, const T *packed, int64_t panels, int64_t cols)
 {
-    const bool whole = band->rows == DSD_MR && (d->image || !d->expand);
-    const int64_t limit = whole ? INT64_MAX : FN(SLICE);
+    const int64_t limit = FN(slice_limit)(d, band);
     bool resume = false;
 
     while (!resume || band->list < band->end) {
@@ -457,15 +497,31 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
 #ifdef MATRIX_TILES
     FN(tiles_close)();
 #endif
+#ifdef TRANSPOSE_LARGE
+    if (d->c.past)
+        _mm_sfence();
+#endif
 }
 
-enum { FN(PACK_ROWS) = 256 };
+/* Rows of B that are packed at once: runs of a panel's columns, where those are contiguous, take turns
+ * with those of the next panels, which lie beside them. */
+enum { FN(PACK_DEEP) = 256, FN(PACK_WIDE) = 32 };
+
+static bool FN(panels_beside)(const FN(dsd) * d)
+{
+    return d->b.col_stride == 1;
+}
+
+static int64_t FN(pack_rows)(const FN(dsd) * d)
+{
+    return FN(panels_beside)(d) ? FN(PACK_WIDE) : FN(PACK_DEEP);
+}
 
 /* Packs rows of B for one panel; columns beyond n are zero. */
 static void FN(panel_pack)(const FN(dsd) * d, int64_t member, int64_t panel, int64_t row, T *dst)
 {
     const int64_t col = panel * FN(NR), cols = min_i64(FN(NR), d->n - col);
-    const int64_t rows = min_i64(FN(PACK_ROWS), d->J - row);
+    const int64_t rows = min_i64(FN(pack_rows)(d), d->J - row);
     FN(matrix) b = d->b;
 
     b.data += (size_t)(member * d->b_member) * type_size(b.type);
@@ -483,26 +539,28 @@ static void FN(panel_pack)(const FN(dsd) * d, int64_t member, int64_t panel, int
 static void FN(image_put)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
                           int64_t row, int64_t rows, T *restrict group, int64_t depth, bool last)
 {
-    T part[FN(DEEPEST) + TILE_DEPTH][DSD_MR];
+    T part[(FN(DEEPEST) + TILE_DEPTH) * DSD_TALL];
+    const int64_t group_rows = ROW_GROUP(d);
     const int64_t end =
         last ? bski_ceil_div(depth + d->block_j, TILE_DEPTH) * TILE_DEPTH : depth + d->block_j;
     /* Where the depth is contiguous, rows of S are pieces of rows of tiles. */
-    const bool rows_lie = d->stride_j == 1 && d->p->s.dtype == STORED && rows == DSD_MR &&
+    const bool rows_lie = d->stride_j == 1 && d->p->s.dtype == STORED && rows == group_rows &&
                           end - depth == piece->depth &&
                           (piece->first + piece->depth) * UNIT <= d->depth_end;
     const char *s = band->s + (piece->slot * d->block_i + row) * d->block_j * (int64_t)sizeof(T);
     int64_t n = 0;
 
     if (!rows_lie) {
-        FN(piece_expand)(d, band, piece, row, rows, part[0]);
-        memset(part[piece->depth], 0, (size_t)(end - depth - piece->depth) * sizeof part[0]);
+        FN(piece_expand)(d, band, piece, row, rows, part);
+        memset(part + piece->depth * group_rows, 0,
+               (size_t)((end - depth - piece->depth) * group_rows) * sizeof(T));
     }
     for (int64_t k = 0; k < end - depth; k += n) {
-        T *to = group + FN(image_depth)(depth + k) + (depth + k) % TILE_DEPTH;
+        T *to = group + FN(image_depth)(d, depth + k) + (depth + k) % TILE_DEPTH;
         n = min_i64(end - depth - k, TILE_DEPTH - (depth + k) % TILE_DEPTH);
         if (!rows_lie)
-            FN(transpose)(to, TILE_DEPTH, part[k], DSD_MR, DSD_MR, n);
-        for (int64_t i = 0; rows_lie && i < DSD_MR; i++)
+            FN(transpose)(to, TILE_DEPTH, part + k * group_rows, group_rows, group_rows, n);
+        for (int64_t i = 0; rows_lie && i < group_rows; i++)
             row_copy(to + i * TILE_DEPTH, s + (i * d->block_j + k) * (int64_t)sizeof(T),
                      (size_t)n * sizeof(T));
     }
@@ -512,14 +570,14 @@ static void FN(image_put)(const FN(dsd) * d, const FN(band) * band, const FN(pie
                           int64_t row, int64_t rows, T *restrict group, int64_t depth, bool last)
 {
     (void)last;
-    FN(piece_expand)(d, band, piece, row, rows, group + FN(image_depth)(depth));
+    FN(piece_expand)(d, band, piece, row, rows, group + FN(image_depth)(d, depth));
 }
 #endif
 
 /* Packs S for all row groups of all block rows. */
 static void FN(image_make)(const FN(dsd) * d, int threads, T *image)
 {
-    const int64_t groups = bski_ceil_div(d->block_i, DSD_MR), heads = d->t->heads;
+    const int64_t groups = bski_ceil_div(d->block_i, ROW_GROUP(d)), heads = d->t->heads;
 
 #pragma omp parallel for schedule(dynamic, 8) num_threads(threads)
     for (int64_t i = 0; i < FN(s_groups)(d) * heads * d->grid_i; i++) {
@@ -533,14 +591,14 @@ static void FN(image_make)(const FN(dsd) * d, int threads, T *image)
         for (int64_t g = 0; g < groups; g++) {
             T *dst = image + group * d->image_size +
                      FN(image_at)(d, head * d->grid_i + block, start[0], start[1], g);
-            const int64_t rows = max_i64(0, min_i64(DSD_MR, height - g * DSD_MR));
+            const int64_t rows = max_i64(0, min_i64(ROW_GROUP(d), height - g * ROW_GROUP(d)));
             for (int64_t e = start[0]; e < start[1]; e++) {
                 const int64_t first = d->other[e] * d->block_j;
                 const FN(piece) piece = {.first = first,
                                          .depth = (int32_t)min_i64(d->block_j, d->J - first),
                                          .slot = d->slot[e]};
                 FN(image_put)
-                (d, &band, &piece, g * DSD_MR, rows, dst, (e - start[0]) * d->block_j,
+                (d, &band, &piece, g * ROW_GROUP(d), rows, dst, (e - start[0]) * d->block_j,
                  e + 1 == start[1]);
             }
         }
@@ -585,6 +643,7 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
     d->n = p->b.dims[axis + 1];
     d->block_i = swap ? t->block_cols : t->block_rows;
     d->block_j = (swap ? t->block_rows : t->block_cols) / UNIT;
+    d->tall = min_i64(d->block_i, DSD_TALL);
     d->grid_i = swap ? t->grid_cols : t->grid_rows;
     d->stride_i = swap ? 1 : t->block_cols;
     d->stride_j = swap ? t->block_cols : 1;
@@ -594,9 +653,12 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
         return false;
     /* Where S is slow to fetch, or bands reuse B from the first-level cache, more panels share a
      * fetch of S than the second level holds. */
-    const size_t near = swap || d->block_i >= 32 || sizeof(T) == 8 ? 2 * (size_t)NEAR : NEAR;
+    const bool far = !STREAMED && (swap || d->block_i >= 32 || sizeof(T) == 8);
+    const size_t near = far ? 2 * (size_t)NEAR : NEAR;
     d->group_panels = max_i64(1, min_i64(FN(PANELS), (int64_t)(near / panel)));
     d->groups = bski_ceil_div(d->panels, d->group_panels);
+    if (STREAMED && d->groups) /* of about the same size */
+        d->group_panels = bski_ceil_div(d->panels, d->groups);
     d->chunk = d->batch * d->groups;
     if (!bski_mul_size(panel, (size_t)d->group_panels, &group))
         return false;
@@ -617,7 +679,7 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
 #endif
     return bski_mul_i64(t->nnz, d->block_j, &d->image_size) &&
            bski_add_i64(d->image_size, t->heads * d->grid_i * (TILE_DEPTH - 1), &d->image_size) &&
-           bski_mul_i64(d->image_size, bski_ceil_div(d->block_i, DSD_MR) * DSD_MR,
+           bski_mul_i64(d->image_size, bski_ceil_div(d->block_i, ROW_GROUP(d)) * ROW_GROUP(d),
                         &d->image_size) &&
            bski_mul_size(group, (size_t)d->chunk, bytes);
 }
@@ -690,23 +752,30 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
         return;
     }
 #endif
-    const int64_t parts = bski_ceil_div(d.J, FN(PACK_ROWS));
+    d.c.past = d.beta == 0 && (double)d.I * (double)d.n * (double)type_size(d.c.type) >= DSD_PAST;
+    const int64_t parts = bski_ceil_div(d.J, FN(pack_rows)(&d));
+    const bool beside = FN(panels_beside)(&d);
     const int64_t panel_size = d.J * FN(NR), group_size = panel_size * d.group_panels;
+    if (STREAMED) /* each thread's group stays in its second-level cache */
+        d.chunk = min_i64(d.chunk, threads);
     for (int64_t g0 = 0; g0 < groups; g0 += d.chunk) {
         const int64_t count = min_i64(d.chunk, groups - g0);
+        const int64_t grain = STREAMED && count == threads ? d.ranges : 1;
 #pragma omp parallel num_threads(threads)
         {
 #pragma omp for schedule(static)
             for (int64_t i = 0; i < count * d.group_panels * parts; i++) {
-                const int64_t part = i % parts, q = i / parts % d.group_panels;
                 const int64_t slot = i / parts / d.group_panels, g = g0 + slot;
+                const int64_t at = i % (parts * d.group_panels);
+                const int64_t part = beside ? at / d.group_panels : at % parts;
+                const int64_t q = beside ? at % d.group_panels : at / parts;
                 const int64_t panel = g % d.groups * d.group_panels + q;
                 if (panel < d.panels)
                     FN(panel_pack)
-                (&d, g / d.groups, panel, part * FN(PACK_ROWS),
+                (&d, g / d.groups, panel, part * FN(pack_rows)(&d),
                  d.packed + slot * group_size + q * panel_size);
             }
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(dynamic, grain)
             for (int64_t i = 0; i < count * d.ranges; i++) {
                 const int64_t slot = i / d.ranges, range = i % d.ranges, g = g0 + slot;
                 const int64_t member = g / d.groups;

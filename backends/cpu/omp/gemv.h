@@ -207,7 +207,7 @@ static void FN(gemv_rows)(const FN(dsd) * d, const FN(gemv) * g, int64_t member,
 /* B of one batch member: [J][ldx], in parts that the threads share out. */
 static void FN(gemv_pack)(const FN(dsd) * d, const FN(gemv) * g, int64_t member, int64_t row, T *x)
 {
-    const int64_t rows = min_i64(FN(PACK_ROWS), d->J - row);
+    const int64_t rows = min_i64(FN(PACK_DEEP), d->J - row);
     FN(matrix) b = d->b;
     b.data += (size_t)(member * d->b_member) * type_size(b.type);
     x += row * g->ldx;
@@ -219,7 +219,7 @@ static void FN(gemv_pack)(const FN(dsd) * d, const FN(gemv) * g, int64_t member,
 /* All of C; tasks are ranges of block rows, as in dsd_run. */
 static void FN(gemv_run)(const FN(dsd) * d, const FN(gemv) * g, int threads)
 {
-    const int64_t parts = bski_ceil_div(d->J, FN(PACK_ROWS)), size = d->J * FN(NR);
+    const int64_t parts = bski_ceil_div(d->J, FN(PACK_DEEP)), size = d->J * FN(NR);
     for (int64_t m0 = 0; m0 < d->batch; m0 += d->chunk) {
         const int64_t count = min_i64(d->chunk, d->batch - m0);
 #pragma omp parallel num_threads(threads)
@@ -227,7 +227,7 @@ static void FN(gemv_run)(const FN(dsd) * d, const FN(gemv) * g, int threads)
 #pragma omp for schedule(static)
             for (int64_t i = 0; i < count * parts; i++)
                 FN(gemv_pack)
-            (d, g, m0 + i / parts, i % parts * FN(PACK_ROWS), d->packed + i / parts * size);
+            (d, g, m0 + i / parts, i % parts * FN(PACK_DEEP), d->packed + i / parts * size);
 #pragma omp for schedule(dynamic)
             for (int64_t i = 0; i < count * d->ranges; i++) {
                 const int64_t member = m0 + i / d->ranges, range = i % d->ranges;

@@ -66,12 +66,16 @@
  * along n; one of the sdd kernel SDD_MR rows and two vectors of columns. NEAR is the packed data,
  * in bytes, that should stay in the second-level cache while the rest streams past. VEC_PAIRS:
  * blocks narrower than a vector may take two steps of a sum side by side. TILE_DEPTH: steps of a
- * sum in a matrix tile, where the processor has those; MATRIX_TILES: the kernels on them. */
+ * sum in a matrix tile, where the processor has those; MATRIX_TILES: the kernels on them. STREAMED:
+ * dsd's take DSD_TALL features at once, where blocks have as many, and a part of S for all panels,
+ * while those pass by the first-level cache. */
 #if defined(BSK_ISA_AMX)
 #define VEC_PAIRS    0
 #define MATRIX_TILES "amx.h"
-enum { VEC_BYTES = 64, DSD_MR = 16, DSD_NV = 4, SDD_MR = 16, NEAR = 1 << 20, TILE_DEPTH = 16 };
+enum { VEC_BYTES = 64, DSD_MR = 16, DSD_NV = 2, SDD_MR = 16, NEAR = 5 << 18, TILE_DEPTH = 16 };
 enum { TILE_BYTES = 64 }; /* a row of a tile */
+#define STREAMED 1
+#define DSD_TALL 32
 #elif defined(BSK_ISA_AVX512)
 #define VEC_PAIRS 1
 enum { VEC_BYTES = 64, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, NEAR = 1 << 20, TILE_DEPTH = 1 };
@@ -88,6 +92,11 @@ enum { VEC_BYTES = 16, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, NEAR = 1 << 19, TILE_
 #else
 #define VEC_PAIRS 0
 enum { VEC_BYTES = 16, DSD_MR = 4, DSD_NV = 2, SDD_MR = 4, NEAR = 1 << 18, TILE_DEPTH = 1 };
+#endif
+
+#ifndef STREAMED
+#define STREAMED 0
+#define DSD_TALL DSD_MR
 #endif
 
 typedef float vec_f32 __attribute__((vector_size(VEC_BYTES)));

@@ -123,6 +123,13 @@ static void tile_narrow_bf16(float *restrict buffer, const piece_bf16 *piece, in
     mmla_pieces(buffer, piece, count, b, resume, 1);
 }
 
+static tile_fn_bf16 tile_choose_bf16(const dsd_bf16 *d, bool copy, bool narrow)
+{
+    (void)d;
+    (void)copy;
+    return narrow ? tile_narrow_bf16 : tile_wide_bf16;
+}
+
 /* out: tiles [MR][VL] of n strips += a b over steps, a multiple of TILE_DEPTH. */
 OMP_INLINE void mmla_strips(float *restrict out, const float *restrict a, const float *restrict b0,
                             const float *restrict b1, int64_t steps, bool resume, const int n)

@@ -172,6 +172,11 @@ OMP_LAUNCH(bias_act)
         const int64_t outer = i / parts, at = i % parts * CHUNK;
         const int64_t count = min_i64(CHUNK, s.inner - at);
         float row[CHUNK];
+        if (i + 1 < s.outer * parts) {
+            const int64_t next = (i + 1) % parts * CHUNK;
+            row_fetch(p->x.dtype, x, row_at(&p->x, &s, (i + 1) / parts, next),
+                      min_i64(CHUNK, s.inner - next));
+        }
         row_load_f32(row, p->x.dtype, x, row_at(&p->x, &s, outer, at), count);
         if (p->bias.dtype != BSK_NONE)
             bias_add(row, &s, bias, p->bias.strides[0], outer, at, count);
@@ -257,6 +262,12 @@ static void slope_band(const bsk_bias_act_grad_params *p, const bsk_bias_act_gra
     if (sums)
         memset(sums + at, 0, (size_t)count * sizeof *sums);
     for (int64_t outer = band * rows; outer < min_i64(s->outer, (band + 1) * rows); outer++) {
+        if (outer + 1 < s->outer) {
+            row_fetch(p->dy.dtype, bsk_mem_address(a->dy), row_at(&p->dy, s, outer + 1, at), count);
+            if (p->act != BSK_ACT_NONE)
+                row_fetch(p->x.dtype, bsk_mem_address(a->x), row_at(&p->x, s, outer + 1, at),
+                          count);
+        }
         slope_row(p, a, s, outer, at, count, row);
         for (int64_t i = 0; sums && i < count; i++)
             sums[at + i] += row[i];

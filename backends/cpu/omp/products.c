@@ -6,8 +6,15 @@
 #include "rows.h"
 
 /* Bytes: of packed operands at a time, and of those of dsd, which are used at once; of S in one task
- * of dsd, and of the part of B that stays in the first-level cache. */
-enum { PACKED = 64 << 20, DSD_PACKED = 8 << 20, DSD_TASK = 256 << 10, DSD_SLICE = 24 << 10 };
+ * of dsd, and of the part of B (where it is STREAMED, of S) that stays in the first-level cache; of
+ * outputs that go past the caches, as they would be read and swept out for nothing. */
+enum {
+    PACKED = 64 << 20,
+    DSD_PACKED = 8 << 20,
+    DSD_TASK = 256 << 10,
+    DSD_SLICE = STREAMED ? 20 << 10 : 24 << 10,
+    DSD_PAST = 2 << 20
+};
 
 /* The first block row of one of `ranges` ranges with about equal numbers of blocks. Each row counts
  * as one more block, so that empty rows are shared out as well. start: the rows' lists. */

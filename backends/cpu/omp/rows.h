@@ -2,6 +2,8 @@
 #ifndef BSKI_OMP_ROWS_H
 #define BSKI_OMP_ROWS_H
 
+#include <stdbool.h>
+
 #include "isa.h"
 
 /* Bytes of a number. */
@@ -97,6 +99,72 @@ OMP_INLINE void transpose_large_f32(float *dst, int64_t dst_ld, const float *src
         _mm512_storeu_ps(dst + (r + 4) * dst_ld, _mm512_shuffle_f32x4(low4, high4, 0x88));
         _mm512_storeu_ps(dst + (r + 12) * dst_ld, _mm512_shuffle_f32x4(low4, high4, 0xdd));
     }
+}
+#endif
+
+#ifdef BSK_ISA_AVX512
+/* Rounded to bf16 in the upper half of each element, to nearest even; NaN stays NaN. */
+OMP_INLINE __m512i upper_bf16(const float *x)
+{
+    const __m512 v = _mm512_loadu_ps(x);
+    const __m512i u = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+    return _mm512_mask_or_epi32(up, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), u,
+                                _mm512_set1_epi32(0x400000));
+}
+
+/* Whether rows of bf16 numbers, each BF16_LINE of them, are whole lines of the cache. */
+enum { BF16_LINE = 32 };
+
+static inline bool lines_bf16(const uint16_t *dst, int64_t ld)
+{
+    return (uintptr_t)dst % 64 == 0 && ld % BF16_LINE == 0;
+}
+
+/* dst[c * dst_ld + r] = src[r * src_ld + c] in bf16, for multiples of BF16_LINE rows and of LARGE_f32
+ * columns. Pairs of rows are turned as one. dst is a multiple of four bytes, and dst_ld of two.
+ * past: stores go past the caches, where they are of whole lines. */
+static inline void turn_to_bf16(uint16_t *dst, int64_t dst_ld, const float *src, int64_t src_ld,
+                                int64_t rows, int64_t cols, bool past)
+{
+    float pairs[LARGE_f32 * LARGE_f32] __attribute__((aligned(64)));
+    const bool stream = past && lines_bf16(dst, dst_ld);
+    for (int64_t c = 0; c < cols; c += LARGE_f32)
+        for (int64_t r = 0; r < rows; r += BF16_LINE) {
+            const float *s = src + r * src_ld + c;
+            uint16_t *to = dst + c * dst_ld + r;
+            for (int64_t k = 0; k < LARGE_f32; k++) {
+                const __m512i low = upper_bf16(s + 2 * k * src_ld);
+                const __m512i high = upper_bf16(s + (2 * k + 1) * src_ld);
+                const __m512i pair =
+                    _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(low, 16), high);
+                _mm512_store_si512(pairs + k * LARGE_f32, pair);
+            }
+            if (!stream) {
+                transpose_large_f32((float *)(void *)to, dst_ld / 2, pairs, LARGE_f32);
+                continue;
+            }
+            transpose_large_f32(pairs, LARGE_f32, pairs, LARGE_f32);
+            for (int64_t k = 0; k < LARGE_f32; k++)
+                _mm512_stream_si512((void *)(to + k * dst_ld),
+                                    _mm512_load_si512(pairs + k * LARGE_f32));
+        }
+}
+
+/* dst[r * dst_ld + c] = src[r * src_ld + c] in bf16, past the caches, for whole lines. */
+static inline void stream_to_bf16(uint16_t *dst, int64_t dst_ld, const float *src, int64_t src_ld,
+                                  int64_t rows, int64_t cols)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c += BF16_LINE) {
+            const float *s = src + r * src_ld + c;
+            const __m512i low = _mm512_srli_epi32(upper_bf16(s), 16);
+            const __m512i high = _mm512_srli_epi32(upper_bf16(s + LARGE_f32), 16);
+            const __m512i both = _mm512_inserti64x4(
+                _mm512_castsi256_si512(_mm512_cvtepi32_epi16(low)), _mm512_cvtepi32_epi16(high), 1);
+            _mm512_stream_si512((void *)(dst + r * dst_ld + c), both);
+        }
 }
 #endif
 

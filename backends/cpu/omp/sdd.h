@@ -9,10 +9,13 @@
 
 enum {
     FN(CHUNK) = 1024, /* steps of n packed at a time, at most */
-    FN(STEPS) = 256,  /* vectors of a strip that a kernel walks at once */
-    FN(TALL) = 8,     /* row groups that share a pair of strips */
-    FN(PACK_N) = 64,  /* steps of n and columns of a unit of packing */
-    FN(WIDEST) = (int)SDD_MR > (int)FN(VL) ? (int)SDD_MR : (int)FN(VL), /* row group or strip */
+    /* Vectors of a strip that a kernel walks at once, and the row groups and pairs of strips that
+     * take turns with them: what is of one pair stays in the first-level cache for all row groups,
+     * or where it is STREAMED, what is of these for all pairs. */
+    FN(STEPS) = STREAMED ? 128 : 256,
+    FN(TALL) = STREAMED ? 2 : 8,
+    FN(LINE) = STREAMED ? 8 : 1,
+    FN(PACK_N) = 64, /* steps of n and columns of a unit of packing */
     FN(SPAN) = 64
 };
 
@@ -103,18 +106,25 @@ static const FN(sdd_tile) FN(sdd_tiles)[][2] = {
 #endif
 };
 
-/* Steps k0 .. k0 + rows - 1 of a chunk, from a buffer [rows][width] to the packed form. */
-static void FN(pack_pairs)(T *restrict dst, const T *restrict src, int64_t width, int64_t k0,
-                           int64_t rows)
+/* Steps k0 .. k0 + rows - 1 of a unit, of `width` columns, from a buffer to the packed form. */
+static void FN(pack_steps)(T *restrict dst, const T *restrict src, int64_t ld, int64_t width,
+                           int64_t k0, int64_t rows)
+{
+    for (int64_t k = 0; k < rows; k++)
+        row_copy(dst + (k0 + k) * width, src + k * ld, (size_t)width * sizeof(T));
+}
+
+static void FN(pack_pairs)(T *restrict dst, const T *restrict src, int64_t ld, int64_t width,
+                           int64_t k0, int64_t rows)
 {
     int64_t k = 0;
     for (; k < rows; k++) {
         T *d = dst + (k0 + k) / 2 * 2 * width + ((k0 + k) & 1);
-        const T *x = src + k * width;
+        const T *x = src + k * ld;
         if (((k0 + k) & 1) == 0 && k + 1 < rows) {
             for (int64_t c = 0; c < width; c++) {
                 d[2 * c] = x[c];
-                d[2 * c + 1] = x[width + c];
+                d[2 * c + 1] = x[ld + c];
             }
             k++;
         } else {
@@ -125,13 +135,15 @@ static void FN(pack_pairs)(T *restrict dst, const T *restrict src, int64_t width
 }
 
 /* The same for a row group in matrix tiles [TILE_DEPTH steps][MR][TILE_DEPTH]. */
-static void FN(pack_tiles)(T *restrict dst, const T *restrict src, int64_t width, int64_t k0,
-                           int64_t rows)
+static void FN(pack_tiles)(T *restrict dst, const T *restrict src, int64_t ld, int64_t width,
+                           int64_t k0, int64_t rows)
 {
-    for (int64_t k = 0; k < rows; k++) {
-        T *d = dst + (k0 + k) / TILE_DEPTH * TILE_DEPTH * width + (k0 + k) % TILE_DEPTH;
-        for (int64_t c = 0; c < width; c++)
-            d[c * TILE_DEPTH] = src[k * width + c];
+    int64_t count = 0;
+    for (int64_t k = 0; k < rows; k += count) {
+        const int64_t within = (k0 + k) % TILE_DEPTH;
+        count = min_i64(rows - k, TILE_DEPTH - within);
+        FN(transpose)
+        (dst + (k0 + k - within) * width + within, TILE_DEPTH, src + k * ld, ld, width, count);
     }
 }
 
@@ -160,12 +172,39 @@ static FN(matrix) FN(operand)(const FN(packing) * o, int64_t pair, int64_t batch
     return m;
 }
 
-/* Packs steps k0 .. k0 + count - 1 of the chunk, for units first .. last - 1. */
+/* Loads the columns of units first .. last - 1 side by side, or of one, and packs them. No data: zeros.
+ * at: the chunk's step that rows begin with. */
+static void FN(units_pack)(const FN(sdd) * d, const FN(packing) * o, const FN(matrix) * m,
+                           int64_t first, int64_t last, int64_t inside, int64_t at, int64_t rows)
+{
+    const int64_t within = first % o->per_block * o->width, wide = (last - first) * o->width;
+    const int64_t col = first / o->per_block * o->block + within;
+    const int64_t most = last - first > 1 ? wide : min_i64(wide, o->block - within);
+    const int64_t cols = max_i64(0, min_i64(most, o->cols - col));
+    T part[FN(PACK_N) * FN(SPAN)];
+
+    if (cols < wide || !m)
+        memset(part, 0, sizeof part);
+    if (m)
+        FN(depth_load)(part, FN(SPAN), m, inside, col, rows, cols, d->end);
+#if INT_SHIFT
+    if (o->shifted)
+        shift_i8(part, rows * FN(SPAN));
+#endif
+    for (int64_t u = first; u < last; u++)
+        (o->tiles    ? FN(pack_tiles)
+         : o->direct ? FN(pack_steps)
+                     : FN(pack_pairs))(o->dst + u * o->size, part + (u - first) * o->width,
+                                       FN(SPAN), o->width, at, rows);
+}
+
+/* Packs steps k0 .. k0 + count - 1 of the chunk, for units first .. last - 1: at most PACK_N by
+ * SPAN. */
 static void FN(operand_pack)(const FN(sdd) * d, const FN(target) * g, const FN(packing) * o,
                              int64_t first, int64_t last, int64_t k0, int64_t count)
 {
     const int64_t end = k0 + count;
-    T part[FN(PACK_N) * FN(WIDEST)];
+    const int64_t step = o->per_block * o->width == o->block ? last - first : 1;
 
     while (k0 < end) {
         /* Beyond the joined axis are zeros, up to a multiple of align. */
@@ -177,25 +216,8 @@ static void FN(operand_pack)(const FN(sdd) * d, const FN(target) * g, const FN(p
         const int64_t batch =
             d->groups > 1 ? g->group * d->t->heads + g->head : index * d->t->heads + g->head;
         const FN(matrix) m = FN(operand)(o, data ? segment / d->members : 0, batch);
-        for (int64_t u = first; u < last; u++) {
-            const int64_t within = u % o->per_block * o->width;
-            const int64_t col = u / o->per_block * o->block + within;
-            const int64_t cols =
-                max_i64(0, min_i64(o->width, min_i64(o->cols - col, o->block - within)));
-            T *unit = o->dst + u * o->size, *to = o->direct ? unit + k0 * o->width : part;
-            if (cols < o->width || !data)
-                memset(to, 0, (size_t)(rows * o->width) * sizeof(T));
-            if (data)
-                FN(depth_load)(to, o->width, &m, inside, col, rows, cols, d->end);
-#if INT_SHIFT
-            if (o->shifted)
-                shift_i8(to, rows * o->width);
-#endif
-            if (o->tiles)
-                FN(pack_tiles)(unit, part, o->width, k0, rows);
-            else if (!o->direct)
-                FN(pack_pairs)(unit, part, o->width, k0, rows);
-        }
+        for (int64_t u = first; u < last; u += step)
+            FN(units_pack)(d, o, data ? &m : NULL, u, u + step, inside, k0, rows);
         k0 += rows;
     }
 }
@@ -271,43 +293,58 @@ static void FN(tiles_begin)(const FN(sdd) * d, T *restrict tiles, const int32_t 
 }
 #endif
 
-/* One or two strips times row groups of one block row. */
+/* `part` steps from k on of one or two strips times row groups first .. first + groups - 1. */
+static void FN(pair_compute)(const FN(sdd) * d, const FN(stream) * stream, int64_t count,
+                             int64_t first, int64_t groups, int64_t k, int64_t part,
+                             T (*restrict tile)[2 * SDD_MR * FN(VL)])
+{
+    const int64_t unit = d->chunk * SDD_MR;
+    const T *a = d->a + first * unit + k * SDD_MR * d->pair;
+    const T *b0 = stream[0].b + k * FN(VL), *b1 = stream[count - 1].b + k * FN(VL);
+    const bool resume = k > 0 || (INT_SHIFT && part > 0);
+
+    for (int64_t r = 0; r < groups; r++) {
+#if STREAMED
+        if (r + 1 < groups && count == 2) {
+            FN(sdd_tall)
+            (tile[r], tile[r + 1], a + r * unit, a + (r + 1) * unit, b0, b1, part, resume);
+            r++;
+            continue;
+        }
+#endif
+        FN(sdd_tiles)[d->pair - 1][count - 1](tile[r], a + r * unit, b0, b1, part, resume);
+    }
+}
+
+/* Up to 2 LINE strips times row groups of one block row. */
 static void FN(streams_compute)(const FN(sdd) * d, const FN(target) * g, const FN(stream) * stream,
                                 int64_t count, int64_t block_row, int64_t steps)
 {
     const int64_t block = d->t->block_rows, stored = min_i64(block, d->t->rows - block_row * block);
-    const int64_t unit = d->chunk * SDD_MR;
-    T tile[FN(TALL)][2 * SDD_MR * FN(VL)] __attribute__((aligned(64)));
+    T tile[FN(LINE)][FN(TALL)][2 * SDD_MR * FN(VL)] __attribute__((aligned(64)));
 
     for (int64_t top = 0; top < stored; top += FN(TALL) * SDD_MR) {
         const int64_t groups = min_i64(FN(TALL), bski_ceil_div(stored - top, SDD_MR));
         const int64_t first = block_row * d->row_groups + top / SDD_MR;
-        const T *a = d->a + first * unit;
 #if INT_SHIFT
-        const bool begun = steps > 0;
-        for (int64_t r = 0; begun && r < groups; r++)
-            FN(tiles_begin)(d, tile[r], d->shift + (first + r) * SDD_MR);
-#else
-        const bool begun = false;
+        for (int64_t r = 0; steps > 0 && r < groups; r++)
+            FN(tiles_begin)(d, tile[0][r], d->shift + (first + r) * SDD_MR);
 #endif
         for (int64_t k = 0; k < steps || k == 0; k += FN(STEPS))
-            for (int64_t r = 0; r < groups; r++) {
-                const T *ak = a + r * unit + k * SDD_MR * d->pair;
-                const T *b0 = stream[0].b + k * FN(VL), *b1 = stream[count - 1].b + k * FN(VL);
-                const int64_t part = min_i64(FN(STEPS), steps - k);
-                FN(sdd_tiles)[d->pair - 1][count - 1](tile[r], ak, b0, b1, part, begun || k > 0);
-            }
-        for (int64_t r = 0; r < groups; r++) {
+            for (int64_t p = 0; 2 * p < count; p++)
+                FN(pair_compute)
+        (d, stream + 2 * p, min_i64(2, count - 2 * p), first, groups, k,
+         min_i64(FN(STEPS), steps - k), tile[p]);
+        for (int64_t i = 0; i < count * groups; i++) {
+            const int64_t v = i / groups, r = i % groups;
             const int64_t row = top + r * SDD_MR, rows = min_i64(SDD_MR, stored - row);
-            for (int64_t v = 0; v < count; v++) {
-                const int64_t col = stream[v].col, block_col = d->t->slot_col[stream[v].slot];
-                const int64_t cols =
-                    min_i64(d->t->block_cols, d->t->cols - block_col * d->t->block_cols) - col;
-                if (cols > 0)
-                    FN(tile_finish)
-                (d, g, &stream[v], row, rows, min_i64(cols, d->width),
-                 tile[r] + v * SDD_MR * FN(VL));
-            }
+            const int64_t col = stream[v].col, block_col = d->t->slot_col[stream[v].slot];
+            const int64_t cols =
+                min_i64(d->t->block_cols, d->t->cols - block_col * d->t->block_cols) - col;
+            if (cols > 0)
+                FN(tile_finish)
+            (d, g, &stream[v], row, rows, min_i64(cols, d->width),
+             tile[v / 2][r] + v % 2 * SDD_MR * FN(VL));
         }
     }
 }
@@ -334,7 +371,7 @@ static void FN(row_compute)(const FN(sdd) * d, const FN(target) * g, int64_t row
     const int64_t entry = FN(list_find)(t->row_col, start[0], start[1], first);
     const int64_t steps = bski_ceil_div(g->count, d->align) * (d->align / d->pair),
                   unit = d->chunk * d->width;
-    FN(stream) stream[2];
+    FN(stream) stream[2 * FN(LINE)];
     int64_t count = 0;
 
     for (int64_t e = entry; e < start[1] && t->row_col[e] < last; e++) {
@@ -348,14 +385,14 @@ static void FN(row_compute)(const FN(sdd) * d, const FN(target) * g, int64_t row
                 continue;
             }
             stream[count++] = next;
-            if (count == 2) {
-                FN(streams_compute)(d, g, stream, 2, row, steps);
+            if (count == 2 * FN(LINE)) {
+                FN(streams_compute)(d, g, stream, count, row, steps);
                 count = 0;
             }
         }
     }
     if (count)
-        FN(streams_compute)(d, g, stream, 1, row, steps);
+        FN(streams_compute)(d, g, stream, count, row, steps);
 }
 
 /* The last step for one block that went through the sums: S and the gradient of its gate. */

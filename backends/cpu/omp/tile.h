@@ -49,17 +49,22 @@ typedef struct FN(matrix) {
     bsk_dtype type;
     int64_t row_stride, col_stride;
     char *data;
+    bool past; /* the caches: stores, where that is possible */
 } FN(matrix);
 
 /* The last two dimensions of a tensor; *member receives the stride of the one before. */
 static FN(matrix) FN(matrix_of)(const bsk_tensor *t, bsk_mem mem, int64_t *member)
 {
     const int32_t axis = t->rank - 2;
-    FN(matrix) m = {BSK_NONE, 0, 0, NULL};
+    FN(matrix) m = {BSK_NONE, 0, 0, NULL, false};
     if (t->dtype == BSK_NONE)
         return m;
     *member = axis ? t->strides[0] : 0;
-    return (FN(matrix)){t->dtype, t->strides[axis], t->strides[axis + 1], bsk_mem_address(mem)};
+    m.type = t->dtype;
+    m.row_stride = t->strides[axis];
+    m.col_stride = t->strides[axis + 1];
+    m.data = bsk_mem_address(mem);
+    return m;
 }
 
 static void FN(tile_load)(T *restrict dst, int64_t ld, const FN(matrix) * m, int64_t row,
@@ -143,11 +148,24 @@ static void FN(tile_store)(const T *restrict src, int64_t ld, const FN(matrix) *
     const int64_t rs = m->row_stride, cs = m->col_stride, origin = row * rs + col * cs;
     const bool own = m->type == OWN;
 
+#ifdef TRANSPOSE_LARGE
+    uint16_t *line = (uint16_t *)(void *)m->data + origin;
+    if (m->past && cs == 1 && m->type == BSK_BF16 && cols % BF16_LINE == 0 &&
+        lines_bf16(line, rs)) {
+        stream_to_bf16(line, rs, src, ld, rows, cols);
+        return;
+    }
+#endif
     if (cs == 1 || cols == 1) {
         for (int64_t r = 0; r < rows; r++)
             FN(row_store)(src + r * ld, m->type, m->data, origin + r * rs, cols);
     } else if (rs == 1 && own) {
         FN(transpose)((T *)(void *)m->data + origin, cs, src, ld, cols, rows);
+#ifdef TRANSPOSE_LARGE
+    } else if (rs == 1 && m->type == BSK_BF16 && rows % BF16_LINE == 0 && cols % LARGE_f32 == 0 &&
+               cs % 2 == 0 && (uintptr_t)m->data % 4 == 0 && origin % 2 == 0) {
+        turn_to_bf16((uint16_t *)(void *)m->data + origin, cs, src, ld, rows, cols, m->past);
+#endif
     } else if (rs == 1 || rows == 1) {
         T run[FN(TURN) * FN(RUN)];
         for (int64_t c = 0; c < cols; c += FN(TURN))
