@@ -28,6 +28,10 @@
 #define UNROLL            _Pragma("unroll")
 #define NO_UNROLL         _Pragma("unroll 1")
 
+/* Elements at run-time types and strides are loaded and stored by functions of their own: in place
+ * they took the compiler most of its time. */
+#define PARTS_APART
+
 typedef u32 u32x2 __attribute__((ext_vector_type(2)));
 typedef u32 u32x4 __attribute__((ext_vector_type(4)));
 

@@ -371,31 +371,86 @@ DEVICE void NAME(add_raw)(RAW q, R *sum)
         sum[e] += v[e];
 }
 
-/* `count` elements at a stride, as one run where `vector` says that they are VEC aligned
- * neighbours. What lies beyond count is 0. */
-DEVICE void NAME(load_part)(i32 type, const GLOBAL void *p, i64 i, i64 stride, i32 count,
-                            i32 vector, R *v)
+/* Types whose aligned runs are loaded and stored in place. With functions of their own for elements
+ * these are the usual ones: the rest goes by elements. */
+#undef IN_PLACE
+#ifndef PARTS_APART
+#define IN_PLACE(type) 1
+#elif SIMT_CODE == 1
+#define IN_PLACE(type) ((type) == SIMT_F64)
+#else
+#define IN_PLACE(type) ((type) == SIMT_F32 || (type) == SIMT_F16 || (type) == SIMT_BF16)
+#endif
+
+DEVICE void NAME(load_elements)(i32 type, const GLOBAL void *p, i64 i, i64 stride, i32 count, R *v)
 {
-    if (vector && count == VEC) {
-        NAME(load_run)(type, p, i, v);
-        return;
-    }
     UNROLL
     for (i32 e = 0; e < VEC; e++)
         v[e] = e < count ? NAME(load_r)(type, p, i + e * stride) : (R)0;
 }
 
-DEVICE void NAME(store_part)(i32 type, GLOBAL void *p, i64 i, i64 stride, i32 count, i32 vector,
-                             const R *v)
+DEVICE void NAME(store_elements)(i32 type, GLOBAL void *p, i64 i, i64 stride, i32 count, const R *v)
 {
-    if (vector && count == VEC) {
-        NAME(store_run)(type, p, i, v);
-        return;
-    }
     UNROLL
     for (i32 e = 0; e < VEC; e++)
         if (e < count)
             NAME(store_r)(type, p, i + e * stride, v[e]);
+}
+
+#ifdef PARTS_APART
+typedef struct NAME(part) {
+    R v[VEC];
+} NAME(part);
+
+DEVICE_APART NAME(part) NAME(load_apart)(i32 type, const void *p, i64 i, i64 stride, i32 count)
+{
+    NAME(part) part;
+    NAME(load_elements)(type, p, i, stride, count, part.v);
+    return part;
+}
+
+DEVICE_APART void NAME(store_apart)(i32 type, void *p, i64 i, i64 stride, i32 count,
+                                    NAME(part) part)
+{
+    NAME(store_elements)(type, p, i, stride, count, part.v);
+}
+#endif
+
+/* `count` elements at a stride, as one run where `vector` says that they are VEC aligned
+ * neighbours. What lies beyond count is 0. */
+DEVICE void NAME(load_part)(i32 type, const GLOBAL void *p, i64 i, i64 stride, i32 count,
+                            i32 vector, R *v)
+{
+    if (vector && count == VEC && IN_PLACE(type)) {
+        NAME(load_run)(type, p, i, v);
+        return;
+    }
+#ifdef PARTS_APART
+    const NAME(part) part = NAME(load_apart)(type, p, i, stride, count);
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        v[e] = part.v[e];
+#else
+    NAME(load_elements)(type, p, i, stride, count, v);
+#endif
+}
+
+DEVICE void NAME(store_part)(i32 type, GLOBAL void *p, i64 i, i64 stride, i32 count, i32 vector,
+                             const R *v)
+{
+    if (vector && count == VEC && IN_PLACE(type)) {
+        NAME(store_run)(type, p, i, v);
+        return;
+    }
+#ifdef PARTS_APART
+    NAME(part) part;
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        part.v[e] = v[e];
+    NAME(store_apart)(type, p, i, stride, count, part);
+#else
+    NAME(store_elements)(type, p, i, stride, count, v);
+#endif
 }
 
 /* The sum of v over `lanes` lanes (a power of two), of which this is number `lane`; scratch is

@@ -5,10 +5,53 @@
 
 /* --- embedding, block_gather --- */
 
-enum { CONVERT, COPY };
+enum { CONVERT, COPY, COPY_SLICES };
+/* Rows of a group of copy_slices for each of its rows of lanes; bytes of a slice of the table, which
+ * should stay in the cache, and its least width in runs. */
+enum { COPIES = 4, SLICE_BYTES = 16 << 20, SLICE_RUNS = 16 };
 
-SIMT_PREPARE_BY(embedding, .file = "ops", .kernels = {"embedding", "copy_rows"})
-SIMT_PREPARE_BY(block_gather, .file = "ops", .kernels = {"embedding", "copy_rows"})
+static bsk_status copy_prepare(void *device, bsk_prepared *prepared)
+{
+    static const simt_need need = {.file = "ops",
+                                   .kernels = {"embedding", "copy_rows", "copy_slices"}};
+    static const simt_need wide = {.file = "ops", .kernels = {"embedding", "copy_rows"}};
+    return bski_simt_prepare(device, prepared, ((const simt_device *)device)->wide ? &wide : &need);
+}
+
+/* Copies rows of a table as they are. */
+static bsk_status copy_launch(const bsk_prepared *prepared, void *queue, embedding_arg *arg,
+                              bsk_mem table, bsk_mem index, bsk_mem y)
+{
+    const simt_device *d = queue_device(queue);
+    const i64 vec = simt_vec(d, prepared->problem->dtype), runs = simt_runs(arg->cols, vec);
+    const i64 row_bytes = 16, slice_rows = SLICE_BYTES / row_bytes;
+    i32 most = SIMT_LANES;
+    while (most > SLICE_RUNS && arg->table_rows > slice_rows / most)
+        most /= 2;
+    arg->lanes_run = simt_lanes_across(d, runs, most);
+    const i64 down = simt_lanes(d) / arg->lanes_run,
+              shares = bski_ceil_div(arg->rows, down * COPIES);
+    const i64 slices = bski_ceil_div(runs, arg->lanes_run);
+    if (!d->wide && arg->vector && arg->cols % vec == 0 && slices <= UINT16_MAX &&
+        shares <= SIMT_MAX_GROUPS)
+        return LAUNCH(COPY_SLICES, shares, slices, *arg, table, index, y);
+    return LAUNCH(COPY, simt_walk_groups(prepared, queue, arg->rows, arg->cols), 1, *arg, table,
+                  index, y);
+}
+
+SIMT_RELEASE(embedding)
+
+SIMT_PREPARE(embedding)
+{
+    return copy_prepare(device, prepared);
+}
+
+SIMT_RELEASE(block_gather)
+
+SIMT_PREPARE(block_gather)
+{
+    return copy_prepare(device, prepared);
+}
 
 SIMT_ACCEPT(embedding)
 {
@@ -21,7 +64,7 @@ SIMT_LAUNCH(embedding)
     const simt_device *d = queue_device(queue);
     const bsk_embedding_params *p = prepared->problem->params;
     const bsk_embedding_args *a = args;
-    const embedding_arg arg = {
+    embedding_arg arg = {
         .rows = p->y.dims[0],
         .cols = p->y.dims[1],
         .table_rows = p->table.dims[0],
@@ -34,9 +77,10 @@ SIMT_LAUNCH(embedding)
         .vector = bski_simt_vector(d, p->table.dtype, &p->table, a->table, 1) &&
                   bski_simt_vector(d, p->table.dtype, &p->y, a->y, 1),
     };
-    return LAUNCH(p->y.dtype == p->table.dtype ? COPY : CONVERT,
-                  simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->table, a->index,
-                  a->y);
+    if (p->y.dtype == p->table.dtype)
+        return copy_launch(prepared, queue, &arg, a->table, a->index, a->y);
+    return LAUNCH(CONVERT, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->table,
+                  a->index, a->y);
 }
 
 SIMT_ACCEPT(block_gather)
@@ -52,7 +96,7 @@ SIMT_LAUNCH(block_gather)
     const bsk_block_gather_params *p = prepared->problem->params;
     const bsk_block_gather_args *a = args;
     const i64 size = p->y.dims[1] * p->y.dims[2];
-    const embedding_arg arg = {
+    embedding_arg arg = {
         .rows = p->y.dims[0],
         .cols = size,
         .table_rows = p->x.dims[0],
@@ -64,13 +108,15 @@ SIMT_LAUNCH(block_gather)
         .vector = bski_simt_vector_rows(d, p->x.dtype, a->x, p->x.dims[0], size) &&
                   bski_simt_vector_rows(d, p->x.dtype, a->y, p->y.dims[0], size),
     };
-    return LAUNCH(COPY, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->x,
-                  a->index, a->y);
+    return copy_launch(prepared, queue, &arg, a->x, a->index, a->y);
 }
 
 /* --- embedding_grad --- */
 
-enum { SORT_COUNT, SORT_MOVE, STARTS, PARTS, SUMS };
+enum { SORT_COUNT, SORT_MOVE, STARTS, PARTS, SUMS, SUMS_PACKED };
+/* Rows of the table that a lane of embedding_grad_packed sums at a time, and groups of a
+ * multiprocessor. */
+enum { SUM_ROWS = 2, SUMS_RESIDENT = 6 };
 
 /* What sorting N indices into V rows takes, and the places in the workspace. */
 typedef struct sort_plan {
@@ -117,13 +163,17 @@ SIMT_PREPARE(embedding_grad)
 {
     static const simt_need need = {.file = "ops",
                                    .kernels = {"sort_count", "sort_move", "embedding_starts",
+                                               "embedding_parts", "embedding_grad",
+                                               "embedding_grad_packed"}};
+    static const simt_need wide = {.file = "ops",
+                                   .kernels = {"sort_count", "sort_move", "embedding_starts",
                                                "embedding_parts", "embedding_grad"}};
     const simt_device *d = device;
     sort_plan s;
     if (!sort_of(prepared->problem->params, d->wide, &s))
         return BSK_E_NOMEM;
     prepared->workspace_bytes = s.bytes;
-    return bski_simt_prepare(device, prepared, &need);
+    return bski_simt_prepare(device, prepared, d->wide ? &wide : &need);
 }
 
 /* Sorts the indices; returns which of the two buffers holds the result. */
@@ -189,6 +239,11 @@ SIMT_LAUNCH(embedding_grad)
     arg.lanes_run = simt_lanes_across(d, runs, SIMT_LANES);
     const i64 across = bski_ceil_div(runs, arg.lanes_run);
     const i64 down = bski_ceil_div(arg.rows, simt_lanes(d) / arg.lanes_run);
+    if (!d->wide && arg.packed && arg.dtable_vector && p->dtable.dtype == p->dy.dtype &&
+        across <= UINT16_MAX)
+        return LAUNCH(SUMS_PACKED,
+                      bski_simt_groups_most(d, bski_ceil_div(down, SUM_ROWS), SUMS_RESIDENT),
+                      across, arg, a->dy, values, start, partial, a->dtable);
     return LAUNCH(SUMS, bski_simt_groups_most(d, down, d->wide ? 4 : 64),
                   across < UINT16_MAX ? across : UINT16_MAX, arg, a->dy, values, start, partial,
                   a->dtable);

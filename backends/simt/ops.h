@@ -10,6 +10,7 @@ typedef struct embedding_arg {
     i64 rows, cols, table_rows;
     i64 table_row, table_col, y_row, y_col;
     i32 index_type, y_type, vector;
+    i32 lanes_run; /* of copy_slices: lanes next to each other */
 } embedding_arg;
 
 /* Sorting the indices by table row: stable, eight bits a pass. Digits are counted for each chunk of

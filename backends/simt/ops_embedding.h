@@ -33,10 +33,6 @@ KERNEL(embedding, LANES)
     }
 }
 
-/* Runs that a lane has under way. */
-#undef COPIES
-#define COPIES 2
-
 /* Blocks and rows as they are: the bits move unchanged. */
 KERNEL(copy_rows, LANES)
 (BUF(const T, table), BUF(const u8, index), BUF(T, y), const embedding_arg a)
@@ -45,28 +41,6 @@ KERNEL(copy_rows, LANES)
     OPEN(const u8, index);
     OPEN(T, y);
     walk w = walk_start(a.rows, a.cols, VEC);
-#if LANES > 1
-    while (a.vector && a.cols % VEC == 0 && w.left >= COPIES) {
-        i64 from[COPIES], col[COPIES], to[COPIES];
-        u32x4 q[COPIES];
-        UNROLL
-        for (i32 u = 0; u < COPIES; u++) {
-            from[u] = load_index(a.index_type, index, w.row);
-            col[u] = w.run * VEC;
-            to[u] = w.row * a.y_row + col[u];
-            walk_next(&w);
-        }
-        UNROLL
-        for (i32 u = 0; u < COPIES; u++) {
-            q[u].x = q[u].y = q[u].z = q[u].w = 0;
-            if (from[u] >= 0 && from[u] < a.table_rows)
-                q[u] = *(const GLOBAL u32x4 *)(table + from[u] * a.table_row + col[u]);
-        }
-        UNROLL
-        for (i32 u = 0; u < COPIES; u++)
-            u32x4_stream((GLOBAL u32x4 *)(y + to[u]), q[u]);
-    }
-#endif
     NO_UNROLL
     for (; w.left > 0; walk_next(&w)) {
         const i64 col = w.run * VEC, from = load_index(a.index_type, index, w.row);
@@ -87,6 +61,43 @@ KERNEL(copy_rows, LANES)
             y[y_at + e * a.y_col] = inside ? table[x_at + e * a.table_col] : 0;
     }
 }
+
+#if LANES > 1
+/* Rows that a lane copies a run of, all of them under way at once. */
+#undef COPIES
+#define COPIES 4
+
+/* Rows of whole aligned runs as they are, slice by slice of the table, so that the slice that groups
+ * are at stays in the cache. Group (i, j): lanes_run runs from j * lanes_run on, share i of the
+ * rows. */
+KERNEL(copy_slices, LANES)
+(BUF(const T, table), BUF(const u8, index), BUF(T, y), const embedding_arg a)
+{
+    OPEN(const T, table);
+    OPEN(const u8, index);
+    OPEN(T, y);
+    const i64 down = LANES / a.lanes_run, col = (GROUP(1) * a.lanes_run + LANE % a.lanes_run) * VEC;
+    const i64 row = GROUP(0) * COPIES * down + LANE / a.lanes_run;
+    i64 from[COPIES];
+    u32x4 q[COPIES];
+    UNROLL
+    for (i32 u = 0; u < COPIES; u++) {
+        from[u] = -1;
+        if (row + u * down < a.rows && col < a.cols)
+            from[u] = load_index(a.index_type, index, row + u * down);
+    }
+    UNROLL
+    for (i32 u = 0; u < COPIES; u++) {
+        q[u].x = q[u].y = q[u].z = q[u].w = 0;
+        if (from[u] >= 0 && from[u] < a.table_rows)
+            q[u] = *(const GLOBAL u32x4 *)(table + from[u] * a.table_row + col);
+    }
+    UNROLL
+    for (i32 u = 0; u < COPIES; u++)
+        if (row + u * down < a.rows && col < a.cols)
+            u32x4_stream((GLOBAL u32x4 *)(y + (row + u * down) * a.y_row + col), q[u]);
+}
+#endif
 
 /* ====================================================================== embedding_grad ==== */
 
@@ -276,6 +287,10 @@ DEVICE void NAME(embedding_add)(const embedding_grad_arg *a, const GLOBAL u8 *dy
     }
 }
 
+/* Partial sums under way. */
+#undef JOIN_WAYS
+#define JOIN_WAYS (16 / VEC)
+
 /* Adds the partial sums of a table row that occurs at first .. last - 1. The first part may
  * hold other rows: then this one is its last. */
 DEVICE void NAME(embedding_join)(const embedding_grad_arg *a, const GLOBAL R *partial, i64 first,
@@ -284,17 +299,18 @@ DEVICE void NAME(embedding_join)(const embedding_grad_arg *a, const GLOBAL R *pa
     const i32 count = run_length(a->cols, col, VEC);
     const i64 p = first / PART_COUNT, slot = 2 * p + (first % PART_COUNT != 0);
     const i64 parts = (last - 1) / PART_COUNT - p + 1;
-    for (i64 q = 0; q < parts; q += 4) {
-        R v[4][VEC];
+    NO_UNROLL
+    for (i64 q = 0; q < parts; q += JOIN_WAYS) {
+        R v[JOIN_WAYS][VEC];
         UNROLL
-        for (i32 u = 0; u < 4; u++) {
+        for (i32 u = 0; u < JOIN_WAYS; u++) {
             const i64 from = q + u == 0 ? slot : 2 * (p + q + u);
             UNROLL
             for (i32 e = 0; e < VEC; e++)
                 v[u][e] = q + u < parts && e < count ? partial[from * a->cols + col + e] : (R)0;
         }
         UNROLL
-        for (i32 u = 0; u < 4; u++)
+        for (i32 u = 0; u < JOIN_WAYS; u++)
             UNROLL
         for (i32 e = 0; e < VEC; e++)
             sum[e] += v[u][e];
@@ -345,15 +361,9 @@ DEVICE void NAME(embedding_put)(const embedding_grad_arg *a, GLOBAL u8 *dtable, 
     NAME(stream_part)(a->dtable_type, dtable, at, 1, count, a->dtable_vector, sum);
 }
 
-/* Rows of the table that a lane sums at a time, and rows of dy of each that are under way. */
-#undef SUM_ROWS
-#define SUM_ROWS (LANES == 1 ? 1 : 4)
-#undef SUM_TERMS
-#define SUM_TERMS 2
-
-/* Group (i, j): SUM_ROWS neighbours among the rows for every lanes_run lanes, and all that are
- * GROUPS(0) times as many further on; lanes_run runs from j * lanes_run on, and so forth. */
-KERNEL_GROUPS(embedding_grad, LANES, 3)
+/* Group (i, j): a row for every lanes_run lanes, and all that are GROUPS(0) times as many further on;
+ * lanes_run runs from j * lanes_run on, and so forth. */
+KERNEL(embedding_grad, LANES)
 (BUF(const u8, dy), BUF(const i32, values), BUF(const i32, start), BUF(const R, partial),
  BUF(u8, dtable), const embedding_grad_arg a)
 {
@@ -362,61 +372,123 @@ KERNEL_GROUPS(embedding_grad, LANES, 3)
     OPEN(const i32, start);
     OPEN(const R, partial);
     OPEN(u8, dtable);
-    const i64 down = LANES / a.lanes_run * SUM_ROWS, runs = (a.cols + VEC - 1) / VEC;
+    const i64 down = LANES / a.lanes_run, runs = (a.cols + VEC - 1) / VEC;
     for (i64 run = GROUP(1) * a.lanes_run + LANE % a.lanes_run; run < runs;
          run += GROUPS(1) * a.lanes_run) {
-        const i64 col = run * VEC;
         NO_UNROLL
-        for (i64 row = GROUP(0) * down + LANE / a.lanes_run * SUM_ROWS; row < a.rows;
+        for (i64 row = GROUP(0) * down + LANE / a.lanes_run; row < a.rows;
              row += GROUPS(0) * down) {
-            i32 from[SUM_ROWS + 1], term[SUM_ROWS][SUM_TERMS], many = 0;
-            RAW q[SUM_ROWS][SUM_TERMS];
+            const i32 first = start[row], last = start[row + 1];
             R sum[VEC];
             UNROLL
-            for (i32 k = 0; k <= SUM_ROWS; k++)
-                from[k] = start[row + k < a.rows ? row + k : a.rows];
-            UNROLL
-            for (i32 k = 0; k < SUM_ROWS; k++)
-                NAME(embedding_rows)(values, from[k], from[k + 1], SUM_TERMS, term[k]);
-            UNROLL
-            for (i32 k = 0; k < SUM_ROWS; k++) {
-                UNROLL
-                for (i32 u = 0; u < SUM_TERMS; u++)
-                    if (a.packed && from[k] + u < from[k + 1])
-                        q[k][u] =
-                            NAME(load_raw)((const GLOBAL T *)dy + (i64)term[k][u] * a.dy_row + col);
-            }
-            UNROLL
-            for (i32 k = 0; k < SUM_ROWS; k++) {
-                if (row + k >= a.rows)
-                    continue;
-                if (from[k + 1] - from[k] > (a.packed ? SUM_TERMS : 0)) {
-                    many |= 1 << k;
-                    continue;
-                }
-                UNROLL
-                for (i32 e = 0; e < VEC; e++)
-                    sum[e] = 0;
-                UNROLL
-                for (i32 u = 0; u < SUM_TERMS; u++)
-                    if (from[k] + u < from[k + 1])
-                        NAME(add_raw)(q[k][u], sum);
-                NAME(embedding_put)(&a, dtable, row + k, col, sum);
-            }
-            NO_UNROLL
-            for (i64 one = row; many; many >>= 1, one++) {
-                if (!(many & 1))
-                    continue;
-                const i32 first = start[one], last = start[one + 1];
-                UNROLL
-                for (i32 e = 0; e < VEC; e++)
-                    sum[e] = 0;
-                if (last - first > PART_COUNT)
-                    NAME(embedding_join)(&a, partial, first, last, col, sum);
-                else
-                    NAME(embedding_add)(&a, dy, values, first, last, col, 2, sum);
-                NAME(embedding_put)(&a, dtable, one, col, sum);
-            }
+            for (i32 e = 0; e < VEC; e++)
+                sum[e] = 0;
+            if (last - first > PART_COUNT)
+                NAME(embedding_join)(&a, partial, first, last, run * VEC, sum);
+            else
+                NAME(embedding_add)(&a, dy, values, first, last, run * VEC, 2, sum);
+            NAME(embedding_put)(&a, dtable, row, run * VEC, sum);
         }
     }
 }
+
+#if LANES > 1
+/* Rows of the table that a lane sums at a time, and rows of dy of each that are under way. */
+#undef SUM_ROWS
+#define SUM_ROWS 2
+#undef SUM_TERMS
+#define SUM_TERMS 2
+
+/* Where the terms of SUM_ROWS rows of the table begin and end. */
+DEVICE void NAME(sum_starts)(const embedding_grad_arg *a, const GLOBAL i32 *start, i64 row,
+                             i32 *from)
+{
+    UNROLL
+    for (i32 k = 0; k <= SUM_ROWS; k++)
+        from[k] = start[row + k < a->rows ? row + k : a->rows];
+}
+
+DEVICE void NAME(sum_terms)(const GLOBAL i32 *values, const i32 *from, i32 (*term)[SUM_TERMS])
+{
+    UNROLL
+    for (i32 k = 0; k < SUM_ROWS; k++)
+        NAME(embedding_rows)(values, from[k], from[k + 1], SUM_TERMS, term[k]);
+}
+
+/* The sum of a row whose terms are at first .. last - 1, the first of them in q. */
+DEVICE void NAME(sum_packed)(const embedding_grad_arg *a, const GLOBAL T *dy,
+                             const GLOBAL i32 *values, const GLOBAL R *partial, i32 first, i32 last,
+                             i64 col, const RAW *q, R *sum)
+{
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        sum[e] = 0;
+    if (last - first > PART_COUNT) {
+        NAME(embedding_join)(a, partial, first, last, col, sum);
+        return;
+    }
+    UNROLL
+    for (i32 u = 0; u < SUM_TERMS; u++)
+        if (first + u < last)
+            NAME(add_raw)(q[u], sum);
+    NO_UNROLL
+    for (i32 p = first + SUM_TERMS; p < last; p++)
+        NAME(add_raw)(NAME(load_raw)(dy + (i64)values[p] * a->dy_row + col), sum);
+}
+
+/* The same for packed rows of one type: SUM_ROWS neighbours for every lanes_run lanes. Where the
+ * terms are is read ahead: a step for their places, two steps for what the places are found by. */
+KERNEL_GROUPS(embedding_grad_packed, LANES, 3)
+(BUF(const T, dy), BUF(const i32, values), BUF(const i32, start), BUF(const R, partial),
+ BUF(T, dtable), const embedding_grad_arg a)
+{
+    OPEN(const T, dy);
+    OPEN(const i32, values);
+    OPEN(const i32, start);
+    OPEN(const R, partial);
+    OPEN(T, dtable);
+    const i64 down = LANES / a.lanes_run * SUM_ROWS, step = GROUPS(0) * down;
+    const i64 col = (GROUP(1) * a.lanes_run + LANE % a.lanes_run) * VEC;
+    const R alpha = NUM(a.alpha), beta = NUM(a.beta);
+    i64 row = GROUP(0) * down + LANE / a.lanes_run * SUM_ROWS;
+    i32 from[SUM_ROWS + 1], next[SUM_ROWS + 1], term[SUM_ROWS][SUM_TERMS];
+    if (col >= a.cols)
+        return;
+    NAME(sum_starts)(&a, start, row, from);
+    NAME(sum_starts)(&a, start, row + step, next);
+    NAME(sum_terms)(values, from, term);
+    NO_UNROLL
+    for (; row < a.rows; row += step) {
+        i32 now[SUM_ROWS + 1];
+        RAW q[SUM_ROWS][SUM_TERMS];
+        UNROLL
+        for (i32 k = 0; k < SUM_ROWS; k++) {
+            UNROLL
+            for (i32 u = 0; u < SUM_TERMS; u++)
+                if (from[k] + u < from[k + 1])
+                    q[k][u] = NAME(load_raw)(dy + (i64)term[k][u] * a.dy_row + col);
+        }
+        NAME(sum_terms)(values, next, term);
+        UNROLL
+        for (i32 k = 0; k <= SUM_ROWS; k++) {
+            now[k] = from[k];
+            from[k] = next[k];
+        }
+        NAME(sum_starts)(&a, start, row + 2 * step, next);
+        UNROLL
+        for (i32 k = 0; k < SUM_ROWS; k++) {
+            const i64 at = (row + k) * a.dtable_row + col;
+            R sum[VEC], old[VEC];
+            if (row + k >= a.rows)
+                continue;
+            NAME(sum_packed)(&a, dy, values, partial, now[k], now[k + 1], col, q[k], sum);
+            if (beta != 0)
+                NAME(load_run)(SIMT_CODE, dtable, at, old);
+            UNROLL
+            for (i32 e = 0; e < VEC; e++)
+                sum[e] = beta != 0 ? alpha * sum[e] + beta * old[e] : alpha * sum[e];
+            NAME(stream_part)(SIMT_CODE, (GLOBAL u8 *)dtable, at, 1, VEC, 1, sum);
+        }
+    }
+}
+#endif

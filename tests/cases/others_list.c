@@ -203,15 +203,17 @@ void cases_weights(test_list *list)
 static void list_embedding(test_list *list)
 {
     static const bsk_dtype indices[] = {BSK_I32, BSK_I64, BSK_U16, BSK_U8};
-    /* rows, width, indices: from R1's list; the largest only in the full tier */
-    static const int64_t shapes[][3] = {{1, 1, 1},          {10, 16, 33},    {200, 7, 64},
-                                        {256, 128, 0},      {1024, 64, 100}, {100, 33, 500},
-                                        {32768, 1024, 1024}};
+    /* rows, width, indices: from R1's list; one that GPUs copy in slices; the largest only in the
+     * full tier */
+    static const int64_t shapes[][3] = {{1, 1, 1},        {10, 16, 33},       {200, 7, 64},
+                                        {256, 128, 0},    {1024, 64, 100},    {100, 33, 500},
+                                        {9000, 264, 700}, {32768, 1024, 1024}};
     for (int i = 0; i < TEST_COUNT(shapes); i++)
         for (int t = 0; t < TEST_COUNT(dtypes); t++)
             for (int x = 0; x < TEST_COUNT(indices); x++) {
-                bool large = shapes[i][0] > 2000;
+                bool large = shapes[i][0] > 10000, sliced = !large && shapes[i][0] > 2000;
                 if ((large && (list->tier != TIER_FULL || t || x)) ||
+                    (sliced && (list->tier == TIER_QUICK || x)) ||
                     (list->tier == TIER_QUICK && (t + x) % 4))
                     continue;
                 test_spec s = {.op = "embedding", .dtype = dtypes[t], .index = indices[x]};
@@ -219,6 +221,8 @@ static void list_embedding(test_list *list)
                 s.m = shapes[i][1];
                 s.n = shapes[i][2];
                 test_emit(list, s);
+                if (sliced)
+                    continue;
                 s.op = "embedding_grad";
                 s.fill = x % 2 ? FILL_INT : FILL_REAL;
                 s.beta = x % 2 ? 0.5 : 0;
@@ -338,6 +342,23 @@ static void list_cross_entropy(test_list *list)
                 s.fill = FILL_SPECIAL;
                 test_emit(list, s);
             }
+    /* Rows that are copied in pieces, more of them than there is room for at a time; the last tier
+     * has that many for each multiprocessor of a large device. */
+    for (int t = 0; t < TEST_COUNT(dtypes); t++)
+        for (int o = 0; o < TEST_COUNT(options); o++) {
+            test_spec s = {.op = "cross_entropy", .dtype = dtypes[t], .options = options[o]};
+            if (list->tier == TIER_QUICK && (o + t) % 4)
+                continue;
+            s.n = list->tier == TIER_FULL && o == 3 ? 400 : 9;
+            s.m = 49160;
+            s.index = labels[o % 3];
+            s.alpha = o % 2 ? 8 : 0;
+            test_emit(list, s);
+            if (o == 0) {
+                s.fill = FILL_SPECIAL;
+                test_emit(list, s);
+            }
+        }
 }
 
 void cases_ops(test_list *list)

@@ -31,6 +31,7 @@
     static __attribute__((section("emu_" #u "_" #n)))
 #endif
 
+#define PARTS_APART              /* as HIP's dialect */
 #define DEVICE                   static inline
 #define KERNEL(name, size)       EMU_KERNEL(NAME(name), size)
 #define EMU_KERNEL(symbol, size) EMU_KERNEL_(symbol, size)
