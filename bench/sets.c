@@ -418,7 +418,7 @@ static void set_attention_hopper(test_list *list)
         int32_t block;
         int64_t d;
         uint32_t rules;
-    } forward[] = {
+    } others[] = {
         {"causal", 128, 256, RULE_CAUSAL},
         {"random:density=0.1,seed=3", 128, 256, 0},
         {"random:density=0.1,seed=3", 64, 256, 0},
@@ -442,9 +442,14 @@ static void set_attention_hopper(test_list *list)
             s.options = 0;
             test_emit(list, s);
         }
-    for (int r = 0; r < TEST_COUNT(forward); r++)
-        test_emit(list, long_attention(forward[r].layout, forward[r].block, forward[r].d,
-                                       forward[r].rules));
+    for (int r = 0; r < TEST_COUNT(others); r++) {
+        test_spec s =
+            long_attention(others[r].layout, others[r].block, others[r].d, others[r].rules);
+        test_emit(list, s);
+        s.op = "attention_grad";
+        s.options = 0;
+        test_emit(list, s);
+    }
 }
 
 /* Lists of blocks made on the device, 256 x 256 of them, and one query each over a paged cache. */

@@ -135,12 +135,12 @@ PTX_FN void tensor_load_3d(uint32_t to, const CUtensorMap *map, int x, int y, in
                  : "memory");
 }
 
-PTX_FN void tensor_load_4d(uint32_t to, const CUtensorMap *map, int x, int y, int z, int w,
+PTX_FN void tensor_load_5d(uint32_t to, const CUtensorMap *map, int x, int y, int z, int w, int u,
                            uint32_t bar)
 {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
-                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(bar)
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(u), "r"(bar)
                  : "memory");
 }
 

@@ -80,6 +80,22 @@ def errors(seen, scale, q, k, v, dout, made):
     (128, 64, "random", torch.bfloat16),
     (128, 128, "causal", torch.bfloat16),
     (128, 128, "random", torch.float16),
+    (128, 16, "random", torch.bfloat16),
+    (128, 16, "local", torch.float16),
+    (128, 8, "random", torch.float16),
+    (128, 8, "local", torch.bfloat16),
+    (64, 16, "random", torch.float16),
+    (64, 16, "local", torch.bfloat16),
+    (64, 8, "random", torch.bfloat16),
+    (64, 8, "local", torch.float16),
+    (256, 128, "causal", torch.bfloat16),
+    (256, 64, "random", torch.float16),
+    (256, 32, "local", torch.bfloat16),
+    (256, 16, "random", torch.float16),
+    (256, 8, "local", torch.bfloat16),
+    (192, 128, "random", torch.float16),
+    (192, 64, "local", torch.bfloat16),
+    (160, 32, "random", torch.float16),
 ])
 def test_gradients_equal_dense(width, block, kind, dtype):
     layout, options, seen = pattern(kind, block)

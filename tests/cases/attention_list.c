@@ -321,16 +321,65 @@ static void list_tiles(test_list *list)
                 s.options = i % 4 ? OPT_SAVED : OPT_LD8;
                 s.out = i % 7 == 3 ? BSK_F32 : BSK_NONE;
                 test_emit(list, s);
-                if (s.count * s.groups > 16 || s.n > 128)
+                if (s.count * s.groups > 16)
                     continue;
                 s.op = "attention_grad"; /* its shares are not normalized: no large scales */
-                s.value = i % 5 == 1 ? -0.5 : 0;
+                s.value = i % 5 != 1 ? 0 : s.n > 128 ? -0.25 : -0.5;
                 s.options &= ~(uint32_t)OPT_SAVED;
                 s.options |= i % 8 == 5 ? OPT_NO_GRAD : i % 8 == 6 ? OPT_SKIP : 0;
                 s.alpha = i % 5 == 3 ? -0.5 : 0;
                 s.beta = i % 5 == 4 ? 2 : 0;
                 test_emit(list, s);
             }
+}
+
+/* An interleave whose runs are whole blocks and whole tiles: rows and keys that leave one remainder
+ * see each other alone, wherever blocks are kept. */
+static void list_runs(test_list *list)
+{
+    static const struct {
+        int32_t br, bc;
+        int64_t rows, cols, d;
+        int32_t heads, count, batch;
+        uint32_t rules;
+        test_pattern pattern;
+        double value;
+    } runs[] = {
+        {64, 64, 384, 384, 128, 1, 2, 2, RULE_CAUSAL, PATTERN_RANDOM, 0.6},
+        {64, 64, 192, 384, 64, 2, 1, 2, RULE_CAUSAL | RULE_PACKED, PATTERN_FULL, 0},
+        {128, 128, 768, 384, 128, 1, 2, 1, RULE_WINDOW | RULE_GQA, PATTERN_RANDOM, 0.7},
+        {128, 128, 384, 384, 64, 2, 2, 1, RULE_CAUSAL | RULE_END | RULE_PACKED, PATTERN_FULL, 0},
+        {64, 64, 768, 768, 96, 1, 2, 1, RULE_CAUSAL | RULE_WINDOW | RULE_GQA, PATTERN_FULL, 0},
+        {64, 128, 192, 768, 80, 1, 2, 2, RULE_BITS_INDEX, PATTERN_RANDOM, 0.5},
+        {32, 32, 384, 192, 128, 2, 1, 2, RULE_CAUSAL, PATTERN_RANDOM, 0.6},
+        {32, 32, 192, 384, 64, 1, 2, 1, RULE_BITS | RULE_CAUSAL | RULE_MQA, PATTERN_FULL, 0},
+        {16, 16, 192, 384, 128, 1, 2, 2, RULE_CAUSAL | RULE_PACKED, PATTERN_RANDOM, 0.6},
+        {8, 8, 192, 192, 64, 2, 1, 2, RULE_BITS_INDEX | RULE_CAUSAL, PATTERN_RANDOM, 0.5},
+        {64, 64, 192, 192, 256, 1, 2, 1, RULE_CAUSAL, PATTERN_FULL, 0},
+        {32, 32, 192, 192, 256, 1, 1, 2, RULE_CAUSAL, PATTERN_FULL, 0},
+        {64, 64, 96, 384, 64, 1, 2, 1, RULE_CAUSAL, PATTERN_FULL, 0}, /* half a block of rows */
+    };
+    static const char *const ops[] = {"attention", "attention_grad"};
+    for (int g = 0, n = 0; g < TEST_COUNT(runs); g++)
+        for (int o = 0; o < TEST_COUNT(ops); o++, n++) {
+            if (left_out(list, n, 4, 1))
+                continue;
+            test_spec s = {.op = ops[o], .dtype = (g + o) % 2 ? BSK_F16 : BSK_BF16};
+            s.br = runs[g].br;
+            s.bc = runs[g].bc;
+            s.k = runs[g].rows;
+            s.m = runs[g].cols;
+            s.n = runs[g].d;
+            s.heads = runs[g].heads;
+            s.count = runs[g].count;
+            s.groups = runs[g].batch;
+            s.rules = runs[g].rules | RULE_INTERLEAVE;
+            s.pattern = runs[g].pattern;
+            s.pattern_value = runs[g].value;
+            s.options = o == 0 ? OPT_SAVED : 0;
+            s.beta = o == 1 && g % 3 == 1 ? 2 : 0;
+            test_emit(list, s);
+        }
 }
 
 /* Keys that a bias takes out, so many that whole tiles have no other. */
@@ -355,7 +404,7 @@ static void list_additive(test_list *list)
 static void list_many(test_list *list)
 {
     static const char *const ops[] = {"attention", "attention_grad"};
-    static const int32_t blocks[] = {32, 64, 128};
+    static const int32_t blocks[] = {32, 64, 128, 8, 16};
     static const int64_t sizes[] = {64, 128};
     for (int b = 0; b < TEST_COUNT(blocks) && list->tier == TIER_FULL; b++)
         for (int d = 0; d < TEST_COUNT(sizes); d++)
@@ -386,7 +435,8 @@ static void list_special(test_list *list)
         {16, 64, PATTERN_RANDOM, 0.3, 2},   {32, 64, PATTERN_RANDOM, 0.3, 2},
         {64, 64, PATTERN_RANDOM, 0.3, 2},   {128, 64, PATTERN_RANDOM, 0.3, 2},
         {64, 128, PATTERN_RANDOM, 0.95, 8}, /* rows that have nearly all blocks in common */
-        {8, 64, PATTERN_RANDOM, 0.3, 2},
+        {8, 64, PATTERN_RANDOM, 0.3, 2},    {16, 128, PATTERN_RANDOM, 0.3, 2},
+        {8, 128, PATTERN_RANDOM, 0.3, 2},
     };
     for (int g = 0; g < TEST_COUNT(forms); g++)
         for (int o = 0; o < TEST_COUNT(ops); o++) {
@@ -449,6 +499,7 @@ void cases_attention(test_list *list)
     list_attention(list);
     list_tiles(list);
     list_walks(list);
+    list_runs(list);
 }
 
 /* --- Gradients ---------------------------------------------------------------------------- */

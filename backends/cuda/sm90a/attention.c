@@ -36,13 +36,14 @@ bsk_reason cuda_sm90a_attention_accept(const bsk_problem *problem, const bsk_dev
         return BSK_REFUSE_OPTION;
     if (p->o.dtype != BSK_BF16 && p->o.dtype != BSK_F16 && p->o.dtype != BSK_F32)
         return BSK_REFUSE_DTYPE;
-    if (!f || p->q.dims[3] < 1 || p->v.dims[3] < 1 || p->v.dims[3] % 8 || p->k.dims[2] < 1)
+    if (!f || p->q.dims[3] < 1 || p->v.dims[3] < 1 || p->v.dims[3] % 8 || p->k.dims[2] < 1 ||
+        !bski_attention90_runs_fit(f, problem->layout, p->interleave))
         return BSK_REFUSE_SHAPE;
     if (is_empty(p))
         return BSK_ACCEPT;
-    const bski_cuda_tensor q = attention90_tensor(&p->q, bski_attention90_box(f));
-    const bski_cuda_tensor k = attention90_tensor(&p->k, f->side);
-    const bski_cuda_tensor v = attention90_tensor(&p->v, f->side);
+    const bski_cuda_tensor q = attention90_tensor(&p->q, bski_attention90_box(f), p->interleave);
+    const bski_cuda_tensor k = attention90_tensor(&p->k, f->side, p->interleave);
+    const bski_cuda_tensor v = attention90_tensor(&p->v, f->side, p->interleave);
     if (!bski_cuda_tensor_fits(&q) || !bski_cuda_tensor_fits(&k) || !bski_cuda_tensor_fits(&v) ||
         !bski_attention90_out_fits(&p->o))
         return BSK_REFUSE_STRIDE;
@@ -62,15 +63,16 @@ static bsk_status build(simt_device *d, const bsk_problem *problem, state *s)
 {
     const bsk_attention_params *p = problem->params;
     s->form = form_of(problem);
-    s->q = attention90_tensor(&p->q, bski_attention90_box(s->form));
-    s->k = attention90_tensor(&p->k, s->form->side);
-    s->v = attention90_tensor(&p->v, s->form->side);
+    s->q = attention90_tensor(&p->q, bski_attention90_box(s->form), p->interleave);
+    s->k = attention90_tensor(&p->k, s->form->side, p->interleave);
+    s->v = attention90_tensor(&p->v, s->form->side, p->interleave);
     TRY(bski_cuda_encoder_find(d->host, &s->encoder));
     TRY(bski_cuda_kernel((const bski_cuda_device *)d, s->form->function, s->form->shared_bytes,
                          s->form->name));
     if (is_empty(p))
         return BSK_OK; /* no thread blocks */
-    s->arg = (attention_arg){ATTENTION90_ARG(p, problem->layout), .o = bski_attention90_out(&p->o)};
+    s->arg = (attention_arg){ATTENTION90_ARG(p, problem->layout),
+                             .o = bski_attention90_out(&p->o, p->interleave)};
     return bski_attention90_tables(d, problem->layout, s->form, p->q.dims[0], &s->tables, &s->arg);
 }
 

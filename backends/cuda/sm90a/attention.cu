@@ -26,6 +26,7 @@ template <class F> struct producer : ring_producer<F> {
         const source<F> now = base::describe_step(w, units, flags);
         if (base::leads())
             base::copy(map.k, now, base::m.full(base::ring, base::at.slot));
+        base::signal_told();
         __syncwarp();
         base::at.next();
         if (last.member != NONE)
@@ -42,6 +43,7 @@ template <class F> struct producer : ring_producer<F> {
             shared_store_4(base::m.step(base::ring, base::at.slot), END);
             mbar_arrive(base::m.full(base::ring, base::at.slot));
         }
+        base::signal_told();
         __syncwarp();
         base::at.next();
         base::fetch_cut(map.v, last);
@@ -214,9 +216,9 @@ __device__ __forceinline__ void repeat_rows(const attention_arg &a, uint32_t til
         const int lane = __ffs(rows) - 1, head = shared_load_4(tile + 4 * HEAD_WORD) % a.heads;
         const int row = __shfl_sync(~0u, time, lane);
         const float reference = __shfl_sync(~0u, bound, lane);
-        repeat_row<F>(a, tile, row, a.v, 1, 0, [&](int member, int kv, int key) {
-            const float s =
-                dot<F>(a.q, line_at(a.q, member, head, row), a.k, line_at(a.k, member, kv, key));
+        repeat_row<F>(a, tile, row, a.v, 1, 0, [&](int member, int kv, int run, int key) {
+            const float s = dot<F>(a.q, line_at(a.q, member, head, run, row), a.k,
+                                   line_at(a.k, member, kv, run, key));
             return power_of_two(fmaf(s, a.scale, -reference));
         });
     }
@@ -229,7 +231,8 @@ __device__ __forceinline__ void store_tile(const float (&o)[F::WIDTH / 2], const
 {
     const int head = shared_load_4(tile + 4 * HEAD_WORD);
     const int queries = shared_load_4(tile + 4 * QUERIES_WORD);
-    const int64_t base = head / a.heads * a.o.batch + head % a.heads * a.o.head;
+    const int run = shared_load_4(tile + 4 * RUN_WORD);
+    const int64_t base = head / a.heads * a.o.batch + head % a.heads * a.o.head + run * a.o.run;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int time = time_of<F>(tile, row + 8 * h);
@@ -238,7 +241,7 @@ __device__ __forceinline__ void store_tile(const float (&o)[F::WIDTH / 2], const
         const bool none = time >= queries || (r.most[h] == -INFINITY && sum == 0);
         const bool live = time < a.q_time;
         if (a.lse && live && threadIdx.x % 4 == 0)
-            a.lse[(int64_t)head * a.q_time + time] =
+            a.lse[((int64_t)head * a.q_time + time) * a.runs + run] =
                 none ? -INFINITY : (r.most[h] + log2f(sum)) * 0.693147180559945f;
         const uint32_t again = F::BANDS > 1 ? rows_to_repeat<F>(o, h, live && !none) : 0;
         const bool mine = again >> threadIdx.x % LANES / 4 * 4 & 1;
@@ -377,7 +380,7 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
 
 template <class F> __device__ __forceinline__ void attend(const maps &map, const attention_arg &a)
 {
-    run_block<F>(
+    run_block<F, 1>(
         a,
         [&](memory<F> m, int ring, int begin, int end) {
             producer<F> p = {{a, m, ring, {0, 0}, 0, 0}, map};

@@ -10,7 +10,8 @@
 enum {
     ATTENTION_BANDS = 8, /* the most */
     ATTENTION_UNIT = 64,
-    ATTENTION_ROWS = 128, /* the most of a tile */
+    ATTENTION_ROWS = 128,       /* the most of a tile */
+    ATTENTION_PLACES = 1 << 16, /* of a list, as views of many bands tell them */
 };
 
 /* Of shared memory: barriers, and what consumers are told. */
@@ -47,7 +48,20 @@ enum {
     X(128, 64, 128, 2, 2, 6, 1, 64, 1)                                                             \
     X(128_shared, 64, 128, 2, 1, 12, 1, 64, 1)                                                     \
     X(64_union, 64, 64, 2, 2, 8, 1, 32, 2)                                                         \
-    X(128_union, 64, 128, 2, 2, 6, 1, 32, 2)
+    X(128_union, 64, 128, 2, 2, 6, 1, 32, 2)                                                       \
+    X(64_by16, 64, 64, 2, 2, 8, 1, 16, 4)                                                          \
+    X(128_by16, 64, 128, 2, 2, 6, 1, 16, 4)                                                        \
+    X(64_by8, 64, 64, 2, 2, 8, 1, 8, 8)                                                            \
+    X(128_by8, 64, 128, 2, 2, 6, 1, 8, 8)                                                          \
+    X(192, 32, 192, 2, 1, 14, 1, 32, 1)                                                            \
+    X(192_union, 32, 192, 2, 1, 14, 1, 32, 2)                                                      \
+    X(256, 32, 256, 2, 1, 10, 1, 32, 1)                                                            \
+    X(256_union, 32, 256, 2, 1, 10, 1, 32, 2)                                                      \
+    X(256_by16, 32, 256, 2, 1, 10, 1, 16, 4)                                                       \
+    X(256_by8, 32, 256, 2, 1, 10, 1, 8, 8)
+
+/* Warpgroups that have the same rows of such a form, and steps in turn. */
+#define ATTENTION_DQ_TEAM(width) ((width) > 128 ? 2 : 1)
 
 #define ATTENTION_THREADS(groups) (((groups) + 1) * 128)
 #define ATTENTION_SHARED_BYTES(step, width, groups, rings, slots, buffers)                         \
@@ -66,24 +80,28 @@ typedef struct attention_union {
     int32_t kept; /* bit i: by the row of band i */
 } attention_union;
 
-/* Rows of one head: 64, or where warpgroups share a ring 64 for each. */
+/* Times are those of a *run*: with an interleave of w > 1 the times that leave one remainder when
+ * divided by w see each other and no others, so that rows and keys are counted within them; else
+ * all times are one run. */
+
+/* Rows of one run of a head: 64, or where warpgroups share a ring 64 for each. */
 typedef struct attention_tile {
     int32_t head;                 /* of all members' */
     int32_t first, count;         /* units, or unions where there are several bands */
     int32_t row[ATTENTION_BANDS]; /* the first of each band */
-    int32_t unused;
+    int32_t run;
 } attention_tile;
 
-/* Strides in elements. */
+/* Strides in elements; time: of a run's. */
 typedef struct attention_in {
     const void *data; /* bf16 or f16 */
-    int64_t batch, head, time;
+    int64_t batch, head, run, time;
     int32_t width;
 } attention_in;
 
 typedef struct attention_out {
     void *data;
-    int64_t batch, head, time;
+    int64_t batch, head, run, time;
     int32_t type; /* bsk_dtype: bf16, f16 or f32 */
     int32_t width;
 } attention_out;
@@ -99,13 +117,13 @@ typedef struct attention_arg {
     const int32_t *bits_index;
     int64_t masks;
     int32_t heads, group; /* group: query heads of one of keys and values */
-    int32_t q_time, k_time;
-    int32_t block_rows, block_cols; /* powers of two */
-    int32_t causal, align_end, window;
-    float scale;                   /* of products, so that 2^score is the share; never 0 */
-    const attention_union *unions; /* or units, by the bands */
-    const int32_t *slots;          /* [unions][bands]: blocks; where there are masks */
-    attention_in q, k, v;          /* beside unions */
+    int32_t q_time, k_time, runs;
+    int32_t block_rows, block_cols;    /* powers of two */
+    int32_t causal, align_end, window; /* window: times of a run */
+    float scale;                       /* of products, so that 2^score is the share; never 0 */
+    const attention_union *unions;     /* or units, by the bands */
+    const int32_t *slots;              /* [unions][bands]: blocks; where there are masks */
+    attention_in q, k, v;              /* beside unions */
 } attention_arg;
 
 /* The gradient of queries: with shares P = 2^(scale Q K^T - bound) the sums of dS K, where dS = P
@@ -113,7 +131,7 @@ typedef struct attention_arg {
 typedef struct attention_dq_arg {
     attention_arg all;
     attention_in dout;
-    float *bound, *delta; /* written, by row; [heads of all members][pad] */
+    float *bound, *delta; /* written, by run and row; [heads of all members][pad] */
     int32_t pad;          /* rows of a head, a multiple of ATTENTION_ROWS */
     float slope, alpha, beta;
 } attention_dq_arg;

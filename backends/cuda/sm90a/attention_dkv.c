@@ -21,7 +21,7 @@ DKV_FORMS(FORM_EXTERN)
 #undef FORM_EXTERN
 #define FORM_ROW(type, symbol, width, groups, rings, slots, steps, buffers, side)                  \
     {width,   groups, rings,                                                                       \
-     side,    type,   DKV_SHARED_BYTES(width, groups, rings, slots, steps, buffers),               \
+     side,    type,   DKV_SHARED_BYTES(width, groups, rings, slots, steps, buffers, side),         \
      #symbol, symbol},
 #define FORM_ROWS(suffix, ...)                                                                     \
     FORM_ROW(BSK_BF16, cuda_attention_dkv_bf16_##suffix, __VA_ARGS__)                              \
@@ -33,13 +33,20 @@ static const form forms[] = {DKV_FORMS(FORM_ROWS)};
 /* Keys of a tile. */
 static int32_t keys_of(const form *f)
 {
-    return f->groups / f->rings * DKV_KEYS;
+    return DKV_TILE_KEYS(f->width, f->groups, f->rings);
 }
 
 /* Queries of a piece. */
 static int32_t piece_of(const form *f)
 {
     return DKV_PIECE(f->side);
+}
+
+/* Whether blocks are pieces and parts of the form. */
+static bool blocks_fit(const form *f, const bsk_layout_tables *t)
+{
+    return DKV_MANY(f->side) ? t->block_rows == f->side && t->block_cols == f->side
+                             : t->block_rows % piece_of(f) == 0 && t->block_cols % f->side == 0;
 }
 
 /* The narrowest that holds a head, of those for blocks with the most keys, unless windows do not fill
@@ -52,9 +59,8 @@ static const form *form_of(const bsk_problem *problem)
     const form *best = NULL;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         const form *f = &forms[i];
-        if (f->dtype == problem->dtype && f->width >= width && !(narrow && f->rings < f->groups) &&
-            problem->layout->block_rows % piece_of(f) == 0 &&
-            problem->layout->block_cols % f->side == 0 &&
+        if (f->dtype == problem->dtype && f->width >= width && !(narrow && keys_of(f) > DKV_KEYS) &&
+            blocks_fit(f, problem->layout) &&
             (!best || f->width < best->width || (f->width == best->width && f->side > best->side)))
             best = f;
     }
@@ -65,10 +71,12 @@ static const form *form_of(const bsk_problem *problem)
 
 static bool is_side(int32_t block)
 {
-    return block % DKV_SMALL == 0 && (block < DKV_KEYS || block % DKV_KEYS == 0);
+    return block == DKV_KEYS / 8 || block == DKV_KEYS / 4 || block == DKV_KEYS / 2 ||
+           block % DKV_KEYS == 0;
 }
 
-/* Tiles and lists of all heads, pieces, and the steps of a tile have 32 bits. */
+/* Tiles and lists of all heads, pieces, and the steps of a tile have 32 bits; places in lists, where
+ * views of many parts lead to them, what those have for it. */
 static bool lists_fit(const bsk_problem *problem)
 {
     const bsk_attention_grad_params *p = problem->params;
@@ -76,8 +84,10 @@ static bool lists_fit(const bsk_problem *problem)
     int64_t lists, pieces, steps;
     return bski_mul_i64(p->q.dims[0], p->q.dims[1], &lists) &&
            bski_mul_i64(lists, bski_ceil_div(t->cols, DKV_KEYS), &lists) && lists <= INT32_MAX &&
-           bski_mul_i64(t->nnz, t->block_rows / DKV_SMALL, &pieces) && pieces <= INT32_MAX &&
-           bski_mul_i64(p->q.dims[1], bski_ceil_div(t->rows, DKV_SMALL), &steps) &&
+           (!DKV_MANY(t->block_rows) || t->grid_rows <= ATTENTION_PLACES) &&
+           bski_mul_i64(t->nnz, bski_ceil_div(t->block_rows, DKV_KEYS / 2), &pieces) &&
+           pieces <= INT32_MAX &&
+           bski_mul_i64(p->q.dims[1], bski_ceil_div(t->rows, DKV_LEAST), &steps) &&
            steps < INT32_MAX;
 }
 
@@ -87,7 +97,8 @@ bsk_reason bski_attention90_dkv_accept(const bsk_problem *problem)
     const bsk_layout_tables *t = problem->layout;
     if (!is_side(t->block_rows) || !is_side(t->block_cols))
         return BSK_REFUSE_BLOCK;
-    if (!form_of(problem))
+    const form *f = form_of(problem);
+    if (!f || !attention90_runs_fit(t, p->interleave, 1, keys_of(f)))
         return BSK_REFUSE_SHAPE;
     if (!bski_attention90_out_fits(&p->dk) || !bski_attention90_out_fits(&p->dv))
         return BSK_REFUSE_STRIDE;
@@ -100,8 +111,8 @@ typedef struct state {
     bski_cuda_encoder encoder;
     bski_cuda_tensor q, k, v, dout;
     const form *form;
-    int32_t blocks;                            /* of threads; 0: nothing to do */
-    bsk_mem pieces, list_start, order, starts; /* device */
+    int32_t blocks;                                   /* of threads; 0: nothing to do */
+    bsk_mem pieces, slots, list_start, order, starts; /* device */
     attention_dkv_arg arg;
 } state;
 
@@ -112,6 +123,7 @@ typedef struct builder {
     state *out;
     /* host memory while a plan is made */
     attention_piece *pieces;
+    int32_t *slots; /* [pieces][parts], of many parts with masks */
     int32_t *list_start;
     int32_t *list_steps; /* [layout heads][tiles] of a tile without lengths */
     int32_t *steps;      /* [patterns][tiles]: of all query heads of one of keys */
@@ -121,19 +133,30 @@ typedef struct builder {
 
 static void scratch_free(builder *b)
 {
-    void *all[] = {b->pieces, b->list_start,     b->list_steps,
+    void *all[] = {b->pieces, b->slots,          b->list_start,    b->list_steps,
                    b->steps,  b->schedule.order, b->schedule.start};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         host_drop(b->device->host, all[i]);
 }
 
-/* The queries of a block row; slots are of its blocks with the parts of the keys. */
-static void list_rows(builder *b, int32_t block, int32_t first_slot, int32_t last_slot)
+/* The queries of a block row, if they are of the keys' run; slots are of its blocks with the parts
+ * of the keys. */
+static void list_rows(builder *b, int32_t run, int32_t block, const int32_t *slots, int32_t parts)
 {
+    const int32_t q_time = b->out->arg.all.q_time;
+    attention_piece piece = {0, {slots[0], slots[parts - 1]}, 0};
+    if (DKV_MANY(b->out->form->side)) {
+        piece.slot[0] = 0;
+        for (int32_t i = 0; i < parts; i++)
+            piece.slot[0] |= (slots[i] >= 0) << i;
+        if (b->slots)
+            memcpy(b->slots + (int64_t)b->count * parts, slots, (size_t)parts * sizeof *slots);
+    }
     for (int32_t i = 0; i < b->t->block_rows; i += piece_of(b->out->form)) {
-        const int64_t row = (int64_t)block * b->t->block_rows + i;
-        if (row < b->t->rows)
-            b->pieces[b->count++] = (attention_piece){(int32_t)row, {first_slot, last_slot}, 0};
+        const int64_t row = (int64_t)block * b->t->block_rows + i - (int64_t)run * q_time;
+        piece.row = (int32_t)row;
+        if (row >= 0 && row < q_time)
+            b->pieces[b->count++] = piece;
     }
 }
 
@@ -141,16 +164,25 @@ static void list_rows(builder *b, int32_t block, int32_t first_slot, int32_t las
 static void list_columns(builder *b, int32_t head, int32_t first, int32_t columns)
 {
     const bsk_layout_tables *t = b->t;
-    const int64_t *start = t->col_start + (int64_t)head * (t->grid_cols + 1) + first;
-    const bool two = columns > 1 && first + 1 < t->grid_cols;
-    const int64_t end[2] = {start[1], two ? start[2] : 0};
-    int64_t at[2] = {start[0], two ? start[1] : 0};
-    while (at[0] < end[0] || at[1] < end[1]) {
-        const int32_t x = at[0] < end[0] ? t->col_row[at[0]] : INT32_MAX;
-        const int32_t y = at[1] < end[1] ? t->col_row[at[1]] : INT32_MAX;
-        const int32_t slot = x <= y ? t->col_slot[at[0]++] : -1;
-        const int32_t other = y <= x ? t->col_slot[at[1]++] : -1;
-        list_rows(b, x < y ? x : y, slot, columns > 1 ? other : slot);
+    const int64_t *start = t->col_start + (int64_t)head * (t->grid_cols + 1);
+    const int32_t run = (int32_t)((int64_t)first * t->block_cols / b->out->arg.all.k_time);
+    int64_t at[DKV_KEYS / DKV_LEAST], end[DKV_KEYS / DKV_LEAST];
+    int32_t slots[DKV_KEYS / DKV_LEAST];
+    for (int32_t i = 0; i < columns; i++) {
+        const int32_t col = first + i < t->grid_cols ? first + i : t->grid_cols;
+        at[i] = start[col];
+        end[i] = col < t->grid_cols ? start[col + 1] : at[i];
+    }
+    for (;;) {
+        int32_t row = INT32_MAX;
+        for (int32_t i = 0; i < columns; i++)
+            if (at[i] < end[i] && t->col_row[at[i]] < row)
+                row = t->col_row[at[i]];
+        if (row == INT32_MAX)
+            return;
+        for (int32_t i = 0; i < columns; i++)
+            slots[i] = at[i] < end[i] && t->col_row[at[i]] == row ? t->col_slot[at[i]++] : -1;
+        list_rows(b, run, row, slots, columns);
     }
 }
 
@@ -164,10 +196,14 @@ static bsk_status build_lists(builder *b)
     a->each = span / keys;
     a->lists = (int32_t)bski_ceil_div(t->cols, span);
     a->tiles = (int32_t)bski_ceil_div(t->cols, keys);
+    a->run_tiles = (int32_t)bski_ceil_div(a->all.k_time, keys);
     const int64_t lists = (int64_t)t->heads * a->lists + 1;
     const int64_t most = t->nnz * t->block_rows / piece_of(b->out->form);
+    const bool masked = DKV_MANY(b->out->form->side) && a->all.masks > 0;
     TRY(host_array(b->device->host, &b->list_start, lists, sizeof *b->list_start));
     TRY(host_array(b->device->host, &b->pieces, most, sizeof *b->pieces));
+    if (masked)
+        TRY(host_array(b->device->host, &b->slots, most * columns, sizeof *b->slots));
     for (int32_t head = 0; head < t->heads; head++)
         for (int32_t l = 0; l < a->lists; l++) {
             list_columns(b, head, l * columns, columns);
@@ -175,6 +211,9 @@ static bsk_status build_lists(builder *b)
         }
     TRY(table_place(b->device, b->pieces, b->count, sizeof *b->pieces, &b->out->pieces,
                     &a->pieces));
+    if (masked)
+        TRY(table_place(b->device, b->slots, (int64_t)b->count * columns, sizeof *b->slots,
+                        &b->out->slots, &a->all.slots));
     return table_place(b->device, b->list_start, lists, sizeof *b->list_start, &b->out->list_start,
                        &a->list_start);
 }
@@ -185,7 +224,7 @@ static int32_t count_steps(const builder *b, int32_t head, int32_t tile)
     const attention_dkv_arg *a = &b->out->arg;
     const form *f = b->out->form;
     const int32_t keys = keys_of(f), rows = piece_of(f), *start = b->list_start + head * a->lists;
-    const int64_t key = (int64_t)tile * keys, last = key + keys - 1;
+    const int64_t key = (int64_t)(tile % a->run_tiles) * keys, last = key + keys - 1;
     const int64_t shift = a->all.align_end ? a->all.k_time - a->all.q_time : 0;
     int32_t pieces = 0;
     for (int32_t i = start[tile / a->each]; i < start[tile / a->each + 1]; i++) {
@@ -255,15 +294,15 @@ static bsk_status build(builder *b, const bsk_problem *problem)
     const bsk_attention_grad_params *p = b->p;
     state *s = b->out;
     s->form = form_of(problem);
-    s->q = attention90_tensor(&p->q, piece_of(s->form));
-    s->k = attention90_tensor(&p->k, DKV_KEYS);
-    s->v = attention90_tensor(&p->v, DKV_KEYS);
-    s->dout = attention90_tensor(&p->dout, piece_of(s->form));
+    s->q = attention90_tensor(&p->q, piece_of(s->form), p->interleave);
+    s->k = attention90_tensor(&p->k, DKV_KEYS, p->interleave);
+    s->v = attention90_tensor(&p->v, DKV_KEYS, p->interleave);
+    s->dout = attention90_tensor(&p->dout, piece_of(s->form), p->interleave);
     s->arg = (attention_dkv_arg){
         .all = {ATTENTION90_ARG(p, b->t)},
-        .dout = bski_attention90_in(&p->dout),
-        .dk = bski_attention90_out(&p->dk),
-        .dv = bski_attention90_out(&p->dv),
+        .dout = bski_attention90_in(&p->dout, p->interleave),
+        .dk = bski_attention90_out(&p->dk, p->interleave),
+        .dv = bski_attention90_out(&p->dv, p->interleave),
         .pad = (int32_t)(bski_ceil_div(p->q.dims[2], ATTENTION_ROWS) * ATTENTION_ROWS),
         .per_head = (int32_t)(p->q.dims[1] / b->t->heads),
         .key_heads = (int32_t)p->k.dims[1],
@@ -293,7 +332,7 @@ void bski_attention90_dkv_free(bski_cuda_device *device, void *given)
     state *s = given;
     if (!s)
         return;
-    bsk_mem *all[] = {&s->pieces, &s->list_start, &s->order, &s->starts};
+    bsk_mem *all[] = {&s->pieces, &s->slots, &s->list_start, &s->order, &s->starts};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         table_drop(&device->simt, all[i]);
     host_drop(device->simt.host, s);

@@ -7,468 +7,7 @@
  * shares and slopes are register operands of the products that make dV and dK. A consumer meets one
  * stream of steps: a step's first product is issued together with the last two of the step before,
  * also where a new tile begins. */
-#include <backends/cuda/sm90a/attention_dkv_arg.h>
-#include <backends/cuda/sm90a/attention_tile.h>
-
-enum { INFO = 2 * DKV_SUM_BYTES, CODES = INFO + 16, MOST_PARTS = 2 };
-enum { KEYS_K = 0, KEYS_V = 1 };
-enum { HALVES = DKV_STEP / LANES }; /* of a step: a lane has a query of each */
-
-/* Words of a tile's description: its first key, its member's keys (0 if it has no queries), from a
- * query to where it stands among the keys, and whose it is. */
-enum { TILE_KEY, TILE_KEYS, TILE_SHIFT, TILE_HEAD, TILE_MEMBER };
-
-/* Of what a step is, beside FIRST ...: where the tile's keys are. */
-enum { SECOND_BUFFER = 16 };
-
-template <int TYPE_, int WIDTH_, int GROUPS_, int RINGS_, int SLOTS_, int STEPS_, int BUFFERS_,
-          int SIDE_>
-struct dkv_form {
-    static constexpr int SCORES = DKV_STEP / 2;                               /* of a lane */
-    static constexpr int PIECE = DKV_PIECE(SIDE_), PIECES = DKV_STEP / PIECE; /* of a step */
-    static constexpr int PART = SIDE_ < DKV_KEYS ? SIDE_ : DKV_KEYS; /* keys told of together */
-    static constexpr int TYPE = TYPE_, WIDTH = WIDTH_, GROUPS = GROUPS_, RINGS = RINGS_;
-    static constexpr int SLOTS = SLOTS_, STEPS = STEPS_, BUFFERS = BUFFERS_, SIDE = SIDE_;
-    static constexpr int PANELS = WIDTH / PANEL;
-    static constexpr int READERS = GROUPS / RINGS;  /* warpgroups of a ring */
-    static constexpr int KEYS = READERS * DKV_KEYS; /* of a tile */
-    static constexpr int PARTS = KEYS / PART;
-    static constexpr uint32_t LINES_BYTES = PANELS * TILE_BYTES, PIECE_BYTES = PIECE * ROW_BYTES;
-    static constexpr int BARRIERS = DKV_BARRIERS(SLOTS, STEPS, BUFFERS);
-    static constexpr int CONSUMER_REGISTERS = GROUPS == 2 ? 232 : 160;
-    static constexpr int PRODUCER_REGISTERS = GROUPS == 2 ? 40 : 32;
-    typedef typename element<TYPE>::type T;
-};
-
-/* Where things lie in shared memory. */
-template <class F> struct dkv_memory {
-    uint32_t base;
-
-    /* Keys or values of a warpgroup. */
-    __device__ uint32_t keys(int ring, int buffer, int kind, int part) const
-    {
-        return base +
-               (((ring * F::BUFFERS + buffer) * 2 + kind) * F::READERS + part) * F::LINES_BYTES;
-    }
-    __device__ uint32_t slot(int ring, int i) const
-    {
-        return keys(F::RINGS, 0, 0, 0) + (ring * F::SLOTS + i) * F::LINES_BYTES;
-    }
-    __device__ uint32_t step(int ring, int i) const
-    {
-        return slot(F::RINGS, 0) + (ring * F::STEPS + i) * DKV_STEP_BYTES;
-    }
-    __device__ uint32_t tile(int ring, int i) const
-    {
-        return step(F::RINGS, 0) + (ring * DKV_TILES + i % DKV_TILES) * DKV_TILE_BYTES;
-    }
-    __device__ uint32_t barrier(int ring, int i) const
-    {
-        return tile(F::RINGS, 0) + (ring * F::BARRIERS + i) * DKV_BARRIER_BYTES;
-    }
-    /* Barriers: data has come; its readers are done. */
-    __device__ uint32_t full(int ring, int i) const
-    {
-        return barrier(ring, i);
-    }
-    __device__ uint32_t empty(int ring, int i) const
-    {
-        return barrier(ring, F::SLOTS + i);
-    }
-    __device__ uint32_t step_full(int ring, int i) const
-    {
-        return barrier(ring, 2 * F::SLOTS + i);
-    }
-    __device__ uint32_t step_empty(int ring, int i) const
-    {
-        return barrier(ring, 2 * F::SLOTS + F::STEPS + i);
-    }
-    __device__ uint32_t keys_full(int ring, int buffer, int kind) const
-    {
-        return barrier(ring, 2 * (F::SLOTS + F::STEPS) + 2 * buffer + kind);
-    }
-    __device__ uint32_t keys_empty(int ring, int buffer, int kind) const
-    {
-        return keys_full(ring, F::BUFFERS + buffer, kind);
-    }
-    /* Lines that the producer has to cut have come. */
-    __device__ uint32_t cut(int ring) const
-    {
-        return barrier(ring, F::BARRIERS - 1);
-    }
-};
-
-struct maps {
-    const CUtensorMap *q, *k, *v, *dout;
-};
-
-/* A tile of keys, and what its member of the batch has. */
-struct tile_view {
-    int head, member, key; /* head: of keys, of the member */
-    int queries, keys;
-    int shift; /* from a query to where it stands among the keys */
-};
-
-template <class F>
-__device__ __forceinline__ tile_view tile_of(const attention_dkv_arg &a, int number)
-{
-    const int all = number / a.tiles;
-    tile_view t;
-    t.member = all / a.key_heads;
-    t.head = all - t.member * a.key_heads;
-    t.key = (number - all * a.tiles) * F::KEYS;
-    t.queries = length_of(a.all.q_len, t.member, a.all.q_time);
-    t.keys = length_of(a.all.k_len, t.member, a.all.k_time);
-    t.shift = a.all.align_end ? t.keys - t.queries : 0;
-    return t;
-}
-
-/* --- Producers --- */
-
-/* A piece, and what is visible of it for each part of the keys. */
-template <int PARTS> struct piece {
-    int row; /* NONE: there is no piece */
-    int code[PARTS];
-
-    __device__ bool exists() const
-    {
-        return row >= 0;
-    }
-    __device__ bool is(int what) const
-    {
-        bool all = true;
-#pragma unroll
-        for (int i = 0; i < PARTS; i++)
-            all = all && code[i] == what;
-        return all;
-    }
-};
-
-template <class F>
-__device__ __forceinline__ int code_of(const attention_dkv_arg &a, const tile_view &t, int row,
-                                       int key, int slot)
-{
-    if (slot < 0 || row >= t.queries || key >= t.keys)
-        return NOTHING;
-    const int row_end = min(row + F::PIECE, t.queries) - 1;
-    const int key_end = min(key + F::PART, t.keys) - 1;
-    const int near = row + t.shift - key_end, far = row_end + t.shift - key;
-    if ((a.all.causal && far < 0) ||
-        (a.all.window && (near >= a.all.window || -far >= a.all.window)))
-        return NOTHING;
-    const int mask = mask_of(a.all, slot);
-    if (mask >= 0)
-        return mask;
-    const bool edge = (a.all.causal && near < 0) ||
-                      (a.all.window && (far >= a.all.window || -near >= a.all.window));
-    return edge ? SOME : ALL;
-}
-
-/* A step: pieces of one head. The lane's bounds of it are on their way. */
-template <class F> struct dkv_step {
-    int head; /* of queries, of the member */
-    piece<F::PARTS> pieces[F::PIECES];
-    float bound[HALVES];
-
-    __device__ int row(int i, int none) const
-    {
-        return pieces[i].exists() ? pieces[i].row : none;
-    }
-};
-
-/* The visible pieces of a tile's lists, one for each of its query heads. Lists are counted over all
- * tiles; lanes know the tables of 32. */
-template <class F> struct piece_walk {
-    const attention_dkv_arg &a;
-    int next, end;            /* lists */
-    int number, first, count; /* the lane's list of 32: its tile, its pieces */
-    /* The list that is being walked over. */
-    tile_view tile;
-    int head; /* of queries, of those of the tile */
-    int list, left;
-    piece<F::PARTS> mine; /* of the first 32 that are left */
-    uint32_t live;        /* those of them that are still to come */
-
-    __device__ static int lane()
-    {
-        return threadIdx.x % LANES;
-    }
-    __device__ void load_lists()
-    {
-        const int n = next / LANES * LANES + lane(), from = n / a.all.group;
-        number = first = count = 0;
-        if (n < end) {
-            number = __ldg(a.order + from);
-            const int all = number / a.tiles,
-                      query_head = all * a.all.group + n - from * a.all.group;
-            const int line =
-                query_head % a.all.heads / a.per_head * a.lists + (number - all * a.tiles) / a.each;
-            first = __ldg(a.list_start + line);
-            count = __ldg(a.list_start + line + 1) - first;
-        }
-    }
-    __device__ void look()
-    {
-        const bool some = lane() < left;
-        int4 v = {NONE, NONE, NONE, 0};
-        if (some)
-            v = __ldg((const int4 *)(a.pieces + list + lane()));
-        mine.row = v.x;
-#pragma unroll
-        for (int i = 0; i < F::PARTS; i++)
-            mine.code[i] = code_of<F>(a, tile, v.x, tile.key + i * F::PART, i ? v.z : v.y);
-        live = __ballot_sync(~0u, !mine.is(NOTHING));
-    }
-    /* On to the first lanes that have a piece, if the list has one. */
-    __device__ void settle()
-    {
-        while (!live && left > LANES) {
-            list += LANES;
-            left -= LANES;
-            look();
-        }
-    }
-    __device__ void open()
-    {
-        const int from = next % LANES;
-        list = __shfl_sync(~0u, first, from);
-        left = __shfl_sync(~0u, count, from);
-        look();
-        settle();
-        if (++next % LANES == 0)
-            load_lists();
-    }
-    /* On to the tile's next list that has a piece, if there is one. */
-    __device__ void settle_tile()
-    {
-        settle();
-        while (!live && head + 1 < a.all.group) {
-            head++;
-            open();
-        }
-    }
-    __device__ void begin_tile()
-    {
-        tile = tile_of<F>(a, __shfl_sync(~0u, number, next % LANES));
-        head = 0;
-        open();
-        settle_tile();
-    }
-    __device__ piece<F::PARTS> take()
-    {
-        const bool some = live != 0;
-        const int from = __ffs(live) - 1;
-        piece<F::PARTS> p;
-        live &= live - 1;
-        p.row = __shfl_sync(~0u, mine.row, from);
-        p.row = some ? p.row : NONE;
-#pragma unroll
-        for (int i = 0; i < F::PARTS; i++) {
-            p.code[i] = __shfl_sync(~0u, mine.code[i], from);
-            p.code[i] = some ? p.code[i] : NOTHING;
-        }
-        return p;
-    }
-    /* Where sums of a row of a query head of the tile are. */
-    __device__ int64_t sum_at(int query_head, int row) const
-    {
-        return (int64_t)(tile.member * a.all.heads + query_head) * a.pad + row;
-    }
-    /* The tile's next step. A tile that sees nothing has one without pieces. */
-    __device__ dkv_step<F> take_step()
-    {
-        dkv_step<F> s;
-        s.head = tile.head * a.all.group + head;
-#pragma unroll
-        for (int i = 0; i < F::PIECES; i++) {
-            if (i)
-                settle();
-            s.pieces[i] = take();
-        }
-#pragma unroll
-        for (int h = 0; h < HALVES; h++) {
-            const int piece = h * LANES / F::PIECE, row = s.row(piece, 0) + h * LANES % F::PIECE;
-            s.bound[h] = __ldg(a.bound + sum_at(s.head, row) + lane());
-        }
-        settle_tile();
-        return s;
-    }
-};
-
-/* One ring's producer. All lanes of its warp do the same, but for copies and signals, which are the
- * leader's. */
-template <class F> struct dkv_producer {
-    const maps &map;
-    const attention_dkv_arg &a;
-    dkv_memory<F> m;
-    int ring;
-    cursor<F::SLOTS> at;
-    cursor<F::STEPS> entry;
-    int tiles; /* begun so far */
-    uint32_t cut_parity;
-
-    __device__ static bool leads()
-    {
-        return threadIdx.x % LANES == 0;
-    }
-
-    /* Rows without a bound, inside of the tensor. */
-    __device__ uint32_t dead_rows(const dkv_step<F> &s, int half) const
-    {
-        const int row = s.row(half * LANES / F::PIECE, a.all.q_time) + half * LANES % F::PIECE;
-        return __ballot_sync(~0u, row + (int)threadIdx.x % LANES < a.all.q_time &&
-                                      s.bound[half] == INFINITY);
-    }
-
-    /* They are zeros: shares of 0 times what lies there need not be 0. */
-    __device__ void clear(uint32_t to, uint32_t rows) const
-    {
-        const int lane = threadIdx.x % LANES;
-#pragma unroll 1
-        for (int row = lane / 8; row < LANES; row += LANES / 8)
-            if (rows >> row & 1)
-#pragma unroll
-                for (int panel = 0; panel < F::PANELS; panel++)
-                    shared_store_16(to + panel * TILE_BYTES + row * ROW_BYTES + lane % 8 * 16, 0, 0,
-                                    0, 0);
-    }
-
-    /* Queries or dO. A piece that does not exist is beyond the queries, where copies bring zeros. */
-    __device__ void fetch_lines(const CUtensorMap *from, const dkv_step<F> &s, int member,
-                                const uint32_t (&dead)[HALVES])
-    {
-        const uint32_t to = m.slot(ring, at.slot), full = m.full(ring, at.slot);
-        const bool cut = (dead[0] | dead[1]) != 0;
-        mbar_wait(m.empty(ring, at.slot), at.parity ^ 1);
-        if (leads()) {
-            const uint32_t bar = cut ? m.cut(ring) : full;
-            mbar_expect(bar, F::LINES_BYTES);
-#pragma unroll
-            for (int panel = 0; panel < F::PANELS; panel++)
-#pragma unroll
-                for (int i = 0; i < F::PIECES; i++)
-                    tensor_load_4d(to + panel * TILE_BYTES + i * F::PIECE_BYTES, from,
-                                   panel * PANEL, s.row(i, a.all.q_time), s.head, member, bar);
-        }
-        __syncwarp();
-        if (cut) {
-            mbar_wait(m.cut(ring), cut_parity);
-            cut_parity ^= 1;
-#pragma unroll
-            for (int half = 0; half < HALVES; half++)
-                clear(to + half * LANES * ROW_BYTES, dead[half]);
-            async_fence();
-            __syncwarp();
-            if (leads())
-                mbar_arrive(full);
-        }
-        at.next();
-    }
-
-    /* Keys or values of a tile. */
-    __device__ void fetch_keys(const CUtensorMap *from, const tile_view &t, int kind)
-    {
-        const int buffer = tiles % F::BUFFERS;
-        mbar_wait(m.keys_empty(ring, buffer, kind), (tiles / F::BUFFERS & 1) ^ 1);
-        if (leads()) {
-            const uint32_t bar = m.keys_full(ring, buffer, kind);
-            mbar_expect(bar, F::READERS * F::LINES_BYTES);
-#pragma unroll
-            for (int part = 0; part < F::READERS; part++)
-#pragma unroll
-                for (int panel = 0; panel < F::PANELS; panel++)
-                    tensor_load_4d(m.keys(ring, buffer, kind, part) + panel * TILE_BYTES, from,
-                                   panel * PANEL, t.key + part * DKV_KEYS, t.head, t.member, bar);
-        }
-        __syncwarp();
-    }
-
-    /* What a step is, and its sums. */
-    __device__ void tell(const piece_walk<F> &w, const dkv_step<F> &s, int flags)
-    {
-        const uint32_t to = m.step(ring, entry.slot), bar = m.step_full(ring, entry.slot);
-        bool whole = true;
-#pragma unroll
-        for (int i = 0; i < F::PIECES; i++)
-            whole = whole && s.pieces[i].is(ALL);
-        mbar_wait(m.step_empty(ring, entry.slot), entry.parity ^ 1);
-        if (leads()) {
-            const piece<F::PARTS> &x = s.pieces[0], &y = s.pieces[F::PIECES - 1];
-            shared_store_16(to + INFO, flags | (whole ? 0 : PARTIAL), x.row, y.row, 0);
-            shared_store_16(to + CODES, x.code[0], x.code[F::PARTS - 1], y.code[0],
-                            y.code[F::PARTS - 1]);
-            mbar_expect(bar, 2 * DKV_SUM_BYTES);
-#pragma unroll
-            for (int i = 0; i < F::PIECES; i++) {
-                const int64_t from = w.sum_at(s.head, s.row(i, s.row(0, 0)));
-                const uint32_t at_piece = to + i * F::PIECE * 4;
-                bulk_load(at_piece, a.bound + from, F::PIECE * 4, bar);
-                bulk_load(at_piece + DKV_SUM_BYTES, a.delta + from, F::PIECE * 4, bar);
-            }
-        }
-        __syncwarp();
-        entry.next();
-    }
-
-    __device__ void fetch_step(const piece_walk<F> &w, const dkv_step<F> &s, int flags)
-    {
-        const tile_view &tile = w.tile;
-        uint32_t dead[HALVES];
-#pragma unroll
-        for (int half = 0; half < HALVES; half++)
-            dead[half] = dead_rows(s, half);
-        if ((flags & FIRST ? tiles : tiles - 1) % F::BUFFERS)
-            flags |= SECOND_BUFFER;
-        fetch_lines(map.q, s, tile.member, dead);
-        tell(w, s, flags);
-        if (flags & FIRST) {
-            /* Without queries all results are those of keys that do not exist. */
-            if (leads()) {
-                const uint32_t info = m.tile(ring, tiles);
-                shared_store_16(info, tile.key, s.pieces[0].exists() ? tile.keys : 0, tile.shift,
-                                tile.head);
-                shared_store_4(info + 4 * TILE_MEMBER, tile.member);
-            }
-            fetch_keys(map.k, tile, KEYS_K);
-        }
-        fetch_lines(map.dout, s, tile.member, dead);
-        if (flags & FIRST) {
-            fetch_keys(map.v, tile, KEYS_V);
-            tiles++;
-        }
-    }
-
-    __device__ void finish()
-    {
-        mbar_wait(m.step_empty(ring, entry.slot), entry.parity ^ 1);
-        if (leads()) {
-            shared_store_4(m.step(ring, entry.slot) + INFO, END);
-            mbar_arrive(m.step_full(ring, entry.slot));
-        }
-    }
-};
-
-template <class F>
-__device__ __forceinline__ void produce_dkv(const maps &map, const attention_dkv_arg &a,
-                                            dkv_memory<F> m, int ring, int begin, int end)
-{
-    dkv_producer<F> p = {map, a, m, ring, {0, 0}, {0, 0}, 0, 0};
-    piece_walk<F> w = {a, begin * a.all.group, end * a.all.group};
-    w.load_lists();
-    while (w.next < w.end) {
-        w.begin_tile();
-        dkv_step<F> now = w.take_step();
-        int flags = FIRST;
-        while (w.live) {
-            const dkv_step<F> next = w.take_step();
-            p.fetch_step(w, now, flags);
-            now = next;
-            flags = 0;
-        }
-        p.fetch_step(w, now, flags | LAST);
-    }
-    p.finish();
-}
+#include <backends/cuda/sm90a/attention_dkv_produce.h>
 
 /* --- Consumers --- */
 
@@ -559,6 +98,91 @@ __device__ __forceinline__ uint32_t seen_by(const attention_dkv_arg &a, int row,
     return low_bits(high) & ~low_bits(low);
 }
 
+/* What the lane's keys h see of a piece: nothing, or all of it. line: the lane's first key in the
+ * tile. */
+template <class F> __device__ __forceinline__ bool sees_nothing(int code, int line, int h)
+{
+    return code >> (line + 8 * h) / F::PART & 1;
+}
+
+template <class F> __device__ __forceinline__ bool sees_all(int code, int line, int h)
+{
+    return code >> (ATTENTION_BANDS + (line + 8 * h) / F::PART) & 1;
+}
+
+/* Which queries of piece number `at` the lane's key sees: bits 2 i and 2 i + 1, queries
+ * 8 i + 2 (lane % 4) and the next. */
+template <class F>
+__device__ __forceinline__ uint32_t look_up(const attention_dkv_arg &a, int at, int shift, int key,
+                                            int part)
+{
+    const int column = threadIdx.x % 4 * 2;
+    const int row = __ldg(&a.pieces[at].row);
+    const int slot = a.all.masks > 0 ? __ldg(a.all.slots + (int64_t)at * F::PARTS + part) : 0;
+    const int mask = mask_of(a.all, slot), inner = key & (F::PART - 1);
+    const uint32_t seen = seen_by(a, row, shift, key) >> column;
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < F::PIECE / 4; i++) {
+        const int in = i / 2 * 8 + i % 2;
+        bool x = seen >> in & 1;
+        if (mask >= 0) {
+            const int64_t line = (int64_t)mask * F::PIECE + column + in;
+            x = x && __ldg(a.all.bits + line * (F::PART / 8) + inner / 8) >> inner % 8 & 1;
+        }
+        bits |= (uint32_t)x << i;
+    }
+    return bits;
+}
+
+/* Shares of what is not visible become 0, where parts are many. */
+template <class F>
+__device__ __forceinline__ void hide_parts(float (&s)[SCORES], const attention_dkv_arg &a,
+                                           uint32_t entry, uint32_t tile, int line)
+{
+    enum { EACH = F::PIECE / 8 }; /* runs of 8 queries of a piece */
+    int code[F::PIECES];
+    bool plain = true;
+#pragma unroll
+    for (int i = 0; i < F::PIECES; i++) {
+        code[i] = shared_load_4(entry + CODES + 4 * i);
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            plain = plain && (sees_nothing<F>(code[i], line, h) || sees_all<F>(code[i], line, h));
+    }
+    if (__all_sync(~0u, plain)) {
+#pragma unroll
+        for (int i = 0; i < F::PIECES; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                if (sees_nothing<F>(code[i], line, h))
+#pragma unroll
+                    for (int j = EACH * i; j < EACH * (i + 1); j++)
+                        s[4 * j + 2 * h] = s[4 * j + 2 * h + 1] = 0;
+        return;
+    }
+    uint32_t seen[2] = {0, 0}; /* bit 2 j + e: of the lane's query 8 j + e */
+    const int list = shared_load_4(entry + INFO + 4);
+    const int key = shared_load_4(tile + 4 * TILE_KEY) + line;
+    const int shift = shared_load_4(tile + 4 * TILE_SHIFT);
+#pragma unroll 1
+    for (int i = 0; i < F::PIECES; i++) {
+        const int x = shared_load_4(entry + CODES + 4 * i);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int at = list + (int)((unsigned)x >> VIEW_AT);
+            uint32_t bits = sees_all<F>(x, line, h) ? (1u << 2 * EACH) - 1 : 0;
+            if (!sees_all<F>(x, line, h) && !sees_nothing<F>(x, line, h))
+                bits = look_up<F>(a, at, shift, key + 8 * h, (line + 8 * h) / F::PART);
+            seen[h] |= bits << 2 * EACH * i;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < SCORES; i++)
+        if (!(seen[i / 2 % 2] >> (i / 4 * 2 + i % 2) & 1))
+            s[i] = 0;
+}
+
 /* The code of the lane's keys for half of a step's queries. line: the lane's first key in the
  * tile. */
 template <class F> __device__ __forceinline__ int load_code(uint32_t entry, int half, int line)
@@ -573,10 +197,10 @@ template <class F> __device__ __forceinline__ int load_row(uint32_t entry, int h
            half * LANES % F::PIECE;
 }
 
-/* Shares of what is not visible become 0. */
+/* The same, where they are not. */
 template <class F>
-__device__ __forceinline__ void hide(float (&s)[SCORES], const attention_dkv_arg &a, uint32_t entry,
-                                     uint32_t tile, int line)
+__device__ __forceinline__ void hide_halves(float (&s)[SCORES], const attention_dkv_arg &a,
+                                            uint32_t entry, uint32_t tile, int line)
 {
     enum { HALF = SCORES / 2 };
     const int lane = threadIdx.x % LANES, column = lane % 4 * 2;
@@ -618,7 +242,18 @@ __device__ __forceinline__ void hide(float (&s)[SCORES], const attention_dkv_arg
     }
 }
 
-/* Where there is no block, what lies in memory does not count: neither do its products. */
+template <class F>
+__device__ __forceinline__ void hide(float (&s)[SCORES], const attention_dkv_arg &a, uint32_t entry,
+                                     uint32_t tile, int line)
+{
+    if constexpr (F::MANY)
+        hide_parts<F>(s, a, entry, tile, line);
+    else
+        hide_halves<F>(s, a, entry, tile, line);
+}
+
+/* Where there is no block, what lies in memory does not count: neither do its products. Of many
+ * parts, keys are made again where they are not numbers. */
 template <class F>
 __device__ __forceinline__ void forget(float (&dp)[SCORES], uint32_t entry, int line)
 {
@@ -631,10 +266,25 @@ __device__ __forceinline__ void forget(float (&dp)[SCORES], uint32_t entry, int 
                 dp[HALF * half + i] = 0;
 }
 
-/* Keys of blocks of 32 share a step with keys whose blocks do not meet all of its queries. Theirs
+/* Which gradients a warpgroup makes. */
+enum { MAKES_DK = 1, MAKES_DV = 2, MAKES_BOTH = 3 };
+
+/* Keys of blocks of 32 and less share a step with keys whose blocks do not meet all of its queries. Theirs
  * have shares of 0, but 0 times what is not finite is not 0: a key with such a result is made again
  * by its warp alone, element by element, from the blocks that it has. */
 template <class F>
+__device__ __forceinline__ int slot_of(const attention_dkv_arg &a, int at, const int4 &piece,
+                                       int part)
+{
+    if constexpr (F::MANY) {
+        if (!(piece.y >> part & 1))
+            return NONE;
+        return a.all.masks > 0 ? __ldg(a.all.slots + (int64_t)at * F::PARTS + part) : 0;
+    }
+    return part ? piece.z : piece.y;
+}
+
+template <class F, int MAKES>
 __device__ __forceinline__ void repeat_key(const attention_dkv_arg &a, uint32_t tile, int key)
 {
     const attention_arg &all = a.all;
@@ -642,31 +292,33 @@ __device__ __forceinline__ void repeat_key(const attention_dkv_arg &a, uint32_t 
     const int member = shared_load_4(tile + 4 * TILE_MEMBER);
     const int keys = shared_load_4(tile + 4 * TILE_KEYS);
     const int shift = shared_load_4(tile + 4 * TILE_SHIFT);
-    const int list = key / F::KEYS / a.each, inner = key & (DKV_SMALL - 1);
-    const int64_t k_line = line_at(all.k, member, head, key);
-    const int64_t v_line = line_at(all.v, member, head, key);
+    const int run = shared_load_4(tile + 4 * TILE_RUN);
+    const int list = (run * a.run_tiles + key / F::KEYS) / a.each, inner = key & (F::PART - 1);
+    const int part = key % F::KEYS / F::PART;
+    const int64_t k_line = line_at(all.k, member, head, run, key);
+    const int64_t v_line = line_at(all.v, member, head, run, key);
     float dk[F::WIDTH / LANES] = {}, dv[F::WIDTH / LANES] = {};
 #pragma unroll 1
     for (int g = 0; g < all.group; g++) {
         const int query_head = head * all.group + g;
         const int32_t *start = a.list_start + query_head / a.per_head * a.lists + list;
-        const int64_t sums = (int64_t)(member * all.heads + query_head) * a.pad + lane;
+        const int64_t sums =
+            (int64_t)(member * all.heads + query_head) * a.pad + run * all.q_time + lane;
 #pragma unroll 1
         for (int i = __ldg(start); i < __ldg(start + 1); i++) {
             const int4 piece = __ldg((const int4 *)(a.pieces + i));
-            const int row = piece.x + lane, slot = key & DKV_SMALL ? piece.z : piece.y;
+            const int row = piece.x + lane, slot = slot_of<F>(a, i, piece, part);
             if (slot < 0)
                 continue;
-            const float bound = __ldg(a.bound + sums + piece.x);
+            const float bound = lane < F::PIECE ? __ldg(a.bound + sums + piece.x) : INFINITY;
             const bool seen =
                 bound != INFINITY &&
-                (visible<DKV_SMALL>(all, row, shift, keys, key - inner, mask_of(all, slot)) >>
-                     inner &
+                (visible<F::PART>(all, row, shift, keys, key - inner, mask_of(all, slot)) >> inner &
                  1);
             float p = 0, ds = 0;
             if (seen) {
-                const int64_t q_line = line_at(all.q, member, query_head, row);
-                const int64_t dout_line = line_at(a.dout, member, query_head, row);
+                const int64_t q_line = line_at(all.q, member, query_head, run, row);
+                const int64_t dout_line = line_at(a.dout, member, query_head, run, row);
                 p = power_of_two(fmaf(dot<F>(all.q, q_line, all.k, k_line), all.scale, -bound));
                 ds = p * fmaf(dot<F>(a.dout, dout_line, all.v, v_line), a.slope,
                               -__ldg(a.delta + sums + piece.x));
@@ -675,8 +327,9 @@ __device__ __forceinline__ void repeat_key(const attention_dkv_arg &a, uint32_t 
             for (uint32_t rows = __ballot_sync(~0u, seen); rows; rows &= rows - 1) {
                 const int j = __ffs(rows) - 1;
                 const float share = __shfl_sync(~0u, p, j), slope = __shfl_sync(~0u, ds, j);
-                const int64_t q_line = line_at(all.q, member, query_head, piece.x + j) + lane;
-                const int64_t dout_line = line_at(a.dout, member, query_head, piece.x + j) + lane;
+                const int at = piece.x + j;
+                const int64_t q_line = line_at(all.q, member, query_head, run, at) + lane;
+                const int64_t dout_line = line_at(a.dout, member, query_head, run, at) + lane;
 #pragma unroll
                 for (int f = 0; f < F::WIDTH / LANES; f++) {
                     if (f * LANES + lane < all.q.width)
@@ -687,13 +340,15 @@ __device__ __forceinline__ void repeat_key(const attention_dkv_arg &a, uint32_t 
             }
         }
     }
-    const int64_t dk_line = member * a.dk.batch + head * a.dk.head + key * a.dk.time + lane;
-    const int64_t dv_line = member * a.dv.batch + head * a.dv.head + key * a.dv.time + lane;
+    const int64_t dk_line =
+        member * a.dk.batch + head * a.dk.head + run * a.dk.run + key * a.dk.time + lane;
+    const int64_t dv_line =
+        member * a.dv.batch + head * a.dv.head + run * a.dv.run + key * a.dv.time + lane;
 #pragma unroll
     for (int f = 0; f < F::WIDTH / LANES; f++) {
-        if (f * LANES + lane < a.dk.width)
+        if (MAKES & MAKES_DK && f * LANES + lane < a.dk.width)
             store_one(a.dk, dk_line + f * LANES, dk[f] * a.dk_factor, a.beta);
-        if (f * LANES + lane < a.dv.width)
+        if (MAKES & MAKES_DV && f * LANES + lane < a.dv.width)
             store_one(a.dv, dv_line + f * LANES, dv[f] * a.dv_factor, a.beta);
     }
 }
@@ -723,7 +378,7 @@ __device__ __forceinline__ repeated repeat_keys(const float (&dk)[F::WIDTH / 2],
     for (int h = 0; h < 2; h++)
 #pragma unroll 1
         for (uint32_t rows = h ? again.keys[1] : again.keys[0]; rows; rows &= rows - 1)
-            repeat_key<F>(a, tile, __shfl_sync(~0u, first + 8 * h, __ffs(rows) - 1));
+            repeat_key<F, MAKES_BOTH>(a, tile, __shfl_sync(~0u, first + 8 * h, __ffs(rows) - 1));
     return again;
 }
 
@@ -738,8 +393,9 @@ __device__ __forceinline__ void store_tile(const float (&dk)[F::WIDTH / 2],
     const int keys = shared_load_4(tile + 4 * TILE_KEYS);
     const int head = shared_load_4(tile + 4 * TILE_HEAD);
     const int member = shared_load_4(tile + 4 * TILE_MEMBER);
-    const int64_t dk_base = member * a.dk.batch + head * a.dk.head;
-    const int64_t dv_base = member * a.dv.batch + head * a.dv.head;
+    const int run = shared_load_4(tile + 4 * TILE_RUN);
+    const int64_t dk_base = member * a.dk.batch + head * a.dk.head + run * a.dk.run;
+    const int64_t dv_base = member * a.dv.batch + head * a.dv.head + run * a.dv.run;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int key = first + 8 * h;
@@ -787,8 +443,9 @@ __device__ __forceinline__ void consume(const attention_dkv_arg &a, dkv_memory<F
     };
     const auto products_to_slopes = [&]() {
         const uint32_t told = m.step(ring, entry.slot);
-        if (flags & PARTIAL)
-            forget<F>(dp, told, line);
+        if constexpr (!F::MANY)
+            if (flags & PARTIAL)
+                forget<F>(dp, told, line);
         make_slopes(dp, s, a.slope, told);
         read = entry.slot;
         entry.next();
@@ -833,7 +490,7 @@ __device__ __forceinline__ void consume(const attention_dkv_arg &a, dkv_memory<F
         wgmma_settle(s);
         /* Not before products need what was made of it: a signal may overtake loads that wait for
          * shared memory. */
-        signal(m.step_empty(ring, read));
+        mbar_arrive(m.step_empty(ring, read));
         if (flags & LAST)
             leave_keys(KEYS_K);
         scores_to_shares();
@@ -870,6 +527,230 @@ __device__ __forceinline__ void consume(const attention_dkv_arg &a, dkv_memory<F
     store_tile<F>(dk, dv, a, m.tile(ring, tile), line);
 }
 
+/* --- Consumers of wide heads --- */
+
+/* One of the gradients of a warp's 16 keys of a tile. */
+template <class F, int MAKES>
+__device__ __forceinline__ void store_one_of(const float (&sums)[F::WIDTH / 2],
+                                             const attention_dkv_arg &a, uint32_t tile, int line)
+{
+    const attention_out &out = MAKES == MAKES_DK ? a.dk : a.dv;
+    const int first = shared_load_4(tile + 4 * TILE_KEY) + line;
+    const int keys = shared_load_4(tile + 4 * TILE_KEYS);
+    const int64_t base = shared_load_4(tile + 4 * TILE_MEMBER) * out.batch +
+                         shared_load_4(tile + 4 * TILE_HEAD) * out.head +
+                         shared_load_4(tile + 4 * TILE_RUN) * out.run;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int key = first + 8 * h;
+        const bool none = key >= keys;
+        const uint32_t again = F::SIDE < DKV_KEYS ? rows_to_repeat<F>(sums, h, !none) : 0;
+        const bool live = key < a.all.k_time && !(again >> threadIdx.x % LANES / 4 * 4 & 1);
+        store_row<F>(sums, out, base + key * out.time, h,
+                     MAKES == MAKES_DK ? a.dk_factor : a.dv_factor, a.beta, none, live);
+        if constexpr (F::SIDE < DKV_KEYS)
+#pragma unroll 1
+            for (uint32_t rows = again; rows; rows &= rows - 1)
+                repeat_key<F, MAKES>(a, tile, __shfl_sync(~0u, key, __ffs(rows) - 1));
+    }
+}
+
+/* What both warpgroups of a tile do: the walk over its steps. Each of them multiplies one of Q and
+ * dO with its keys or values, and adds lines of the other to its sums a step later. */
+template <class F> struct wide_reader {
+    const attention_dkv_arg &a;
+    dkv_memory<F> m;
+    int ring, line;
+    cursor<F::SLOTS> at;
+    cursor<F::STEPS> entry;
+    int tile, flags;
+    uint32_t parity; /* of shares */
+
+    __device__ int wait_lines()
+    {
+        const int slot = at.slot;
+        mbar_wait(m.full(ring, slot), at.parity);
+        at.next();
+        return slot;
+    }
+    __device__ void leave_lines(int slot) const
+    {
+        signal(m.empty(ring, slot));
+    }
+    __device__ bool next_step()
+    {
+        mbar_wait(m.step_full(ring, entry.slot), entry.parity);
+        flags = __shfl_sync(~0u, shared_load_4(m.step(ring, entry.slot) + INFO), 0);
+        return !(flags & END);
+    }
+    __device__ void leave_step()
+    {
+        mbar_arrive(m.step_empty(ring, entry.slot));
+        entry.next();
+    }
+    __device__ uint32_t wait_keys(int kind) const
+    {
+        const int buffer = tile % F::BUFFERS;
+        if (flags & FIRST)
+            mbar_wait(m.keys_full(ring, buffer, kind), tile / F::BUFFERS & 1);
+        return m.keys(ring, buffer, kind, 0);
+    }
+    __device__ void leave_keys(int kind) const
+    {
+        if (flags & LAST)
+            signal(m.keys_empty(ring, tile % F::BUFFERS, kind));
+    }
+    __device__ uint32_t own_shares(int i) const
+    {
+        return m.shares(ring) +
+               (i * GROUP_WARPS * LANES + threadIdx.x % (GROUP_WARPS * LANES)) * 16;
+    }
+};
+
+/* dV, and the shares of the other warpgroup. */
+template <class F>
+__device__ __forceinline__ void consume_shares(const attention_dkv_arg &a, dkv_memory<F> m,
+                                               const place &here)
+{
+    wide_reader<F> r = {a, m, here.ring, row_of({here.ring, 0}), {0, 0}, {0, 0}, 0, 0, 0};
+    bool accumulate = false;
+    float dv[F::WIDTH / 2], s[SCORES];
+    uint32_t p[PACKED];
+
+    const auto scores_to_shares = [&]() {
+        const uint32_t told = m.step(r.ring, r.entry.slot);
+        make_shares(s, a.all.scale, told);
+        if (r.flags & PARTIAL)
+            hide<F>(s, a, told, m.tile(r.ring, r.tile), r.line);
+        mbar_wait(m.shares_empty(r.ring), r.parity ^ 1);
+        r.parity ^= 1;
+#pragma unroll
+        for (int i = 0; i < SCORES / 4; i++)
+            shared_store_16(r.own_shares(i), __float_as_uint(s[4 * i]),
+                            __float_as_uint(s[4 * i + 1]), __float_as_uint(s[4 * i + 2]),
+                            __float_as_uint(s[4 * i + 3]));
+        mbar_arrive(m.shares_full(r.ring));
+        r.leave_step();
+        round_scores<F>(p, s);
+    };
+
+    r.next_step();
+    int q = r.wait_lines();
+    wgmma_fence();
+    multiply_keys<F>(s, r.wait_keys(KEYS_K), m.slot(r.ring, q));
+    wgmma_wait<0>();
+    wgmma_settle(s);
+    r.leave_lines(q);
+    r.leave_keys(KEYS_K);
+    scores_to_shares();
+    int dout = r.wait_lines();
+    while (r.next_step()) {
+        q = r.wait_lines();
+        r.tile += r.flags & FIRST ? 1 : 0;
+        const uint32_t keys = r.wait_keys(KEYS_K);
+        wgmma_fence();
+        add_lines<F>(dv, p, m.slot(r.ring, dout), accumulate);
+        wgmma_commit();
+        multiply_keys<F>(s, keys, m.slot(r.ring, q));
+        wgmma_wait<1>();
+        wgmma_settle(dv);
+        r.leave_lines(dout);
+        if (r.flags & FIRST)
+            store_one_of<F, MAKES_DV>(dv, a, m.tile(r.ring, r.tile - 1), r.line);
+        accumulate = !(r.flags & FIRST);
+        wgmma_wait<0>();
+        wgmma_settle(s);
+        r.leave_lines(q);
+        r.leave_keys(KEYS_K);
+        scores_to_shares();
+        dout = r.wait_lines();
+    }
+    wgmma_fence();
+    add_lines<F>(dv, p, m.slot(r.ring, dout), accumulate);
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_settle(dv);
+    store_one_of<F, MAKES_DV>(dv, a, m.tile(r.ring, r.tile), r.line);
+}
+
+/* dK. */
+template <class F>
+__device__ __forceinline__ void consume_slopes(const attention_dkv_arg &a, dkv_memory<F> m,
+                                               const place &here)
+{
+    wide_reader<F> r = {a, m, here.ring, row_of({here.ring, 0}), {0, 0}, {0, 0}, 0, 0, 0};
+    bool accumulate = false;
+    int read; /* the step whose slopes are made */
+    float dk[F::WIDTH / 2], dp[SCORES], s[SCORES];
+    uint32_t ds[PACKED];
+
+    const auto products_to_slopes = [&]() {
+        const uint32_t told = m.step(r.ring, r.entry.slot);
+        if constexpr (!F::MANY)
+            if (r.flags & PARTIAL)
+                forget<F>(dp, told, r.line);
+        mbar_wait(m.shares_full(r.ring), r.parity);
+        r.parity ^= 1;
+#pragma unroll
+        for (int i = 0; i < SCORES / 4; i++) {
+            const uint4 v = shared_load_16(r.own_shares(i));
+            s[4 * i] = __uint_as_float(v.x);
+            s[4 * i + 1] = __uint_as_float(v.y);
+            s[4 * i + 2] = __uint_as_float(v.z);
+            s[4 * i + 3] = __uint_as_float(v.w);
+        }
+        make_slopes(dp, s, a.slope, told);
+        round_scores<F>(ds, dp);
+        read = r.entry.slot;
+        r.entry.next();
+    };
+    /* Not before products need what was made of it: a signal may overtake loads that wait for
+     * shared memory. */
+    const auto leave_step = [&]() {
+        mbar_arrive(m.shares_empty(r.ring));
+        mbar_arrive(m.step_empty(r.ring, read));
+    };
+
+    r.next_step();
+    int q = r.wait_lines(), dout = r.wait_lines();
+    wgmma_fence();
+    multiply_keys<F>(dp, r.wait_keys(KEYS_V), m.slot(r.ring, dout));
+    wgmma_wait<0>();
+    wgmma_settle(dp);
+    r.leave_lines(dout);
+    r.leave_keys(KEYS_V);
+    products_to_slopes();
+    while (r.next_step()) {
+        const int next_q = r.wait_lines();
+        dout = r.wait_lines();
+        r.tile += r.flags & FIRST ? 1 : 0;
+        const uint32_t values = r.wait_keys(KEYS_V);
+        wgmma_fence();
+        add_lines<F>(dk, ds, m.slot(r.ring, q), accumulate);
+        wgmma_commit();
+        multiply_keys<F>(dp, values, m.slot(r.ring, dout));
+        wgmma_wait<1>();
+        wgmma_settle(dk);
+        leave_step();
+        r.leave_lines(q);
+        q = next_q;
+        if (r.flags & FIRST)
+            store_one_of<F, MAKES_DK>(dk, a, m.tile(r.ring, r.tile - 1), r.line);
+        accumulate = !(r.flags & FIRST);
+        wgmma_wait<0>();
+        wgmma_settle(dp);
+        r.leave_lines(dout);
+        r.leave_keys(KEYS_V);
+        products_to_slopes();
+    }
+    wgmma_fence();
+    add_lines<F>(dk, ds, m.slot(r.ring, q), accumulate);
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_settle(dk);
+    store_one_of<F, MAKES_DK>(dk, a, m.tile(r.ring, r.tile), r.line);
+}
+
 template <class F>
 __device__ __forceinline__ void make_dkv(const maps &map, const attention_dkv_arg &a)
 {
@@ -878,19 +759,23 @@ __device__ __forceinline__ void make_dkv(const maps &map, const attention_dkv_ar
     grid_wait();
     const int warp = __shfl_sync(~0u, threadIdx.x / LANES, 0), group = warp / GROUP_WARPS;
     if (threadIdx.x == 0) {
-        constexpr int warps = F::READERS * GROUP_WARPS;
+        constexpr int warps = F::TEAM * GROUP_WARPS;
         for (int ring = 0; ring < F::RINGS; ring++) {
             for (int i = 0; i < F::SLOTS; i++) {
                 mbar_init(m.full(ring, i), 1);
                 mbar_init(m.empty(ring, i), warps);
             }
             for (int i = 0; i < F::STEPS; i++) {
-                mbar_init(m.step_full(ring, i), 1);
-                mbar_init(m.step_empty(ring, i), warps);
+                mbar_init(m.step_full(ring, i), F::MANY ? LANES : 1);
+                mbar_init(m.step_empty(ring, i), warps * LANES);
             }
             for (int i = 0; i < 2 * F::BUFFERS; i++) {
                 mbar_init(m.keys_full(ring, 0, i), 1);
-                mbar_init(m.keys_empty(ring, 0, i), warps);
+                mbar_init(m.keys_empty(ring, 0, i), F::READERS * GROUP_WARPS);
+            }
+            if (F::WIDE) {
+                mbar_init(m.shares_full(ring), GROUP_WARPS * LANES);
+                mbar_init(m.shares_empty(ring), GROUP_WARPS * LANES);
             }
             mbar_init(m.cut(ring), 1);
         }
@@ -908,10 +793,18 @@ __device__ __forceinline__ void make_dkv(const maps &map, const attention_dkv_ar
         }
     } else {
         registers_raise<F::CONSUMER_REGISTERS>();
-        const int ring = group / F::READERS, part = group % F::READERS;
+        const int ring = group / F::TEAM, part = group % F::TEAM;
         const int *start = a.all.tile_start + blockIdx.x * F::RINGS + ring;
-        if (__ldg(start) < __ldg(start + 1))
+        if (__ldg(start) >= __ldg(start + 1))
+            return;
+        if constexpr (F::WIDE) {
+            if (part == 0)
+                consume_shares<F>(a, m, {ring, part});
+            else
+                consume_slopes<F>(a, m, {ring, part});
+        } else {
             consume<F>(a, m, {ring, part});
+        }
     }
 }
 

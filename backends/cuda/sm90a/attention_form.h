@@ -28,6 +28,7 @@ enum {
     QUERIES_WORD,
     KEYS_WORD,
     SHIFT_WORD,
+    RUN_WORD,
     FIRST_WORD, /* of its list; for unions */
     COUNT_WORD,
     ROW_WORD /* of each band */
@@ -43,18 +44,20 @@ template <> struct element<WGMMA_F16> {
 
 /* See ATTENTION_FORMS. STEP: keys of a step. */
 template <int TYPE_, int STEP_, int WIDTH_, int GROUPS_, int RINGS_, int SLOTS_, int BUFFERS_,
-          int SIDE_, int BANDS_>
+          int SIDE_, int BANDS_, int TEAM_ = 1>
 struct form {
     static constexpr int TYPE = TYPE_, STEP = STEP_, WIDTH = WIDTH_, GROUPS = GROUPS_;
     static constexpr int RINGS = RINGS_, SLOTS = SLOTS_, BUFFERS = BUFFERS_, SIDE = SIDE_;
     static constexpr int PANELS = WIDTH / PANEL;
-    static constexpr int READERS = GROUPS / RINGS; /* warpgroups of a ring */
-    static constexpr int UNITS = STEP / SIDE;      /* of a step */
+    static constexpr int TEAM = TEAM_;                    /* warpgroups with the same rows */
+    static constexpr int READERS = GROUPS / RINGS / TEAM; /* of a ring, with rows of their own */
+    static constexpr int UNITS = STEP / SIDE;             /* of a step */
     static constexpr int BANDS = BANDS_, BAND_ROWS = READERS * ATTENTION_UNIT / BANDS;
     /* Views of many bands share a word. */
     static constexpr bool MANY = BANDS > 2;
     static constexpr int VIEWS = MANY ? 1 : BANDS;
-    static constexpr int TOLD = MANY ? 1 : UNITS; /* of a step, that a producing lane holds */
+    static constexpr int TOLD = MANY ? 1 : UNITS;    /* of a step, that a producing lane holds */
+    static constexpr int TELLERS = MANY ? UNITS : 1; /* lanes that store a step's description */
     static constexpr int BIT_SIDE = MANY ? STEP : SIDE, BIT_WORDS = STEP / BIT_SIDE; /* see sight */
     static constexpr int BOX = BAND_ROWS < ATTENTION_UNIT ? BAND_ROWS : ATTENTION_UNIT; /* rows */
     static constexpr int SCORES = STEP / 2; /* of a lane */

@@ -11,11 +11,14 @@ CUDA_SOLE_FUNCTIONS(sm90a_attention_grad)
     ATTENTION90_EXTERN(cuda_attention_dq_f16_##suffix)
 ATTENTION_DQ_FORMS(EXTERN)
 #undef EXTERN
+#define ROW(type, symbol, step, width, ...)                                                        \
+    ATTENTION90_TEAM_FORM(type, symbol, ATTENTION_DQ_TEAM(width), step, width, __VA_ARGS__)
 #define ROWS(suffix, ...)                                                                          \
-    ATTENTION90_FORM(BSK_BF16, cuda_attention_dq_bf16_##suffix, __VA_ARGS__)                       \
-    ATTENTION90_FORM(BSK_F16, cuda_attention_dq_f16_##suffix, __VA_ARGS__)
+    ROW(BSK_BF16, cuda_attention_dq_bf16_##suffix, __VA_ARGS__)                                    \
+    ROW(BSK_F16, cuda_attention_dq_f16_##suffix, __VA_ARGS__)
 static const attention90_form forms[] = {ATTENTION_DQ_FORMS(ROWS)};
 #undef ROWS
+#undef ROW
 
 static const attention90_form *form_of(const bsk_problem *problem)
 {
@@ -23,7 +26,7 @@ static const attention90_form *form_of(const bsk_problem *problem)
     const int64_t width = p->q.dims[3] > p->v.dims[3] ? p->q.dims[3] : p->v.dims[3];
     const attention90_form *f = bski_attention90_form(forms, sizeof forms / sizeof *forms,
                                                       problem->dtype, problem->layout, width);
-    if (!f || f->rings == f->groups || !attention90_is_narrow(p->window, p->causal))
+    if (!f || attention90_readers(f) == 1 || !attention90_is_narrow(p->window, p->causal))
         return f;
     /* Forms whose warpgroups have tiles of their own are listed before. */
     return bski_attention90_form(forms, (size_t)(f - forms), problem->dtype, problem->layout,
@@ -41,7 +44,8 @@ static bool ins_fit(const bsk_attention_grad_params *p)
 {
     const bsk_tensor *const in[] = {&p->q, &p->k, &p->v, &p->o, &p->dout};
     for (size_t i = 0; i < sizeof in / sizeof *in; i++) {
-        const bski_cuda_tensor t = attention90_tensor(in[i], ATTENTION_UNIT);
+        /* the most times */
+        const bski_cuda_tensor t = attention90_tensor(in[i], ATTENTION_UNIT, p->interleave);
         if (!bski_cuda_tensor_fits(&t))
             return false;
     }
@@ -74,10 +78,12 @@ bsk_reason cuda_sm90a_attention_grad_accept(const bsk_problem *problem,
     const bsk_attention_grad_params *p = problem->params;
     int64_t rows;
     (void)props; /* every device of the generation has the shared memory */
-    if (!ATTENTION90_TAKES(p))
+    /* Without dQ another pass makes bounds and deltas, in the order of times. */
+    if (!ATTENTION90_TAKES(p) || (p->interleave > 1 && !attention90_given(&p->dq)))
         return BSK_REFUSE_OPTION;
-    if (is_empty(p) || !form_of(problem) || p->q.dims[3] < 1 || p->q.dims[3] % 8 ||
-        p->v.dims[3] < 1 || p->v.dims[3] % 8)
+    const attention90_form *f = form_of(problem);
+    if (is_empty(p) || !f || !bski_attention90_runs_fit(f, problem->layout, p->interleave) ||
+        p->q.dims[3] < 1 || p->q.dims[3] % 8 || p->v.dims[3] < 1 || p->v.dims[3] % 8)
         return BSK_REFUSE_SHAPE;
     const bsk_reason reason = accept_outs(p);
     if (reason != BSK_ACCEPT)
@@ -106,15 +112,16 @@ static bsk_status build_dq(simt_device *d, const bsk_problem *problem, state *s)
 {
     const bsk_attention_grad_params *p = problem->params;
     s->form = form_of(problem);
-    s->q = attention90_tensor(&p->q, s->form->side);
-    s->dout = attention90_tensor(&p->dout, s->form->side);
-    s->o = attention90_tensor(&p->o, s->form->side);
-    s->k = attention90_tensor(&p->k, s->form->side);
-    s->v = attention90_tensor(&p->v, s->form->side);
-    s->arg = (attention_dq_arg){
-        .all = {ATTENTION90_ARG(p, problem->layout), .o = bski_attention90_out(&p->dq)},
-        .dout = bski_attention90_in(&p->dout),
-        .pad = (int32_t)pad_of(p)};
+    const int32_t box = bski_attention90_box(s->form);
+    s->q = attention90_tensor(&p->q, box, p->interleave);
+    s->dout = attention90_tensor(&p->dout, box, p->interleave);
+    s->o = attention90_tensor(&p->o, box, p->interleave);
+    s->k = attention90_tensor(&p->k, s->form->side, p->interleave);
+    s->v = attention90_tensor(&p->v, s->form->side, p->interleave);
+    s->arg = (attention_dq_arg){.all = {ATTENTION90_ARG(p, problem->layout),
+                                        .o = bski_attention90_out(&p->dq, p->interleave)},
+                                .dout = bski_attention90_in(&p->dout, p->interleave),
+                                .pad = (int32_t)pad_of(p)};
     TRY(bski_cuda_encoder_find(d->host, &s->encoder));
     TRY(bski_cuda_kernel((const bski_cuda_device *)d, s->form->function, s->form->shared_bytes,
                          s->form->name));

@@ -10,7 +10,7 @@
 
 static int32_t rows_of(const attention90_form *f)
 {
-    return f->groups / f->rings * ATTENTION_UNIT;
+    return attention90_readers(f) * ATTENTION_UNIT;
 }
 
 int32_t bski_attention90_box(const attention90_form *f)
@@ -19,17 +19,43 @@ int32_t bski_attention90_box(const attention90_form *f)
     return band < ATTENTION_UNIT ? band : ATTENTION_UNIT;
 }
 
-/* The lists of several block rows in one, by columns, and the slots of their blocks. A row beyond
- * the grid has none. */
-static int32_t unite(const bsk_layout_tables *t, int32_t head, const int32_t *row, int32_t bands,
-                     attention_union *to, int32_t *slots)
+bool bski_attention90_runs_fit(const attention90_form *f, const bsk_layout_tables *t, int32_t runs)
+{
+    return attention90_runs_fit(t, runs, rows_of(f), f->side);
+}
+
+/* The run of a block row; there is but one, where rows may lie beyond the grid. */
+static int32_t run_of(const bsk_layout_tables *t, const attention_arg *a, int32_t row)
+{
+    return a->runs > 1 ? (int32_t)((int64_t)row * t->block_rows / a->q_time) : 0;
+}
+
+/* The blocks of a block row whose keys are of its run, from *at on; answers where they end. A row
+ * beyond the grid has none. */
+static int64_t blocks_of(const bsk_layout_tables *t, const attention_arg *a, int32_t head,
+                         int32_t row, int64_t *at)
 {
     const int64_t *start = t->row_start + (int64_t)head * (t->grid_rows + 1);
+    *at = start[row];
+    if (row >= t->grid_rows)
+        return *at;
+    const int64_t key = run_of(t, a, row) * (int64_t)a->k_time;
+    int64_t end = start[row + 1];
+    while (*at < end && (int64_t)t->row_col[*at] * t->block_cols < key)
+        ++*at;
+    while (*at < end && (int64_t)t->row_col[end - 1] * t->block_cols >= key + a->k_time)
+        end--;
+    return end;
+}
+
+/* The lists of several block rows of a run in one, by columns, and the slots of their blocks. */
+static int32_t unite(const bsk_layout_tables *t, const attention_arg *a, int32_t head,
+                     const int32_t *row, int32_t bands, attention_union *to, int32_t *slots)
+{
+    const int32_t first = run_of(t, a, row[0]) * a->k_time;
     int64_t at[ATTENTION_BANDS], end[ATTENTION_BANDS];
-    for (int i = 0; i < bands; i++) {
-        at[i] = start[row[i]];
-        end[i] = row[i] < t->grid_rows ? start[row[i] + 1] : at[i];
-    }
+    for (int i = 0; i < bands; i++)
+        end[i] = blocks_of(t, a, head, row[i], &at[i]);
     for (int32_t count = 0;; count++, slots += bands) {
         int32_t col = INT32_MAX;
         for (int i = 0; i < bands; i++)
@@ -37,7 +63,7 @@ static int32_t unite(const bsk_layout_tables *t, int32_t head, const int32_t *ro
                 col = t->row_col[at[i]];
         if (col == INT32_MAX)
             return count;
-        to[count] = (attention_union){.key = col * t->block_cols};
+        to[count] = (attention_union){.key = col * t->block_cols - first};
         for (int i = 0; i < bands; i++) {
             const bool kept = at[i] < end[i] && t->row_col[at[i]] == col;
             slots[i] = kept ? t->row_slot[at[i]++] : -1;
@@ -71,10 +97,10 @@ static bool rows_fit(const attention90_form *f, const bsk_layout_tables *t)
 {
     if (f->bands == 1)
         return t->block_rows % rows_of(f) == 0 &&
-               t->block_cols % (f->rings < f->groups ? f->side : f->step) == 0;
+               t->block_cols % (attention90_readers(f) > 1 ? f->side : f->step) == 0;
     const int32_t side = rows_of(f) / f->bands;
     return t->block_rows == side && t->block_cols == f->side &&
-           (f->rings == f->groups || rows_alike(t));
+           (attention90_readers(f) == 1 || rows_alike(t));
 }
 
 const attention90_form *bski_attention90_form(const attention90_form *forms, size_t count,
@@ -214,22 +240,26 @@ static bsk_status list_units(builder *b)
 {
     const bsk_layout_tables *t = b->t;
     const int32_t side = b->form->side, n = t->block_cols / side;
+    int32_t count = 0; /* fits */
     TRY(host_array(b->device->host, &b->units, t->nnz * n, sizeof *b->units));
-    for (int64_t e = 0; e < t->nnz; e++)
-        for (int32_t i = 0; i < n; i++)
-            b->units[e * n + i] =
-                (attention_unit){t->row_col[e] * t->block_cols + i * side, t->row_slot[e]};
     for (int32_t h = 0; h < t->heads; h++)
-        for (int32_t l = 0; l < b->lines; l++)
-            b->start[(int64_t)h * b->lines + l] =
-                (int32_t)(t->row_start[(int64_t)h * (t->grid_rows + 1) + l] * n); /* fits */
-    b->start[(int64_t)t->heads * b->lines] = (int32_t)(t->nnz * n);
+        for (int32_t l = 0; l < b->lines; l++) {
+            int64_t at;
+            const int64_t end = blocks_of(t, b->arg, h, l, &at);
+            const int32_t first = run_of(t, b->arg, l) * b->arg->k_time;
+            b->start[(int64_t)h * b->lines + l] = count;
+            for (; at < end; at++)
+                for (int32_t i = 0; i < n; i++)
+                    b->units[count++] = (attention_unit){
+                        t->row_col[at] * t->block_cols + i * side - first, t->row_slot[at]};
+        }
+    b->start[(int64_t)t->heads * b->lines] = count;
     return BSK_OK;
 }
 
-/* Which block rows share a tile: any that have much in common, if warpgroups have lists of their
- * own and that saves more than some percent, or neighbours. Rows that are left over have the end of
- * the grid beside them. */
+/* Which block rows share a tile: any of a single run that have much in common, if warpgroups have
+ * lists of their own and that saves more than some percent, or neighbours. Rows that are left over
+ * have the end of the grid beside them. */
 static bsk_status group_rows(const builder *b, int32_t head, int32_t *order)
 {
     enum { WINDOW = 64 };
@@ -240,7 +270,7 @@ static bsk_status group_rows(const builder *b, int32_t head, int32_t *order)
     int64_t cost = 1, natural = 0;
     for (int32_t i = t->grid_rows; i < b->lines * bands; i++)
         order[i] = t->grid_rows;
-    if (b->form->rings == b->form->groups &&
+    if (attention90_readers(b->form) == 1 && b->arg->runs == 1 &&
         (bski_schedule_groups(t, false, head, bands, WINDOW, &host->allocator, order, &diag) ||
          bski_schedule_group_cost(t, false, head, bands, order, &host->allocator, &cost, &diag) ||
          bski_schedule_group_cost(t, false, head, bands, NULL, &host->allocator, &natural, &diag)))
@@ -264,7 +294,7 @@ static bsk_status list_unions(builder *b)
         TRY(group_rows(b, h, rows));
         for (int32_t l = 0; l < b->lines; l++) {
             b->start[(int64_t)h * b->lines + l] = count;
-            count += unite(t, h, rows + bands * l, b->form->bands, b->unions + count,
+            count += unite(t, b->arg, h, rows + bands * l, b->form->bands, b->unions + count,
                            b->slots + bands * count);
         }
     }
@@ -277,13 +307,20 @@ static const int32_t *list_of(const builder *b, int32_t head, int32_t tile)
     return b->start + (int64_t)head * b->lines + (int64_t)tile * b->rows / b->line_rows;
 }
 
+/* The run of a tile. */
+static int32_t run_of_tile(const builder *b, int32_t tile)
+{
+    return run_of(b->t, b->arg, (int32_t)((int64_t)tile * b->rows / b->t->block_rows));
+}
+
 /* The first row of a tile's band. */
 static int32_t row_of(const builder *b, int32_t head, int32_t tile, int32_t band)
 {
+    const int32_t first = run_of_tile(b, tile) * b->arg->q_time;
     if (!is_union(b))
-        return tile * b->rows;
+        return tile * b->rows - first;
     const int64_t line = (int64_t)head * b->lines + tile;
-    return b->rows_of[line * b->form->bands + band] * b->t->block_rows;
+    return b->rows_of[line * b->form->bands + band] * b->t->block_rows - first;
 }
 
 /* Whether a band sees some of a unit, if its member has all times. */
@@ -317,7 +354,7 @@ static bsk_status make_schedule(builder *b, int64_t batch)
 {
     enum { AT_ONCE = 4 };
     const attention_arg *a = b->arg;
-    const int32_t tiles = (int32_t)bski_ceil_div(a->q_time, b->rows);
+    const int32_t tiles = (int32_t)bski_ceil_div(b->t->rows, b->rows);
     b->schedule = (attention90_schedule){
         .heads = (int32_t)batch * a->heads, /* fits: accepted */
         .tiles = tiles,
@@ -344,7 +381,7 @@ static bsk_status make_tiles(builder *b)
         const int32_t head = s->order[n] / s->tiles, i = s->order[n] % s->tiles;
         const int32_t pattern = head % s->period / s->each;
         const int32_t *list = list_of(b, pattern, i);
-        b->tiles[n] = (attention_tile){head, list[0], list[1] - list[0], {0}, 0};
+        b->tiles[n] = (attention_tile){head, list[0], list[1] - list[0], {0}, run_of_tile(b, i)};
         for (int32_t band = 0; band < b->form->bands; band++)
             b->tiles[n].row[band] = row_of(b, pattern, i, band);
     }
@@ -403,11 +440,10 @@ void bski_attention90_tables_free(simt_device *device, attention90_tables *table
 
 bool bski_attention90_fits(const bsk_layout_tables *t, int64_t batch, int64_t heads)
 {
-    enum { TIMES = 1 << 29 };  /* so that distances have 32 bits */
-    enum { PLACES = 1 << 16 }; /* of a list, as views of many bands tell them */
+    enum { TIMES = 1 << 29 }; /* so that distances have 32 bits */
     int64_t tiles, units;
     return t->rows < TIMES && t->cols < TIMES &&
-           (t->block_rows >= ATTENTION_UNIT / 2 || t->grid_cols <= PLACES) &&
+           (t->block_rows >= ATTENTION_UNIT / 2 || t->grid_cols <= ATTENTION_PLACES) &&
            bski_mul_i64(bski_ceil_div(t->rows, ATTENTION_UNIT), batch, &tiles) &&
            bski_mul_i64(tiles, heads, &tiles) && tiles <= INT32_MAX &&
            bski_mul_i64(t->nnz, bski_ceil_div(t->block_cols, ATTENTION_UNIT / 2), &units) &&
@@ -425,20 +461,22 @@ bool bski_attention90_out_fits(const bsk_tensor *o)
     return true;
 }
 
-attention_out bski_attention90_out(const bsk_tensor *o)
+attention_out bski_attention90_out(const bsk_tensor *o, int32_t runs)
 {
     return (attention_out){.batch = o->strides[0],
                            .head = o->strides[1],
-                           .time = o->strides[2],
+                           .run = o->strides[2],
+                           .time = o->strides[2] * runs,
                            .type = (int32_t)o->dtype,
                            .width = (int32_t)o->dims[3]};
 }
 
-attention_in bski_attention90_in(const bsk_tensor *x)
+attention_in bski_attention90_in(const bsk_tensor *x, int32_t runs)
 {
     return (attention_in){.batch = x->strides[0],
                           .head = x->strides[1],
-                          .time = x->strides[2],
+                          .run = x->strides[2],
+                          .time = x->strides[2] * runs,
                           .width = (int32_t)x->dims[3]};
 }
 

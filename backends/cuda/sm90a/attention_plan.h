@@ -5,10 +5,12 @@
 #include <backends/cuda/host.h>
 #include <backends/cuda/sm90a/attention.h>
 #include <backends/cuda/tensor_map.h>
+#include <common/checked.h>
 
 /* A kernel of a pass that owns query rows. */
 typedef struct attention90_form {
     int32_t step, width, groups, rings, side, bands; /* see ATTENTION_FORMS */
+    int32_t team;                                    /* warpgroups with the same rows */
     bsk_dtype dtype;
     size_t shared_bytes;
     const char *name;
@@ -19,8 +21,12 @@ typedef struct attention90_form {
  * the compiler makes for a kernel stands for it. */
 #define ATTENTION90_EXTERN(symbol) extern const char symbol[];
 #define ATTENTION90_FORM(type, symbol, step, width, groups, rings, slots, buffers, side, bands)    \
-    {step,    width, groups, rings,                                                                \
-     side,    bands, type,   ATTENTION_SHARED_BYTES(step, width, groups, rings, slots, buffers),   \
+    ATTENTION90_TEAM_FORM(type, symbol, 1, step, width, groups, rings, slots, buffers, side, bands)
+#define ATTENTION90_TEAM_FORM(type, symbol, team, step, width, groups, rings, slots, buffers,      \
+                              side, bands)                                                         \
+    {step,    width, groups,                                                                       \
+     rings,   side,  bands,                                                                        \
+     team,    type,  ATTENTION_SHARED_BYTES(step, width, groups, rings, slots, buffers),           \
      #symbol, symbol},
 
 /* The narrowest that holds heads of `width`; of such the last, which is one of long steps, if blocks
@@ -30,6 +36,12 @@ typedef struct attention90_form {
 const attention90_form *bski_attention90_form(const attention90_form *forms, size_t count,
                                               bsk_dtype dtype, const bsk_layout_tables *layout,
                                               int64_t width);
+
+/* Warpgroups of a ring that have rows of their own. */
+static inline int32_t attention90_readers(const attention90_form *form)
+{
+    return form->groups / form->rings / form->team;
+}
 
 /* Rows of queries that lie together, as one copy brings them. */
 int32_t bski_attention90_box(const attention90_form *form);
@@ -74,18 +86,32 @@ void bski_attention90_tables_free(simt_device *device, attention90_tables *table
 /* Whether the tables of such a pass count in 32 bits. */
 bool bski_attention90_fits(const bsk_layout_tables *layout, int64_t batch, int64_t heads);
 
-/* One of q, k, v ... as the copy engine sees it: so many times, 64 features at a time. */
-static inline bski_cuda_tensor attention90_tensor(const bsk_tensor *t, int32_t times)
+/* One of q, k, v ... as the copy engine sees it: so many times of a run, 64 features at a time. */
+static inline bski_cuda_tensor attention90_tensor(const bsk_tensor *t, int32_t times, int32_t runs)
 {
     return (bski_cuda_tensor){
         .dtype = t->dtype,
-        .rank = 4,
-        .dims = {t->dims[3], t->dims[2], t->dims[1], t->dims[0]},
-        .strides = {1, t->strides[2], t->strides[1], t->strides[0]},
-        .box = {64, times, 1, 1},
+        .rank = 5,
+        .dims = {t->dims[3], t->dims[2] / runs, runs, t->dims[1], t->dims[0]},
+        .strides = {1, t->strides[2] * runs, t->strides[2], t->strides[1], t->strides[0]},
+        .box = {64, times, 1, 1, 1},
         .swizzle = 128,
     };
 }
+
+/* Whether runs are whole blocks, and whole tiles of so many rows and keys. Where there is one, it
+ * may end anywhere. */
+static inline bool attention90_runs_fit(const bsk_layout_tables *t, int32_t runs, int32_t rows,
+                                        int32_t keys)
+{
+    const int64_t q_run = t->rows / runs, k_run = t->cols / runs;
+    return runs == 1 || (q_run % t->block_rows == 0 && q_run % rows == 0 &&
+                         k_run % t->block_cols == 0 && k_run % keys == 0);
+}
+
+/* The same for the tiles of a form. */
+bool bski_attention90_runs_fit(const attention90_form *form, const bsk_layout_tables *layout,
+                               int32_t runs);
 
 static inline bool attention90_given(const bsk_tensor *t)
 {
@@ -94,8 +120,8 @@ static inline bool attention90_given(const bsk_tensor *t)
 
 /* Whether stores of 8 bytes fit a result. */
 bool bski_attention90_out_fits(const bsk_tensor *o);
-attention_out bski_attention90_out(const bsk_tensor *o);
-attention_in bski_attention90_in(const bsk_tensor *x);
+attention_out bski_attention90_out(const bsk_tensor *o, int32_t runs);
+attention_in bski_attention90_in(const bsk_tensor *x, int32_t runs);
 
 /* What products are multiplied with to be powers of two; a number other than 0, as masks are
  * infinities of its sign. */
@@ -107,20 +133,29 @@ double bski_attention90_slope(double scale, int64_t width, double *rest);
 
 /* The members of attention_arg that the parameters of both ops and a layout give. */
 #define ATTENTION90_ARG(p, layout)                                                                 \
-    .q = bski_attention90_in(&(p)->q), .k = bski_attention90_in(&(p)->k),                          \
-    .v = bski_attention90_in(&(p)->v), .masks = (p)->bits.dims[0],                                 \
+    .q = bski_attention90_in(&(p)->q, (p)->interleave),                                            \
+    .k = bski_attention90_in(&(p)->k, (p)->interleave),                                            \
+    .v = bski_attention90_in(&(p)->v, (p)->interleave), .masks = (p)->bits.dims[0],                \
     .heads = (int32_t)(p)->q.dims[1], .group = (int32_t)((p)->q.dims[1] / (p)->k.dims[1]),         \
-    .q_time = (int32_t)(p)->q.dims[2], .k_time = (int32_t)(p)->k.dims[2],                          \
+    .q_time = (int32_t)((p)->q.dims[2] / (p)->interleave),                                         \
+    .k_time = (int32_t)((p)->k.dims[2] / (p)->interleave), .runs = (p)->interleave,                \
     .block_rows = (layout)->block_rows, .block_cols = (layout)->block_cols,                        \
     .causal = (p)->causal != 0, .align_end = (p)->align == BSK_ALIGN_END,                          \
-    .window = (p)->window < ATTENTION_FAR ? (int32_t)(p)->window : 0
+    .window =                                                                                      \
+        (p)->window < ATTENTION_FAR ? (int32_t)bski_ceil_div((p)->window, (p)->interleave) : 0
 
 /* No two times are so far apart. */
 #define ATTENTION_FAR (INT64_C(1) << 30)
 
-/* The options that both ops may have. */
+/* The options that both ops may have. Runs all have the times that their lines stand for, and begin
+ * together. */
+#define ATTENTION90_RUNS(p)                                                                        \
+    ((p)->interleave == 1 ||                                                                       \
+     (!attention90_given(&(p)->q_len) && !attention90_given(&(p)->k_len) &&                        \
+      (p)->q.dims[2] % (p)->interleave == 0 && (p)->k.dims[2] % (p)->interleave == 0 &&            \
+      ((p)->align != BSK_ALIGN_END || (p)->q.dims[2] == (p)->k.dims[2])))
 #define ATTENTION90_TAKES(p)                                                                       \
-    ((p)->interleave == 1 && !(p)->dropout && (p)->softcap == 0 &&                                 \
+    (ATTENTION90_RUNS(p) && !(p)->dropout && (p)->softcap == 0 &&                                  \
      !attention90_given(&(p)->bias) && !attention90_given(&(p)->slopes) &&                         \
      !attention90_given(&(p)->prefix) && !attention90_given(&(p)->k_segment))
 

@@ -44,10 +44,11 @@ __device__ __forceinline__ attention_tile load_tile(const attention_arg &a, int 
 {
     const attention_tile *tile = a.tiles + (i < end ? i : end - 1);
     const int4 v = __ldg((const int4 *)tile);
+    const int run = __ldg(&tile->run);
     if constexpr (BANDS > 2)
-        return {v.x, v.y, v.z, {__ldg(tile->row + threadIdx.x % BANDS)}};
+        return {v.x, v.y, v.z, {__ldg(tile->row + threadIdx.x % BANDS)}, run};
     else
-        return {v.x, v.y, v.z, {v.w, __ldg(tile->row + 1)}};
+        return {v.x, v.y, v.z, {v.w, __ldg(tile->row + 1)}, run};
 }
 
 template <int BANDS> __device__ __forceinline__ attention_tile all_rows(const attention_tile &own)
@@ -176,6 +177,7 @@ template <class F> struct unit_walk {
         mine = classify<F>(a, w, u, at + lane);
         live = __ballot_sync(~0u, mine.exists());
         if constexpr (F::MANY) {
+            __syncwarp(); /* behind the reads of the 32 before */
             if (mine.exists())
                 shared_store_4(order + 4 * __popc(live & ((1u << lane) - 1)), lane);
             __syncwarp();
@@ -234,7 +236,7 @@ template <class F> struct unit_walk {
 template <class F> struct source {
     int key[F::UNITS]; /* the first of each unit */
     int keys;          /* of the member */
-    int head, member;
+    int run, head, member;
 
     /* Whether a unit has keys beyond the member's. Beyond the tensor copies bring zeros. */
     __device__ bool is_cut(const attention_arg &a, int i) const
@@ -270,6 +272,15 @@ template <class F> struct ring_producer {
         mbar_wait(m.empty(ring, at.slot), at.parity ^ 1);
     }
 
+    /* A slot's data are signalled by each lane that may have told of it; the leader's signal, which
+     * counts the copies, is not made here. */
+    __device__ void signal_told() const
+    {
+        const int lane = threadIdx.x % LANES;
+        if (F::TELLERS > 1 && lane > 0 && lane < F::TELLERS)
+            mbar_arrive(m.full(ring, at.slot));
+    }
+
     __device__ void copy(const CUtensorMap *from, const source<F> &s, uint32_t bar) const
     {
         mbar_expect(bar, F::SLOT_BYTES);
@@ -277,8 +288,8 @@ template <class F> struct ring_producer {
         for (int panel = 0; panel < F::PANELS; panel++)
 #pragma unroll
             for (int i = 0; i < F::UNITS; i++)
-                tensor_load_4d(m.slot(ring, at.slot) + panel * F::PANEL_BYTES + i * F::UNIT_BYTES,
-                               from, panel * PANEL, s.key[i], s.head, s.member, bar);
+                tensor_load_5d(m.slot(ring, at.slot) + panel * F::PANEL_BYTES + i * F::UNIT_BYTES,
+                               from, panel * PANEL, s.key[i], s.run, s.head, s.member, bar);
     }
 
     /* Zeros instead of a unit's lines beyond the member's keys. */
@@ -313,6 +324,7 @@ template <class F> struct ring_producer {
             if (leads())
                 mbar_arrive(m.full(ring, at.slot));
         }
+        signal_told();
         at.next();
     }
 
@@ -324,6 +336,7 @@ template <class F> struct ring_producer {
         const uint32_t step = m.step(ring, at.slot);
         bool partial = false;
         s.keys = w.keys;
+        s.run = w.tile.run;
         s.head = w.key_head;
         s.member = w.member;
         if constexpr (F::MANY) {
@@ -336,7 +349,6 @@ template <class F> struct ring_producer {
                 shared_store_4(step, flags);
             if (lane < F::UNITS)
                 shared_store_4(step + 4 * (F::VIEW_WORD + lane), units[0].view[0]);
-            __syncwarp();
             return s;
         }
 #pragma unroll
@@ -368,6 +380,7 @@ template <class F> struct ring_producer {
 #pragma unroll
         for (int i = 0; i < F::BANDS; i++)
             shared_store_4(info + 4 * (ROW_WORD + i), w.tile.row[i]);
+        shared_store_4(info + 4 * RUN_WORD, w.tile.run);
         if (F::BANDS > 1) {
             shared_store_4(info + 4 * FIRST_WORD, w.tile.first);
             shared_store_4(info + 4 * COUNT_WORD, w.tile.count);
@@ -383,14 +396,15 @@ template <class F> struct ring_producer {
 #pragma unroll
             for (int i = 0; i < ATTENTION_UNIT; i += F::BOX) {
                 const int row = part * ATTENTION_UNIT + i;
-                tensor_load_4d(to + panel * TILE_BYTES + i * ROW_BYTES, from, panel * PANEL,
-                               w.tile.row[row / F::BAND_ROWS] + row % F::BAND_ROWS, w.head,
-                               w.member, bar);
+                tensor_load_5d(to + panel * TILE_BYTES + i * ROW_BYTES, from, panel * PANEL,
+                               w.tile.row[row / F::BAND_ROWS] + row % F::BAND_ROWS, w.tile.run,
+                               w.head, w.member, bar);
             }
     }
 
-    /* A new tile's. */
-    __device__ void fetch_queries(const CUtensorMap *from, const tile_walk &w)
+    /* A new tile's; of teams, lines of another tensor behind them. */
+    __device__ void fetch_queries(const CUtensorMap *from, const tile_walk &w,
+                                  const CUtensorMap *behind = nullptr)
     {
         const int buffer = buffer_of<F>(tiles);
         tile_walk all = w;
@@ -399,10 +413,12 @@ template <class F> struct ring_producer {
         if (leads()) {
             const uint32_t bar = m.q_full(ring, buffer);
             describe_tile(all);
-            mbar_expect(bar, F::READERS * F::Q_BYTES);
+            mbar_expect(bar, F::READERS * F::TEAM * F::Q_BYTES);
 #pragma unroll
             for (int part = 0; part < F::READERS; part++)
                 copy_rows(from, all, part, m.queries(ring, buffer, part), bar);
+            if (F::TEAM > 1)
+                copy_rows(behind, all, 0, m.queries(ring, buffer, 0) + F::Q_BYTES, bar);
         }
         __syncwarp();
         tiles++;
@@ -476,7 +492,8 @@ __device__ __forceinline__ bool is_speaker()
     return threadIdx.x % LANES == 0;
 }
 
-/* A warp has done what the barrier waits for: each lane's reads come before. */
+/* A warp has done what the barrier waits for, where lanes have read nothing themselves but by
+ * products. Of what they have loaded each lane signals for itself. */
 __device__ __forceinline__ void signal(uint32_t bar)
 {
     __syncwarp();
@@ -829,9 +846,10 @@ template <class F> __device__ __forceinline__ float number(const attention_in &x
         return __half2float(v);
 }
 
-__device__ __forceinline__ int64_t line_at(const attention_in &x, int member, int head, int time)
+__device__ __forceinline__ int64_t line_at(const attention_in &x, int member, int head, int run,
+                                           int time)
 {
-    return member * x.batch + head * x.head + time * x.time;
+    return member * x.batch + head * x.head + run * x.run + time * x.time;
 }
 
 template <class F>
@@ -859,15 +877,17 @@ __device__ __forceinline__ uint32_t rows_to_repeat(const float (&sums)[F::WIDTH 
     return (rows | rows >> 2) & 0x11111111;
 }
 
-/* Stores the sum of weight(member, head of keys, key) times lines of `from` over what the row at
- * `time` sees, times a factor, plus beta times what was there. */
+/* Stores the sum of weight(member, head of keys, run, key) times lines of `from` over what the row
+ * at `time` sees, times a factor, plus beta times what was there.
+ * first_feature: of those that are stored. */
 template <class F, class W>
 __device__ __forceinline__ void repeat_row(const attention_arg &a, uint32_t tile, int time,
                                            const attention_in &from, float factor, float beta,
-                                           const W &weight)
+                                           const W &weight, int first_feature = 0)
 {
     const int lane = threadIdx.x % LANES, head = shared_load_4(tile + 4 * HEAD_WORD);
     const int member = head / a.heads, kv = head % a.heads / a.group;
+    const int run = shared_load_4(tile + 4 * RUN_WORD);
     int band = 0;
     for (int i = 1; i < F::BANDS; i++)
         if (time - shared_load_4(tile + 4 * (ROW_WORD + i)) < (uint32_t)F::BAND_ROWS)
@@ -889,20 +909,21 @@ __device__ __forceinline__ void repeat_row(const attention_arg &a, uint32_t tile
         for (int j = 0; j < F::SIDE; j++) {
             const int key = u.x + j;
             if (j % LANES == 0)
-                share = seen >> (j + lane) & 1 ? weight(member, kv, key + lane) : 0;
+                share = seen >> (j + lane) & 1 ? weight(member, kv, run, key + lane) : 0;
             const float x = __shfl_sync(~0u, share, j % LANES);
             if (seen >> j & 1)
 #pragma unroll
                 for (int f = 0; f < F::WIDTH / LANES; f++)
-                    if (f * LANES + lane < from.width)
-                        sum[f] +=
-                            x * number<F>(from, line_at(from, member, kv, key) + f * LANES + lane);
+                    if (first_feature + f * LANES + lane < from.width)
+                        sum[f] += x * number<F>(from, line_at(from, member, kv, run, key) +
+                                                          first_feature + f * LANES + lane);
         }
     }
-    const int64_t at = member * a.o.batch + head % a.heads * a.o.head + time * a.o.time;
+    const int64_t at =
+        member * a.o.batch + head % a.heads * a.o.head + run * a.o.run + time * a.o.time;
 #pragma unroll
     for (int f = 0; f < F::WIDTH / LANES; f++) {
-        const int feature = f * LANES + lane;
+        const int feature = first_feature + f * LANES + lane;
         if (feature < a.o.width)
             store_one(a.o, at + feature, sum[f] * factor, beta);
     }
@@ -910,9 +931,10 @@ __device__ __forceinline__ void repeat_row(const attention_arg &a, uint32_t tile
 
 /* --- Thread blocks --- */
 
-/* Sets up the barriers and hands out the roles: produce(m, ring, begin, end) for each ring with
+/* Sets up the barriers, at which warps of consumers make so many signals when they leave what they
+ * have read, and hands out the roles: produce(m, ring, begin, end) for each ring with
  * tiles begin .. end - 1, consume(m, place, tiles) for each warpgroup of such a ring. */
-template <class F, class P, class C>
+template <class F, int SIGNALS, class P, class C>
 __device__ __forceinline__ void run_block(const attention_arg &a, const P &produce,
                                           const C &consume)
 {
@@ -921,15 +943,15 @@ __device__ __forceinline__ void run_block(const attention_arg &a, const P &produ
     const memory<F> m = {shared_address(shared)};
     const int warp = __shfl_sync(~0u, threadIdx.x / LANES, 0), group = warp / GROUP_WARPS;
     if (threadIdx.x == 0) {
-        constexpr int warps = F::READERS * GROUP_WARPS;
+        constexpr int signals = F::READERS * F::TEAM * GROUP_WARPS * SIGNALS;
         for (int ring = 0; ring < F::RINGS; ring++) {
             for (int i = 0; i < F::SLOTS; i++) {
-                mbar_init(m.full(ring, i), 1);
-                mbar_init(m.empty(ring, i), warps);
+                mbar_init(m.full(ring, i), F::TELLERS);
+                mbar_init(m.empty(ring, i), signals);
             }
             for (int i = 0; i < F::BUFFERS; i++) {
                 mbar_init(m.q_full(ring, i), 1);
-                mbar_init(m.q_empty(ring, i), warps);
+                mbar_init(m.q_empty(ring, i), signals);
             }
             mbar_init(m.cut(ring), 1);
         }
@@ -948,7 +970,8 @@ __device__ __forceinline__ void run_block(const attention_arg &a, const P &produ
         }
     } else {
         registers_raise<F::CONSUMER_REGISTERS>();
-        const int ring = group / F::READERS, part = group % F::READERS;
+        constexpr int together = F::READERS * F::TEAM;
+        const int ring = group / together, part = group % together;
         const int *start = a.tile_start + blockIdx.x * F::RINGS + ring;
         const int tiles = __ldg(start + 1) - __ldg(start);
         if (tiles > 0)

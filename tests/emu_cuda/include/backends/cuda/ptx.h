@@ -89,11 +89,11 @@ PTX_FN void tensor_load_3d(uint32_t to, const CUtensorMap *map, int x, int y, in
     gpu_tensor_load(to, map, 3, at, bar, 0);
 }
 
-PTX_FN void tensor_load_4d(uint32_t to, const CUtensorMap *map, int x, int y, int z, int w,
+PTX_FN void tensor_load_5d(uint32_t to, const CUtensorMap *map, int x, int y, int z, int w, int u,
                            uint32_t bar)
 {
-    const int at[] = {x, y, z, w};
-    gpu_tensor_load(to, map, 4, at, bar, 0);
+    const int at[] = {x, y, z, w, u};
+    gpu_tensor_load(to, map, 5, at, bar, 0);
 }
 
 PTX_FN void tensor_load_2d_multicast(uint32_t to, const CUtensorMap *map, int x, int y,
