@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Trains the same transformer with examples/lm and with PyTorch, in turns, and compares them.
 
-    compare.py --lm PATH [--size tiny|8k|64k] [--pattern fixed|local|strided|all] [--density D]
-               [--steps N] [--device cpu:0|cuda:0] [--python PYTHON] [--compile model|layers]
-               [--rounds N] [--threads N] [--only bsk|torch] [--limit SECONDS] [--check NATS]
-               [--json FILE]
+    compare.py --lm PATH [--size tiny|8k|8k-wide|64k] [--pattern fixed|local|strided|all]
+               [--density D] [--steps N] [--device cpu:0|cuda:0] [--python PYTHON]
+               [--compile model|layers] [--rounds N] [--threads N] [--only bsk|torch]
+               [--limit SECONDS] [--check NATS] [--json FILE]
 
 --python: an interpreter that has torch. Both start from the same weights and see the same batches;
 below --density 1 PyTorch multiplies dense matrices whose zeros stay. Rates leave out the first steps,
@@ -30,6 +30,8 @@ SIZES = {
     "tiny": {"time": 256, "batch": 4, "layers": 2, "width": 128, "hidden": 512, "heads": 4, "block": 32,
              "attention-block": 32, "stride": 64, "dtype": "f32", "lr": 1e-3, "warm-up": 10},
     "8k": dict(LARGE, time=8192, batch=4, stride=512),
+    # With --density 0.25 as many parameters as 8k has at 1.
+    "8k-wide": dict(LARGE, hidden=12288, time=8192, batch=4, stride=512, lr=1e-4),
     "64k": dict(LARGE, time=65536, batch=1, stride=2048),
 }
 

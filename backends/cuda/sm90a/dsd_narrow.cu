@@ -25,7 +25,9 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TI_, int TN_> struct confi
     static constexpr int TI = TI_, TN = TN_, NT = TI / 8, ROWS = TN / 8;
     static constexpr int SCRATCH = DSD_NARROW_SCRATCH(TI, TN);
     /* Steps whose loads are under way together, as far as there are registers. */
-    static constexpr int AHEAD = TN == 64 ? 1 : 2;
+    static constexpr int AHEAD = TN == 64 ? 1 : TN == 32 && TI == 32 ? 3 : 2;
+    /* Steps whose weights are brought into the second-level cache early. */
+    static constexpr int FAR = TN == 64 && TI == 32 && !ALONG_K ? 4 : AHEAD;
 };
 
 /* --- Loads --- */
@@ -198,12 +200,12 @@ FN void piece_multiply(const dsd_narrow_run *runs, int steps, const place &p,
 {
     enum { TURN = C::AHEAD * DSD_NARROW_WARPS };
     int step = threadIdx.x / 32;
-    dsd_narrow_run next[C::AHEAD];
+    dsd_narrow_run next[C::FAR]; /* the last ones only for the cache */
 #pragma unroll
-    for (int i = 0; i < C::AHEAD; i++)
+    for (int i = 0; i < C::FAR; i++)
         next[i] = find_run<C>(runs, step + i * DSD_NARROW_WARPS, steps);
 #pragma unroll
-    for (int i = 0; i < C::AHEAD; i++)
+    for (int i = 0; i < C::FAR; i++)
         step_prefetch<C>(p, next[i]);
     grid_wait();
 #pragma unroll 1
@@ -382,7 +384,7 @@ template <class C> FN void narrow(const dsd_narrow_arg &a)
     NARROW(T, type, flip, order, along_k, axis, 16, 32, 6)                                         \
     NARROW(T, type, flip, order, along_k, axis, 16, 64, 4)                                         \
     NARROW(T, type, flip, order, along_k, axis, 32, 16, 5)                                         \
-    NARROW(T, type, flip, order, along_k, axis, 32, 32, 4)                                         \
+    NARROW(T, type, flip, order, along_k, axis, 32, 32, 3)                                         \
     NARROW(T, type, flip, order, along_k, axis, 32, 64, 3)
 #define NARROW_ORDERS(T, type)                                                                     \
     NARROW_SIZES(T, type, false, rows, true, nc)                                                   \

@@ -70,6 +70,14 @@ PTX_FN void ring_acquire(const sdd_ring &r, bool first, uint32_t bytes)
 
 /* --- Work --- */
 
+/* Starts to load a word of a table, here: the compiler would at its use. */
+PTX_FN int table_load(const int32_t *from)
+{
+    uint32_t v;
+    load_global<2, true>(&v, from);
+    return (int)v;
+}
+
 PTX_FN sdd_segment segment_load(const sdd_segment *p)
 {
     const int4 x = __ldg((const int4 *)p), y = __ldg((const int4 *)p + 1);
@@ -276,11 +284,16 @@ PTX_FN void output_store(const sdd_output &o, int64_t at, float2 v, bool second)
     }
 }
 
-/* A tile of 8 x 8: two sums a lane, in eight rows of four pairs. */
-PTX_FN void store_tile(const sdd_output &o, float2 v, int row8, int col8)
+/* Where a tile of 8 x 8 elements lies in s, in units of 8 elements; -1: not kept. */
+PTX_FN int place_load(const sdd_output &o, int row8, int col8)
+{
+    return table_load(o.where + (size_t)row8 * o.where_cols + col8);
+}
+
+/* A tile of 8 x 8 with a place: two sums a lane, in eight rows of four pairs. */
+PTX_FN void store_tile(const sdd_output &o, float2 v, int row8, int col8, int place)
 {
     const int lane = threadIdx.x % 32, row = row8 * 8 + lane / 4, col = col8 * 8 + lane % 4 * 2;
-    const int place = __ldg(o.where + (size_t)row8 * o.where_cols + col8);
     const bool second = col + 1 < o.cols;
     if (place < 0 || row >= o.rows || col >= o.cols)
         return;

@@ -185,24 +185,69 @@ PTX_FN void stage_32(float *acc, const uint32_t *list, int count, uint32_t keep,
 
 /* --- The store --- */
 
-template <typename S>
-PTX_FN void store_cells(const sdd_output &o, float *acc, const uint32_t *entries, int count,
-                        int row8, int col8)
+/* The tiles of 8 x 8 of a warp's cells: two for every four sums of a lane. Lanes hold their places,
+ * and the entries of the list that they belong to. */
+template <typename S> struct places {
+    static constexpr int quads = S::cell_most / 4, tiles = 2 * quads; /* of an entry */
+    static constexpr int count = (S::slots * tiles + 31) / 32;
+    uint32_t entry[count];
+    int place[count];
+};
+
+/* The row and the column of a tile of an entry, in tiles, from the corner of the unit. */
+template <typename S> PTX_FN int tile_row(uint32_t entry, int tile)
 {
-    constexpr int quads = S::cell_most / 4, wide = S::cell / 8;
+    const uint32_t other = entry >> S::second & S::mask;
+    const uint32_t field = S::cell == 8 && tile % 2 ? other : field_a<S>(entry);
+    const int row = sdd_mma_eighth(S::form, S::samples, field);
+    return S::cell == 8 ? row : row + tile / 2 / (S::cell / 8) * 2 + tile % 2;
+}
+
+template <typename S> PTX_FN int tile_col(uint32_t entry, int tile)
+{
+    return sdd_mma_eighth(S::form, S::samples, field_b<S>(entry)) + tile / 2 % (S::cell / 8);
+}
+
+/* All loads are under way before the first is waited for. */
+template <typename S>
+PTX_FN places<S> places_load(const sdd_output &o, const uint32_t *entries, int count, int row8,
+                             int col8)
+{
+    places<S> p;
+#pragma unroll
+    for (int i = 0; i < places<S>::count; i++) {
+        const int at = i * 32 + threadIdx.x % 32, tile = at % places<S>::tiles;
+        const bool own = at / places<S>::tiles < count;
+        const uint32_t entry = own ? __ldg(entries + at / places<S>::tiles) : 0;
+        const bool alone = (entry >> S::second & S::mask) == field_a<S>(entry);
+        p.entry[i] = entry;
+        p.place[i] = -1;
+        if (own && !(S::cell == 8 && tile == 1 && alone))
+            p.place[i] =
+                place_load(o, row8 + tile_row<S>(entry, tile), col8 + tile_col<S>(entry, tile));
+    }
+    return p;
+}
+
+template <typename S>
+PTX_FN void store_cells(const sdd_output &o, float *acc, const places<S> &p, int count, int row8,
+                        int col8)
+{
 #pragma unroll 1
     for (int i = 0; i < count; i++) {
-        const uint32_t entry = __ldg(entries + i);
-        const int col = col8 + sdd_mma_eighth(S::form, S::samples, field_b<S>(entry));
-        const uint32_t first = field_a<S>(entry), other = entry >> S::second & S::mask;
-        const int row = row8 + sdd_mma_eighth(S::form, S::samples, first);
-        const int second = row8 + sdd_mma_eighth(S::form, S::samples, other);
 #pragma unroll 1
-        for (int q = 0; q < quads; q++) {
-            const int top = row + q / wide * 2, left = col + q % wide;
-            store_tile(o, make_float2(acc[0], acc[1]), top, left);
-            if (S::cell > 8 || other != first)
-                store_tile(o, make_float2(acc[2], acc[3]), S::cell > 8 ? top + 1 : second, left);
+        for (int q = 0; q < places<S>::quads; q++) {
+            const int at = i * places<S>::tiles + 2 * q;
+            const bool late = places<S>::count > 1 && at >= 32;
+            const int own = late ? p.place[places<S>::count - 1] : p.place[0];
+            const uint32_t of = late ? p.entry[places<S>::count - 1] : p.entry[0];
+            const uint32_t entry = __shfl_sync(~0u, of, at % 32);
+            const int col = col8 + tile_col<S>(entry, 2 * q);
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                store_tile(o, make_float2(acc[2 * h], acc[2 * h + 1]),
+                           row8 + tile_row<S>(entry, 2 * q + h), col,
+                           __shfl_sync(~0u, own, at % 32 + h));
             rotate<S::cell_most, 4>(acc);
         }
         if (S::slots > 1)
@@ -277,11 +322,12 @@ PTX_FN void consume(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
                 mbar_arrive(ring_empty(ring, ring.at));
             ring_next(ring);
         }
-        if (!parts_add<S::count>(acc, arg.work, s, warp, S::warps, S::count))
-            continue;
         const int2 corner = __ldg((const int2 *)arg.corners + s.unit);
-        store_cells<S>(arg.out, acc, arg.entries + owner * S::slots, count, corner.x / 8,
-                       corner.y / 8);
+        const int row8 = corner.x / 8, col8 = corner.y / 8;
+        const places<S> to =
+            places_load<S>(arg.out, arg.entries + owner * S::slots, count, row8, col8);
+        if (parts_add<S::count>(acc, arg.work, s, warp, S::warps, S::count))
+            store_cells<S>(arg.out, acc, to, count, row8, col8);
     }
 }
 

@@ -30,23 +30,59 @@ PTX_FN void stage_release(const sdd_ring &ring, int stage)
         mbar_arrive_remote(ring_empty(ring, stage), lane);
 }
 
-template <int COUNT>
-PTX_FN void store_products(const sdd_output &o, float *acc, const uint32_t *products, int4 tile)
+/* The places of a warp's tiles, 16 a product, which its lanes hold: all are on their way while the
+ * last products run, so that the store waits for none of them. */
+template <int COUNT> struct places {
+    static constexpr int count = (COUNT + 1) / 2;
+    int place[count];
+};
+
+/* The row and the column of a tile of a product, from the corner of the unit. */
+PTX_FN int tile_row(uint32_t product, int tile)
 {
-    const int warp = threadIdx.x / 32 % 4, second = warp / 2;
+    const int warp = threadIdx.x / 32 % 4;
+    return (int)(product >> 4 * (warp / 2) & 15) * 4 + warp % 2 * 2 + tile % 2;
+}
+
+PTX_FN int tile_col(uint32_t product, int tile)
+{
+    return (int)(product >> (SDD_PAIR_COL + tile / 8 * 4) & 15) * 4 + tile / 2 % 4;
+}
+
+template <int COUNT>
+PTX_FN places<COUNT> places_load(const sdd_output &o, const uint32_t *products, int4 unit)
+{
+    const int lane = threadIdx.x % 32, second = threadIdx.x / 64 % 2;
+    places<COUNT> p;
+#pragma unroll
+    for (int i = 0; i < places<COUNT>::count; i++) {
+        const int at = i * 2 + lane / 16, tile = lane % 16;
+        const uint32_t product = at < COUNT ? __ldg(products + at) : 0;
+        const bool kept = product >> (SDD_PAIR_KEPT + 2 * second + tile / 8) & 1;
+        p.place[i] = -1;
+        if (kept)
+            p.place[i] = place_load(o, unit.x / 8 + tile_row(product, tile),
+                                    unit.y / 8 + tile_col(product, tile));
+    }
+    return p;
+}
+
+template <int COUNT>
+PTX_FN void store_products(const sdd_output &o, float *acc, const places<COUNT> &p,
+                           const uint32_t *products, int4 unit)
+{
 #pragma unroll 1
     for (int i = 0; i < COUNT; i++) {
+        const bool late = places<COUNT>::count > 1 && i >= 2;
+        const int place = late ? p.place[places<COUNT>::count - 1] : p.place[0];
         const uint32_t product = __ldg(products + i);
-        const int row = tile.x / 8 + (int)(product >> 4 * second & 15) * 4 + warp % 2 * 2;
+        const int row = unit.x / 8 + tile_row(product, 0);
 #pragma unroll 1
         for (int j = 0; j < 8; j++) {
-            const int half = j / 4;
-            const int cell = (int)(product >> (SDD_PAIR_COL + 4 * half) & 15);
-            const int col = tile.y / 8 + cell * 4 + j % 4;
-            if (product >> (SDD_PAIR_KEPT + 2 * second + half) & 1) {
-                store_tile(o, make_float2(acc[0], acc[1]), row, col);
-                store_tile(o, make_float2(acc[2], acc[3]), row + 1, col);
-            }
+            const int col = unit.y / 8 + tile_col(product, 2 * j), at = i % 2 * 16 + 2 * j;
+            store_tile(o, make_float2(acc[0], acc[1]), row, col, __shfl_sync(~0u, place, at));
+            store_tile(o, make_float2(acc[2], acc[3]), row + 1, col,
+                       __shfl_sync(~0u, place, at + 1));
             rotate<PRODUCT, 4>(acc);
         }
         if (COUNT > 1)
@@ -96,14 +132,14 @@ PTX_FN void sweep(const sdd_pair_arg &arg, const sdd_segment &s, const uint32_t 
         before = ring.at;
         ring_next(ring);
     }
+    const int4 unit = __ldg((const int4 *)arg.tiles + unit_own(s));
+    const places<COUNT> to = places_load<COUNT>(arg.out, products, unit);
     wgmma_wait<0>();
     if (before >= 0)
         stage_release(ring, before);
 
-    if (!parts_add<COUNT * PRODUCT>(acc, arg.work, s, threadIdx.x / 32, WARPS, MOST))
-        return;
-    const int4 tile = __ldg((const int4 *)arg.tiles + unit_own(s));
-    store_products<COUNT>(arg.out, acc, products, tile);
+    if (parts_add<COUNT * PRODUCT>(acc, arg.work, s, threadIdx.x / 32, WARPS, MOST))
+        store_products<COUNT>(arg.out, acc, to, products, unit);
 }
 
 /* A warpgroup without products of a unit only gives the stages back. */

@@ -1,11 +1,12 @@
 /* sdd on Hopper by wgmma: units of panels, and the choice among their shapes.
  *
  * The rows are cut into bands, and the panels of columns that hold a kept block anywhere in a band
- * are dealt to its units. In a *cross* there are two panels of A, and both warpgroups multiply with
- * the same panels of B. In a *star* there is one, and each warpgroup takes half of the panels of B.
- * Two thread blocks that make a cluster have a cross each, of the same columns, and either copies
- * half of these for both. Where units are about half as many as thread blocks, two blocks of a cluster
- * have the same unit, a star or a cross, and half of the samples each.
+ * are dealt to its units. In a *cross* there are two panels of A, and both warpgroups multiply
+ * with the same panels of B. Bands of one panel are cut into *shares*, each for a warpgroup, and a
+ * unit has any two of them: of two bands, best of such that have panels of B in common, which are
+ * copied once; or of one, a *star*. Two thread blocks that make a cluster have a cross each, of
+ * the same columns, and either copies half of these for both. Where units are about half as many
+ * as thread blocks, two blocks of a cluster have the same unit, and half of the samples each.
  * Blocks smaller than a panel are computed together with what is not kept around them, and only they
  * are stored; that costs as much as a dense product, and no more. */
 #include <string.h>
@@ -69,13 +70,15 @@ static const kernel half_kernels[2][2] = {
 
 /* --- Shapes of units --- */
 
-/* Panels of rows in a band, and panels of columns in a unit at most. */
+/* What an estimate takes units for: panels of rows in a band, and panels of columns at most. */
 typedef struct shape {
     int32_t high, wide;
 } shape;
 
 static const shape shapes[] = {{4, 4}, {2, 4}, {1, 4}, {1, 5}, {1, 6}, {1, 7}, {1, 8}};
-enum { SHAPES = sizeof shapes / sizeof *shapes, CROSS_WIDE = 4 };
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+/* Panels of columns of a warpgroup at most: its share of a unit. */
+enum { SHARE = 4 };
 
 /* Whether a form's units can be so many panels high. Blocks of a cluster have two each. */
 static bool form_high(const form *f, int32_t high)
@@ -87,12 +90,11 @@ static bool form_high(const form *f, int32_t high)
  * busy with, and copies of panels from the L2 cache. */
 static const double piece_cycles = 145, panel_cycles = 205;
 
-/* By a thread block of a unit with so many panels of columns. */
-static double slice_cycles(const form *f, int32_t high, double wide)
+/* By a thread block of a unit with so many panels of rows and columns, and products. */
+static double slice_cycles(const form *f, int32_t high, double wide, double pieces)
 {
-    const int32_t own = high / f->cluster;
-    const double products = own * wide * piece_cycles;
-    const double copies = (own + wide / f->cluster) * panel_cycles;
+    const double products = pieces / f->cluster * piece_cycles;
+    const double copies = (high + wide) / f->cluster * panel_cycles;
     return products > copies ? products : copies;
 }
 
@@ -174,7 +176,7 @@ static double likely_copies(const bsk_layout_tables *t, int64_t panels, double w
     /* of the best of many others: so many deviations more than on average */
     const double common = share * count + 1.8 * square_root(share * count * (1 - share * share));
     const double crosses = common > 2 ? (common - 2) / (common + 2) : 0;
-    return 1.1 * (1 - crosses * (1 - 0.75 * wide / (wide + 1))); /* as measured */
+    return 1 - crosses * (1 - 0.75 * wide / (wide + 1));
 }
 
 double cuda_sdd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props *props)
@@ -193,7 +195,8 @@ double cuda_sdd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
             const double wide = c.units[i] ? (double)c.panels[i] / (double)c.units[i] : 0;
             const double left = high == 1 ? likely_copies(t, c.panels[i], wide) : 1;
             const double cycles = bski_sdd_estimate(
-                c.units[i], left * slice_cycles(&forms[k], high, wide), slices, blocks, 0);
+                c.units[i], left * slice_cycles(&forms[k], high, wide, high * wide), slices, blocks,
+                0);
             best = cycles < best ? cycles : best;
         }
     }
@@ -217,55 +220,52 @@ typedef struct maker {
     int32_t blocks; /* or clusters */
 } maker;
 
-/* A unit of one panel of rows or two (other: -1 for one), and of panels of columns. */
+/* A unit of one panel of rows or two (other: -1 for one), and of panels of columns: the first `left`
+ * are the first warpgroup's, those from number `at` on, `right` of them, the second's. */
 static void unit_add(const maker *m, int32_t row, int32_t other, const int32_t *panels,
-                     int32_t count, unit_list *list)
+                     int32_t left, int32_t at, int32_t right, unit_list *list)
 {
-    const int32_t high = other < 0 ? 1 : 2, half = (count + 1) / 2;
-    sdd_unit u = {.panels = high + count, .feature = {row * SDD_PANEL}};
-    if (other < 0) {
-        u.b[0] = 1;
-        u.b[1] = 1 + half;
-        u.count[0] = half;
-        u.count[1] = count - half;
-    } else {
-        u.a[1] = 1;
-        u.b[0] = u.b[1] = 2;
-        u.count[0] = u.count[1] = count;
+    const int32_t high = other < 0 ? 1 : 2, count = at + right, blocks = m->form->cluster;
+    sdd_unit u = {.panels = high + count,
+                  .a = {0, high - 1},
+                  .b = {high, high + at},
+                  .count = {left, right},
+                  .feature = {row * SDD_PANEL}};
+    if (other >= 0)
         u.feature[1] = other * SDD_PANEL;
-    }
     for (int32_t j = 0; j < count; j++)
         u.feature[high + j] = panels[j] * SDD_PANEL | SDD_OF_B;
     list->units[list->count] = u;
-    list->cost[list->count++] = slice_cycles(m->form, high * m->form->cluster, count);
+    list->cost[list->count++] =
+        slice_cycles(m->form, high * blocks, count, (left + right) * blocks);
 }
 
 /* Divides `count` panels of columns of a band among the fewest units, as evenly as possible. */
-static void band_units(const maker *m, const shape *s, int32_t band, const int32_t *panels,
+static void band_units(const maker *m, int32_t high, int32_t band, const int32_t *panels,
                        int32_t count, unit_list *list)
 {
-    const int32_t parts = (int32_t)bski_ceil_div(count, s->wide), row = band * s->high;
+    const int32_t parts = (int32_t)bski_ceil_div(count, SHARE), row = band * high;
     for (int32_t i = 0, at = 0; i < parts; i++) {
         const int32_t wide = count / parts + (i < count % parts);
-        unit_add(m, row, s->high == 1 ? -1 : row + 1, panels + at, wide, list);
+        unit_add(m, row, row + 1, panels + at, wide, 0, wide, list);
         at += wide;
     }
 }
 
 /* Units in patches, nearly square in features, of as many units as run at a time, so that these
  * share the panels that they read. */
-static bsk_status units_order(const maker *m, const shape *s, unit_list *list)
+static bsk_status units_order(const maker *m, int32_t high, unit_list *list)
 {
     const bsk_host *host = m->host;
     const bsk_allocator *allocator = &host->allocator;
-    const int64_t cols = m->layout->cols, band = s->high * SDD_PANEL;
+    const int64_t cols = m->layout->cols, band = high * SDD_PANEL;
     const double bands = (double)bski_ceil_div(m->layout->rows, band);
     const double span = (double)cols * bands / list->count; /* of a unit, features */
     const double square = (double)m->blocks * (double)band * span;
     double side = 1; /* of a patch, in features */
     while (side * side < square)
         side *= 1.0625;
-    const int64_t high = (int64_t)(side / (double)band) + 1, wide = (int64_t)side + 1;
+    const int64_t tall = (int64_t)(side / (double)band) + 1, wide = (int64_t)side + 1;
     const int64_t across = bski_ceil_div(cols, wide);
     bski_pair *pairs = bski_table_alloc(allocator, 2 * (int64_t)list->count, sizeof *pairs);
     sdd_unit *units = bski_table_alloc(allocator, list->count, sizeof *units);
@@ -275,7 +275,7 @@ static bsk_status units_order(const maker *m, const shape *s, unit_list *list)
         for (int32_t i = 0; i < list->count; i++) {
             const sdd_unit *u = &list->units[i];
             const int64_t row = u->feature[0] / band, col = u->feature[u->b[0]] & ~SDD_OF_B;
-            pairs[i] = (bski_pair){(uint64_t)(row / high * across + col / wide), (uint32_t)i};
+            pairs[i] = (bski_pair){(uint64_t)(row / tall * across + col / wide), (uint32_t)i};
         }
         bski_sort_pairs(pairs, pairs + list->count, list->count, 64);
         for (int32_t i = 0; i < list->count; i++) {
@@ -293,25 +293,34 @@ static bsk_status units_order(const maker *m, const shape *s, unit_list *list)
 
 /* The panels of columns of all bands. */
 typedef struct band_sets {
-    uint64_t *bits; /* [3][bands][words]: all, those that are not in crosses, and of either what is
-                         left while units are made */
-    int32_t *partner; /* [bands]: the band with which this one makes crosses; -1: none */
+    uint64_t *bits;   /* [2][bands][words]: all, and what is left while units are made */
+    int32_t *partner; /* [bands]: the band with which this one has a unit; -1: none */
+    int32_t *shares;  /* [bands]: what is left is for so many warpgroups */
     int32_t *panels;  /* of one list */
     int64_t bands, words;
-    unit_list crosses;
+    int32_t room; /* panels of a unit at most */
 } band_sets;
 
-/* Takes up to `most` of the panels that both sets have out of both. */
-static int32_t sets_take(uint64_t *set, uint64_t *other, int64_t words, int32_t most,
-                         int32_t *panels)
+static uint64_t *set_all(const band_sets *s, int64_t band)
+{
+    return s->bits + band * s->words;
+}
+
+static uint64_t *set_left(const band_sets *s, int64_t band)
+{
+    return s->bits + (s->bands + band) * s->words;
+}
+
+/* Takes up to `most` of the panels of a set that are in another, or are not, out of it. */
+static int32_t set_take(uint64_t *set, const uint64_t *other, bool in, int64_t words, int32_t most,
+                        int32_t *panels)
 {
     int32_t count = 0;
     for (int64_t i = 0; i < words; i++)
-        for (uint64_t both = set[i] & other[i]; both && count < most; both &= both - 1) {
-            const uint64_t bit = both & -both;
-            panels[count++] = (int32_t)(i * 64 + __builtin_ctzll(bit));
-            set[i] &= ~bit;
-            other[i] &= ~bit;
+        for (uint64_t some = set[i] & (in ? other[i] : ~other[i]); some && count < most;
+             some &= some - 1) {
+            panels[count++] = (int32_t)(i * 64 + __builtin_ctzll(some));
+            set[i] &= ~(some & -some);
         }
     return count;
 }
@@ -324,19 +333,66 @@ static int32_t sets_common(const uint64_t *set, const uint64_t *other, int64_t w
     return count;
 }
 
-/* Finds pairs of bands with the columns of a cross in common, greedily: a band takes, of the next bands
- * that are free, the one with the most. */
-static bool bands_match(const band_sets *s)
+static int32_t set_size(const uint64_t *set, int64_t words)
+{
+    return sets_common(set, set, words);
+}
+
+/* In how many shares of up to `most` panels all bands are; their number. */
+static int64_t shares_deal(const band_sets *s, double most)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < s->bands; i++) {
+        const double shares = set_size(set_all(s, i), s->words) / most;
+        s->shares[i] = (int32_t)shares + ((int32_t)shares < shares);
+        count += s->shares[i];
+    }
+    return count;
+}
+
+/* The size of the smallest shares that so many units have room for. */
+static double share_find(const band_sets *s, int64_t units)
+{
+    double low = 1, high = SHARE;
+    while (high - low > 1e-3) {
+        const double middle = (low + high) / 2;
+        if (shares_deal(s, middle) <= 2 * units)
+            high = middle;
+        else
+            low = middle;
+    }
+    return high;
+}
+
+/* Panels of columns of the next share of a band. */
+static int32_t share_size(const band_sets *s, int64_t band)
+{
+    return (int32_t)bski_ceil_div(set_size(set_left(s, band), s->words), s->shares[band]);
+}
+
+/* What the next shares of two bands can have in common; -1 if there is no unit of them. */
+static int32_t shares_common(const band_sets *s, int64_t i, int64_t j)
+{
+    if (!s->shares[i] || !s->shares[j])
+        return -1;
+    const int32_t common = sets_common(set_left(s, i), set_left(s, j), s->words);
+    const int32_t left = share_size(s, i), right = share_size(s, j);
+    const int32_t least = left < right ? left : right, same = common < least ? common : least;
+    return 2 + left + right - same <= s->room ? same : -1;
+}
+
+/* Finds pairs of bands whose next shares have so many columns in common, greedily: a band takes, of
+ * the next bands that are free, the one with the most. */
+static bool bands_match(const band_sets *s, int32_t least)
 {
     enum { WINDOW = 256 };
     bool any = false;
     for (int64_t i = 0; i < s->bands; i++)
         s->partner[i] = -1;
     for (int64_t i = 0; i < s->bands; i++) {
-        int32_t most = CROSS_WIDE - 1, best = -1;
+        int32_t most = least - 1, best = -1;
         for (int64_t j = i + 1; s->partner[i] < 0 && j < s->bands && j < i + WINDOW; j++) {
-            const uint64_t *set = s->bits + i * s->words, *other = s->bits + j * s->words;
-            const int32_t same = s->partner[j] < 0 ? sets_common(set, other, s->words) : -1;
+            const int32_t same = s->partner[j] < 0 ? shares_common(s, i, j) : -1;
             if (same <= most)
                 continue;
             most = same;
@@ -351,15 +407,93 @@ static bool bands_match(const band_sets *s)
     return any;
 }
 
-/* Of stars and crosses together at most: neither has less than four times 64 columns, but for the last
- * of a band. */
+/* A unit of the next shares of two bands, with what they have in common in the middle. */
+static void shares_join(const maker *m, const band_sets *s, int64_t i, int64_t j, unit_list *list)
+{
+    uint64_t *set = set_left(s, i), *other = set_left(s, j);
+    const int32_t left = share_size(s, i), right = share_size(s, j);
+    const int32_t own = left - shares_common(s, i, j), all = own + right;
+    int32_t panels[SDD_MAX_PANELS];
+    int32_t count = set_take(set, other, false, s->words, own, panels);
+    count += set_take(set, other, true, s->words, left - count, panels + count);
+    for (int32_t n = own; n < left; n++)
+        other[panels[n] / 64] &= ~(UINT64_C(1) << panels[n] % 64);
+    count += set_take(other, set, false, s->words, all - count, panels + count);
+    set_take(other, set, true, s->words, all - count, panels + count);
+    s->shares[i]--;
+    s->shares[j]--;
+    unit_add(m, (int32_t)i, (int32_t)j, panels, left, own, right, list);
+}
+
+/* Units of pairs of bands while their next shares have so much in common. */
+static bool bands_join(const maker *m, const band_sets *s, int32_t least, unit_list *list)
+{
+    if (!bands_match(s, least))
+        return false;
+    for (int64_t i = 0; i < s->bands; i++)
+        while (s->partner[i] > i && shares_common(s, i, s->partner[i]) >= least)
+            shares_join(m, s, i, s->partner[i], list);
+    return true;
+}
+
+/* A unit of the next two shares of a band, or of one where there is no other or no room for it. */
+static void shares_star(const maker *m, const band_sets *s, int64_t band, unit_list *list)
+{
+    uint64_t *set = set_left(s, band);
+    int32_t panels[SDD_MAX_PANELS], size[2] = {0, 0};
+    for (int i = 0; i < 2 && s->shares[band]; i++) {
+        const int32_t next = share_size(s, band);
+        if (1 + size[0] + next > s->room)
+            break;
+        size[i] = next;
+        set_take(set, set, true, s->words, next, panels + i * size[0]);
+        s->shares[band]--;
+    }
+    unit_add(m, (int32_t)band, -1, panels, size[0], size[0], size[1], list);
+}
+
+static void sets_start(const band_sets *s)
+{
+    memcpy(set_left(s, 0), s->bits, (size_t)(s->bands * s->words) * sizeof *s->bits);
+}
+
+/* Shares of up to `most` panels, two to a unit: first those of two bands that have much in common,
+ * then of one, then what is left. */
+static void shares_units(const maker *m, const band_sets *s, double most, unit_list *list)
+{
+    enum { ROUNDS = 4 };
+    sets_start(s);
+    shares_deal(s, most);
+    for (int32_t least = SHARE; least >= 2; least--)
+        for (int i = 0; i < ROUNDS && bands_join(m, s, least, list); i++)
+            ;
+    for (int64_t i = 0; i < s->bands; i++)
+        while (s->shares[i] >= 2 && 1 + 2 * share_size(s, i) <= s->room)
+            shares_star(m, s, i, list);
+    for (int32_t least = 1; least >= 0; least--)
+        bands_join(m, s, least, list);
+    for (int64_t i = 0; i < s->bands; i++)
+        while (s->shares[i])
+            shares_star(m, s, i, list);
+}
+
+static void bands_units(const maker *m, int32_t high, const band_sets *s, unit_list *list)
+{
+    sets_start(s);
+    for (int64_t band = 0; band < s->bands; band++) {
+        uint64_t *left = set_left(s, band);
+        const int32_t count = set_size(left, s->words);
+        set_take(left, left, true, s->words, count, s->panels);
+        band_units(m, high, (int32_t)band, s->panels, count, list);
+    }
+}
+
+/* Of units at most: none is less than a panel. */
 static int64_t units_most(const band_sets *s)
 {
     int64_t most = 1;
-    for (int64_t i = 0; i < s->bands; i++) {
-        const uint64_t *set = s->bits + i * s->words;
-        most += 2 * bski_ceil_div(sets_common(set, set, s->words), CROSS_WIDE);
-    }
+    for (int64_t i = 0; i < s->bands; i++)
+        most += set_size(set_all(s, i), s->words);
     return most;
 }
 
@@ -371,100 +505,45 @@ static bool list_make(const bsk_allocator *allocator, int64_t most, unit_list *l
     return list->units && list->cost;
 }
 
-/* What stars have in common becomes crosses of two bands anywhere: for the same products they copy
- * six panels instead of nine. */
-static void bands_cross(const maker *m, const band_sets *s, unit_list *list)
-{
-    for (int64_t i = 0; i < s->bands; i++) {
-        const int32_t j = s->partner[i];
-        if (j < i)
-            continue;
-        uint64_t *set = s->bits + i * s->words, *other = s->bits + j * s->words;
-        for (int32_t n = sets_common(set, other, s->words) / CROSS_WIDE; n > 0; n--) {
-            sets_take(set, other, s->words, CROSS_WIDE, s->panels);
-            unit_add(m, (int32_t)i, j, s->panels, CROSS_WIDE, list);
-        }
-    }
-}
-
 static void sets_free(const bsk_allocator *allocator, const band_sets *s)
 {
     bski_table_free(allocator, s->bits);
     bski_table_free(allocator, s->partner);
+    bski_table_free(allocator, s->shares);
     bski_table_free(allocator, s->panels);
-    bski_table_free(allocator, s->crosses.units);
-    bski_table_free(allocator, s->crosses.cost);
 }
 
-/* A view of the sets whose bits are those of another layer. */
-static band_sets sets_layer(const band_sets *s, int layer)
-{
-    band_sets view = *s;
-    view.bits += layer * s->bands * s->words;
-    return view;
-}
-
-static void layer_copy(const band_sets *s, int to, int from)
-{
-    const int64_t words = s->bands * s->words;
-    memcpy(s->bits + to * words, s->bits + from * words, (size_t)words * sizeof *s->bits);
-}
-
-/* Of bands of `high` panels of rows; crosses are made where that is one. */
+/* Of bands of `high` panels of rows. */
 static bool sets_make(const maker *m, int32_t high, band_sets *s)
 {
-    enum { LAYERS = 3, ROUNDS = 4 };
     const bsk_allocator *allocator = &m->host->allocator;
     const int64_t cols = bski_ceil_div(m->layout->cols, SDD_PANEL);
     panel_set set;
     *s = (band_sets){.bands = band_count(m->layout, high), .words = bski_ceil_div(cols, 64)};
-    s->bits = bski_table_alloc(allocator, LAYERS * s->bands * s->words, sizeof *s->bits);
+    s->bits = bski_table_alloc(allocator, 2 * s->bands * s->words, sizeof *s->bits);
     s->partner = bski_table_alloc(allocator, s->bands, sizeof *s->partner);
+    s->shares = bski_table_alloc(allocator, s->bands, sizeof *s->shares);
     s->panels = bski_table_alloc(allocator, cols, sizeof *s->panels);
-    bool ok = s->bits && s->partner && s->panels;
-    for (int64_t band = 0; ok && band < s->bands; band++) {
-        band_panels(m->layout, band, high, &set);
-        memcpy(s->bits + band * s->words, set.bits, (size_t)s->words * sizeof *s->bits);
-    }
-    ok = ok && list_make(allocator, units_most(s), &s->crosses);
-    if (!ok) {
+    if (!s->bits || !s->partner || !s->shares || !s->panels) {
         sets_free(allocator, s);
         return false;
     }
-    layer_copy(s, 1, 0);
-    const band_sets left = sets_layer(s, 1);
-    for (int i = 0; i < ROUNDS && high == 1; i++) {
-        if (!bands_match(&left))
-            break;
-        bands_cross(m, &left, &s->crosses);
+    for (int64_t band = 0; band < s->bands; band++) {
+        band_panels(m->layout, band, high, &set);
+        memcpy(set_all(s, band), set.bits, (size_t)s->words * sizeof *s->bits);
     }
     return true;
-}
-
-static void units_make(const maker *m, const shape *as, const band_sets *all, bool cross,
-                       unit_list *list)
-{
-    const band_sets s = sets_layer(all, 2);
-    layer_copy(all, 2, cross);
-    list->count = cross ? all->crosses.count : 0;
-    memcpy(list->units, all->crosses.units, (size_t)list->count * sizeof *list->units);
-    memcpy(list->cost, all->crosses.cost, (size_t)list->count * sizeof *list->cost);
-    for (int64_t band = 0; band < s.bands; band++) {
-        uint64_t *left = s.bits + band * s.words;
-        const int32_t count = sets_common(left, left, s.words);
-        sets_take(left, left, s.words, count, s.panels);
-        band_units(m, as, (int32_t)band, s.panels, count, list);
-    }
 }
 
 /* --- The choice of a shape --- */
 
 /* Units and their schedule. */
 typedef struct way {
-    const form *form;
-    const shape *shape;
+    const form *form; /* NULL: there is none yet */
+    int32_t high;     /* panels of rows in a band */
     unit_list list;
     bski_sdd_schedule schedule;
+    double cycles; /* those of the schedule, and more where stages are few */
 } way;
 
 static void way_free(const bsk_host *host, way *w)
@@ -480,58 +559,93 @@ static bool is_few(int32_t units, int32_t blocks)
     return units > blocks && units <= 4 * (int64_t)blocks;
 }
 
-/* Whether the units of the last round may be in parts, whose blocks are at different places: over so
- * many slices they do not drift too far apart for L2. */
+/* Slices over which blocks drift too far apart for L2. */
+enum { LONG_SWEEP = 256 };
+
+/* Whether the units of the last round may be in parts, whose blocks are at different places. */
 static bool is_short(int32_t units, int32_t blocks, int64_t slices)
 {
-    enum { LONG_SWEEP = 256 };
     return is_few(units, blocks) && slices < LONG_SWEEP;
 }
 
-static bsk_status way_make(const maker *m, const shape *as, const band_sets *sets, bool cross,
+/* Panels of the largest unit. */
+static int32_t list_most(const unit_list *list)
+{
+    int32_t most = 1;
+    for (int32_t i = 0; i < list->count; i++)
+        most = list->units[i].panels > most ? list->units[i].panels : most;
+    return most;
+}
+
+/* units: so many of shares; 0: of whole bands. */
+static bsk_status way_make(const maker *m, int32_t high, const band_sets *sets, int64_t units,
                            way *w)
 {
+    enum { FULL_STAGES = 4, STAGES_BYTES = SDD_SHARED_BYTES - SDD_HEAD_BYTES };
+    static const double short_ring = 1.06; /* copies are waited for more often */
     const bsk_host *host = m->host;
-    *w = (way){.form = m->form, .shape = as};
+    *w = (way){.form = m->form, .high = high};
     if (!list_make(&host->allocator, units_most(sets), &w->list)) {
         way_free(host, w);
         return host->fail(host->context, BSK_E_NOMEM, "cuda: no memory for units of sdd");
     }
-    units_make(m, as, sets, cross, &w->list);
+    if (units)
+        shares_units(m, sets, share_find(sets, units), &w->list);
+    else
+        bands_units(m, high, sets, &w->list);
     bsk_status status = BSK_OK;
     if (w->list.count > m->blocks)
-        status = units_order(m, as, &w->list);
+        status = units_order(m, high, &w->list);
     /* Stars of many rounds live on their order, those of few on their balance, and cannot do well with
      * tails: others read the same samples together. */
     const bool few = is_few(w->list.count, m->blocks);
     const bool parts = is_short(w->list.count, m->blocks, m->slices);
-    const bski_sdd_deal deal = {.by_cost = as->high > 1 || few,
-                                .tails = as->high == 1 && few ? 0.85 : 0.95,
-                                .few_tails = as->high > 1,
+    const bski_sdd_deal deal = {.by_cost = high > 1 || few,
+                                .tails = high == 1 && few ? 0.85 : 0.95,
+                                .few_tails = high > 1,
                                 .halves = m->form->cluster == 1,
                                 .last_parts = parts ? LAST_PARTS : 0};
     if (!status)
         status = bski_sdd_schedule_make(host, w->list.cost, w->list.count, (int32_t)m->slices,
                                         m->blocks, &deal, &w->schedule);
+    const bool full = list_most(&w->list) * SDD_PANEL_BYTES * FULL_STAGES <= STAGES_BYTES;
+    w->cycles = w->schedule.cycles * (full ? 1 : short_ring);
     if (status)
         way_free(host, w);
     return status;
 }
 
-/* The fastest one by its schedule, of those with bands of a height and of *best. Stars are tried with
- * what their rows have in common as crosses, and without. */
-static bsk_status ways_try(const maker *m, int32_t high, const band_sets *sets, way *best)
+/* Keeps the faster one of *best and a new one, by their schedules. */
+static bsk_status way_try(const maker *m, int32_t high, const band_sets *sets, int64_t units,
+                          way *best)
 {
-    static const double gain = 0.98; /* less is not worth to leave the order of the matrix */
-    for (int32_t i = 0; i < SHAPES; i++)
-        for (int cross = 0; shapes[i].high == high && cross <= (high == 1); cross++) {
-            way w;
-            TRY(way_make(m, &shapes[i], sets, cross, &w));
-            const double limit = best->shape && best->shape->high >= 2 ? gain : 1;
-            const bool better = w.schedule.cycles < limit * best->schedule.cycles;
-            way_free(m->host, better ? best : &w);
-            *best = better ? w : *best;
-        }
+    static const double gain = 0.95; /* less is not worth to leave the order of the matrix */
+    way w;
+    TRY(way_make(m, high, sets, units, &w));
+    const double limit = units && best->form && best->high >= 2 ? gain : 1;
+    const bool better = w.cycles < limit * best->cycles;
+    way_free(m->host, better ? best : &w);
+    *best = better ? w : *best;
+    return BSK_OK;
+}
+
+/* Of shares the fewest units are tried, and more of them, which may fill rounds better; and less
+ * room for each, which leaves more stages, but in long sweeps, where it was slower. */
+static bsk_status ways_try(const maker *m, int32_t high, band_sets *sets, way *best)
+{
+    enum { STEPS = 8, LEAST_ROOM = 6 };
+    if (high > 1)
+        return way_try(m, high, sets, 0, best);
+    const int64_t least = bski_ceil_div(shares_deal(sets, SHARE), 2);
+    const int64_t round = bski_ceil_div(least, m->blocks) * m->blocks;
+    sets->room = m->slices < LONG_SWEEP ? LEAST_ROOM : SDD_MAX_PANELS;
+    for (; least && sets->room <= SDD_MAX_PANELS; sets->room++) {
+        for (int64_t i = 0; i <= STEPS; i++)
+            TRY(way_try(m, high, sets, least + least * i / STEPS, best));
+        TRY(way_try(m, high, sets, round, best));
+        if (2 * least < m->blocks)
+            TRY(way_try(m, high, sets, m->blocks / 2, best));
+    }
     return BSK_OK;
 }
 
@@ -539,7 +653,7 @@ static bsk_status way_find(maker *m, way *best)
 {
     const bsk_host *host = m->host;
     bsk_status status = BSK_OK;
-    *best = (way){.schedule.cycles = 1e30};
+    *best = (way){.cycles = 1e30};
     const int32_t units = m->blocks;
     for (size_t k = 0; k < sizeof forms / sizeof *forms; k++)
         for (int32_t high = 4; high >= 1 && !status; high /= 2) {
@@ -574,19 +688,15 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, c
 {
     const int32_t count = w->list.count;
     state->cluster = w->schedule.halves ? 2 : w->form->cluster;
-    int32_t most = 1;
-    for (int32_t i = 0; i < count; i++)
-        most = w->list.units[i].panels > most ? w->list.units[i].panels : most;
     /* Stages have room for the largest unit, however small others are: all blocks have the same
      * number under way, and so go through the samples at one pace. */
-    state->stage_bytes = most * SDD_PANEL_BYTES;
+    state->stage_bytes = list_most(&w->list) * SDD_PANEL_BYTES;
     const bski_sdd_kernel as = {SDD_PANEL, SDD_PANEL, WARPS * w->form->cluster, ACCUMULATORS,
                                 state->stage_bytes};
     /* stars reread so much that the sweeps must stay together */
     const int32_t blocks = device->simt.props.compute_units;
     const int64_t slices = bski_sdd_slices(prepared->problem->params, SDD_PANEL);
-    state->plan.work.lead =
-        w->shape->high == 1 && count > blocks && !is_short(count, blocks, slices);
+    state->plan.work.lead = w->high == 1 && count > blocks && !is_short(count, blocks, slices);
     TRY(bski_sdd_plan_make(device, prepared, &w->schedule, &as, &state->plan));
     return table_put(&device->simt, w->list.units, count, sizeof *w->list.units, &state->units);
 }

@@ -18,22 +18,57 @@ template <int TYPE, int NC, int CLUSTER, bool HALVES> struct form {
     static constexpr uint32_t step = (NC ? 2048 : 32) >> 4; /* of 16 samples */
 };
 
+/* Where the sums of a warp belong: lanes hold the first columns of its pieces, and the places of
+ * their tiles, 16 a piece. All are on their way while the last products run, so that the store waits
+ * for none of them. */
+template <int PIECES> struct places {
+    static constexpr int count = (PIECES + 1) / 2;
+    int row8, col8, place[count];
+};
+
+template <int PIECES>
+PTX_FN places<PIECES> places_load(const sdd_output &o, int row0, const int32_t *features)
+{
+    const int lane = threadIdx.x % 32;
+    places<PIECES> p;
+    p.row8 = row0 / 8 + threadIdx.x / 32 % 4 * 2;
+    p.col8 = lane < PIECES ? (table_load(features + lane) & ~SDD_OF_B) / 8 : 0;
+#pragma unroll
+    for (int i = 0; i < places<PIECES>::count; i++) {
+        const int piece = i * 2 + lane / 16, tile = lane % 16;
+        const int col8 = __shfl_sync(~0u, p.col8, piece) + tile % 8;
+        p.place[i] = -1;
+        if (piece < PIECES)
+            p.place[i] = place_load(o, p.row8 + tile / 8, col8);
+    }
+    return p;
+}
+
+/* The place of a tile of a piece, and its first column. */
+template <int PIECES> PTX_FN int place_of(const places<PIECES> &p, int piece, int tile)
+{
+    int own = p.place[0];
+    if (places<PIECES>::count > 1 && piece >= 2)
+        own = p.place[places<PIECES>::count - 1];
+    return __shfl_sync(~0u, own, piece % 2 * 16 + tile);
+}
+
 /* 16 rows by 64 columns of a warp, of which only alpha is to be applied. */
-PTX_FN void store_piece_plain(const sdd_output &o, const float *acc, int row8, int col8)
+template <int PIECES>
+PTX_FN void store_piece_plain(const sdd_output &o, const float *acc, const places<PIECES> &p,
+                              int piece, int col8)
 {
     const int lane = threadIdx.x % 32, col0 = col8 * 8 + lane % 4 * 2;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int4 *where = (const int4 *)(o.where + (size_t)(row8 + h) * o.where_cols + col8);
-        const int4 lo = __ldg(where), hi = __ldg(where + 1);
-        const int place[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
-        const bool inside = (row8 + h) * 8 + lane / 4 < o.rows;
+        const bool inside = (p.row8 + h) * 8 + lane / 4 < o.rows;
         const int in_tile = lane / 4 * o.block_cols + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const float *d = acc + i * 4 + h * 2;
-            if (place[i] >= 0 && inside && col0 + i * 8 < o.cols)
-                output_store(o, (int64_t)place[i] * 8 + in_tile,
+            const int place = place_of(p, piece, h * 8 + i);
+            if (place >= 0 && inside && col0 + i * 8 < o.cols)
+                output_store(o, (int64_t)place * 8 + in_tile,
                              make_float2(o.alpha * d[0], o.alpha * d[1]),
                              col0 + i * 8 + 1 < o.cols);
         }
@@ -84,20 +119,20 @@ template <typename F> PTX_FN int block_row(void)
 }
 
 template <int PIECES>
-PTX_FN void store_pieces(const sdd_output &o, float *acc, int row0, const int32_t *features)
+PTX_FN void store_pieces(const sdd_output &o, float *acc, const places<PIECES> &p)
 {
-    const int row8 = row0 / 8 + threadIdx.x / 32 % 4 * 2;
     const bool plain = output_plain(o);
 #pragma unroll 1
     for (int j = 0; j < PIECES; j++) {
-        const int col8 = (__ldg(features + j) & ~SDD_OF_B) / 8;
+        const int col8 = __shfl_sync(~0u, p.col8, j);
         if (plain)
-            store_piece_plain(o, acc, row8, col8);
+            store_piece_plain(o, acc, p, j, col8);
         else
 #pragma unroll 1
             for (int i = 0; i < 8; i++) {
-                store_tile(o, make_float2(acc[0], acc[1]), row8, col8 + i);
-                store_tile(o, make_float2(acc[2], acc[3]), row8 + 1, col8 + i);
+                store_tile(o, make_float2(acc[0], acc[1]), p.row8, col8 + i, place_of(p, j, i));
+                store_tile(o, make_float2(acc[2], acc[3]), p.row8 + 1, col8 + i,
+                           place_of(p, j, 8 + i));
                 rotate<PIECE, 4>(acc);
             }
         if (PIECES > 1)
@@ -115,9 +150,16 @@ template <typename F> PTX_FN void stage_release(const sdd_ring &ring, int stage)
         mbar_arrive(ring_empty(ring, stage));
 }
 
-/* One segment of a warpgroup: 64 rows by PIECES * 64 columns. */
+/* What a warpgroup has of a unit: how many pieces. Brings the line with all that a sweep needs. */
+PTX_FN int pieces_load(const sdd_wgmma_arg &arg, int unit)
+{
+    return table_load(arg.units[unit].count + threadIdx.x / 128);
+}
+
+/* One segment of a warpgroup: 64 rows by PIECES * 64 columns. Returns the pieces of the next unit,
+ * whose line arrives while this one's last products run. */
 template <typename F, int PIECES>
-PTX_FN void sweep(const sdd_wgmma_arg &arg, const sdd_segment &s, sdd_ring &ring)
+PTX_FN int sweep(const sdd_wgmma_arg &arg, const sdd_segment &s, int next, sdd_ring &ring)
 {
     const int warp = threadIdx.x / 32, group = warp / 4;
     const sdd_unit *unit = arg.units + s.unit;
@@ -148,6 +190,11 @@ PTX_FN void sweep(const sdd_wgmma_arg &arg, const sdd_segment &s, sdd_ring &ring
         before = ring.at;
         ring_next(ring);
     }
+    const int row0 = unit->feature[unit->a[group]] + block_row<F>();
+    const bool stored = F::cluster == 1 || row0 < arg.out.rows; /* as places end with the matrix */
+    const places<PIECES> to =
+        places_load<PIECES>(arg.out, stored ? row0 : 0, unit->feature + b_panel);
+    const int pieces = pieces_load(arg, next);
     wgmma_wait<0>();
     if (before >= 0)
         stage_release<F>(ring, before);
@@ -155,10 +202,10 @@ PTX_FN void sweep(const sdd_wgmma_arg &arg, const sdd_segment &s, sdd_ring &ring
 
     if (F::halves ? !halves_add<PIECES * PIECE>(acc, ring)
                   : !parts_add<PIECES * PIECE>(acc, arg.work, s, warp, CONSUMERS, MOST))
-        return;
-    const int row0 = unit->feature[unit->a[group]] + block_row<F>();
-    if (F::cluster == 1 || row0 < arg.out.rows) /* the table of places ends with the matrix */
-        store_pieces<PIECES>(arg.out, acc, row0, unit->feature + b_panel);
+        return pieces;
+    if (stored)
+        store_pieces<PIECES>(arg.out, acc, to);
+    return pieces;
 }
 
 /* A warpgroup without pieces of a unit only gives the stages back. */
@@ -220,24 +267,27 @@ PTX_FN void produce(const sdd_wgmma_arg &arg, sdd_ring &ring, int begin, int end
 template <typename F>
 PTX_FN void consume(const sdd_wgmma_arg &arg, sdd_ring &ring, int begin, int end)
 {
-    const int group = threadIdx.x / 128;
+    const sdd_segment *segments = arg.work.segments;
+    int pieces = begin < end ? pieces_load(arg, __ldg(&segments[begin].unit)) : 0;
     for (int i = begin; i < end; i++) {
-        const sdd_segment s = segment_of<F>(arg.work.segments + i);
-        switch (__shfl_sync(~0u, arg.units[s.unit].count[group], 0)) {
+        const int next = table_load(&segments[i + 1 < end ? i + 1 : i].unit);
+        const sdd_segment s = segment_of<F>(segments + i);
+        switch (__shfl_sync(~0u, pieces, 0)) {
         case 4:
-            sweep<F, 4>(arg, s, ring);
+            pieces = sweep<F, 4>(arg, s, next, ring);
             break;
         case 3:
-            sweep<F, 3>(arg, s, ring);
+            pieces = sweep<F, 3>(arg, s, next, ring);
             break;
         case 2:
-            sweep<F, 2>(arg, s, ring);
+            pieces = sweep<F, 2>(arg, s, next, ring);
             break;
         case 1:
-            sweep<F, 1>(arg, s, ring);
+            pieces = sweep<F, 1>(arg, s, next, ring);
             break;
         default:
             skip<F>(s, ring);
+            pieces = pieces_load(arg, next);
         }
     }
 }
