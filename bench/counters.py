@@ -60,27 +60,27 @@ def counters(bench, row):
 
 
 def sustained(bench, row, seconds, watts):
-    """The row's rate over some time, and the clock and the power meanwhile."""
+    """The row's rate over some time, the clock and the power meanwhile, and where that was."""
     query = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw.instant,clocks_event_reasons.active",
              "--format=csv,noheader,nounits", "-lms", "50"]
     with tempfile.TemporaryDirectory() as folder:
-        report = pathlib.Path(folder) / "rows.json"
+        path = pathlib.Path(folder) / "rows.json"
         samples = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
-        subprocess.run(bench + ["--seconds", str(seconds), "--json", str(report), row], check=True,
+        subprocess.run(bench + ["--seconds", str(seconds), "--json", str(path), row], check=True,
                        stdout=subprocess.DEVNULL)
         samples.terminate()
         lines = [line.split(",") for line in samples.communicate()[0].splitlines()]
-        rows = json.loads(report.read_text())["rows"]
+        report = json.loads(path.read_text())
     busy = [(float(line[0]), float(line[1]), int(line[2], 16)) for line in lines
             if len(line) == 3 and float(line[1]) > watts]
-    best = min(rows, key=lambda r: r["ms"])
+    best = min(report["rows"], key=lambda r: r["ms"])
     found = {"name": best["name"], "entry": best["entry"], "ms": best["ms"],
              "tflops": best["tflops"]}
     if busy:
         found["mhz"] = statistics.median(b[0] for b in busy)
         found["watts"] = statistics.median(b[1] for b in busy)
         found["power_capped"] = round(sum(b[2] & 4 > 0 for b in busy) / len(busy), 2)
-    return found
+    return found, {"host": report["host"], "device": report["device"]}
 
 
 def main():
@@ -97,10 +97,11 @@ def main():
     bench = [options.bsk, "bench", "--device", options.device, "--set", options.set]
     rows = []
     for row in options.rows:
-        rows.append({"sustained": sustained(bench, row, options.seconds, options.watts),
-                     "launch": counters(bench, row)})
+        found, where = sustained(bench, row, options.seconds, options.watts)
+        rows.append({"sustained": found, "launch": counters(bench, row)})
         print(json.dumps(rows[-1]), flush=True)
-        pathlib.Path(options.json).write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+        text = json.dumps(where | {"rows": rows}, indent=1)
+        pathlib.Path(options.json).write_text(text + "\n")
 
 
 if __name__ == "__main__":
