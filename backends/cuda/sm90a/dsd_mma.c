@@ -151,7 +151,7 @@ double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_p
      * all; seconds of a feature's share of a stage's turn. */
     static const struct {
         double copy, nc, cn, turn;
-    } rates[] = {{8.2e12, 26e12, 14e12, 1.2e-9},
+    } rates[] = {{8.2e12, 24.5e12, 14e12, 1.2e-9},
                  {7.5e12, 30e12, 14e12, 0.5e-9},
                  {7.0e12, 25e12, 14e12, 0.5e-9}};
     static const double launch = 5e-6, tile = 1e-6; /* of a tile: its end */
