@@ -23,6 +23,8 @@ static void FN(tiles_open)(int64_t rows)
         config.bytes[i] = TILE_BYTES;
         config.rows[i] = (uint8_t)(i > 5 ? TILE_DEPTH : min_i64(rows, DSD_MR));
     }
+    /* To GCC 12 the instruction reads 8 bytes, so that stores to the others might be left out. */
+    __asm__ volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
 }
 
