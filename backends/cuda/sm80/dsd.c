@@ -416,7 +416,7 @@ double cuda_sm80_dsd_narrow_seconds(const bsk_problem *problem, const bsk_device
     static const double launch_seconds = 6e-6, memory_bytes = 4.0e12;
     /* A compute unit's time for a stage, and for each column of it: the rows of columns that are
      * contiguous along the depth lie apart, and single runs of them still more so. */
-    static const double stage_seconds = 30e-9, across = 1.2e-9, along = 2.2e-9, scattered = 3.3e-9;
+    static const double stage_seconds = 34e-9, across = 1.2e-9, along = 2.2e-9, scattered = 3.3e-9;
     const bsk_dsd_params *p = problem->params;
     const lists l = lists_of(problem);
     const kernel_row *k = narrow_kernel(problem);
