@@ -6,9 +6,8 @@
 /* --- embedding, block_gather --- */
 
 enum { CONVERT, COPY, COPY_SLICES };
-/* Rows of a group of copy_slices for each of its rows of lanes; bytes of a slice of the table, which
- * should stay in the cache, and its least width in runs. */
-enum { COPIES = 4, SLICE_BYTES = 16 << 20, SLICE_RUNS = 16 };
+/* Bytes of a slice of the table, which should stay in the cache, and its least width in runs. */
+enum { SLICE_BYTES = 16 << 20, SLICE_RUNS = 16 };
 
 static bsk_status copy_prepare(void *device, bsk_prepared *prepared)
 {
@@ -30,7 +29,7 @@ static bsk_status copy_launch(const bsk_prepared *prepared, void *queue, embeddi
         most /= 2;
     arg->lanes_run = simt_lanes_across(d, runs, most);
     const i64 down = simt_lanes(d) / arg->lanes_run,
-              shares = bski_ceil_div(arg->rows, down * COPIES);
+              shares = bski_ceil_div(arg->rows, down * COPY_ROWS);
     const i64 slices = bski_ceil_div(runs, arg->lanes_run);
     if (!d->wide && arg->vector && arg->cols % vec == 0 && slices <= UINT16_MAX &&
         shares <= SIMT_MAX_GROUPS)
@@ -114,9 +113,8 @@ SIMT_LAUNCH(block_gather)
 /* --- embedding_grad --- */
 
 enum { SORT_COUNT, SORT_MOVE, STARTS, PARTS, SUMS, SUMS_PACKED };
-/* Rows of the table that a lane of embedding_grad_packed sums at a time, and groups of a
- * multiprocessor. */
-enum { SUM_ROWS = 2, SUMS_RESIDENT = 6 };
+/* Groups of embedding_grad_packed on a multiprocessor. */
+enum { SUMS_RESIDENT = 6 };
 
 /* What sorting N indices into V rows takes, and the places in the workspace. */
 typedef struct sort_plan {

@@ -27,6 +27,9 @@ typedef struct sort_arg {
  * for each PART_COUNT positions: of the row that holds the first one, and of the row that holds the
  * last one. */
 enum { PART_COUNT = 128 };
+/* Rows that a lane of copy_slices copies a run of, and rows of the table that a lane of
+ * embedding_grad_packed sums, all of them under way at once. */
+enum { COPY_ROWS = 4, SUM_ROWS = 2 };
 
 typedef struct embedding_grad_arg {
     i64 count, parts, rows, cols;

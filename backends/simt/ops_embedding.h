@@ -63,10 +63,6 @@ KERNEL(copy_rows, LANES)
 }
 
 #if LANES > 1
-/* Rows that a lane copies a run of, all of them under way at once. */
-#undef COPIES
-#define COPIES 4
-
 /* Rows of whole aligned runs as they are, slice by slice of the table, so that the slice that groups
  * are at stays in the cache. Group (i, j): lanes_run runs from j * lanes_run on, share i of the
  * rows. */
@@ -77,23 +73,23 @@ KERNEL(copy_slices, LANES)
     OPEN(const u8, index);
     OPEN(T, y);
     const i64 down = LANES / a.lanes_run, col = (GROUP(1) * a.lanes_run + LANE % a.lanes_run) * VEC;
-    const i64 row = GROUP(0) * COPIES * down + LANE / a.lanes_run;
-    i64 from[COPIES];
-    u32x4 q[COPIES];
+    const i64 row = GROUP(0) * COPY_ROWS * down + LANE / a.lanes_run;
+    i64 from[COPY_ROWS];
+    u32x4 q[COPY_ROWS];
     UNROLL
-    for (i32 u = 0; u < COPIES; u++) {
+    for (i32 u = 0; u < COPY_ROWS; u++) {
         from[u] = -1;
         if (row + u * down < a.rows && col < a.cols)
             from[u] = load_index(a.index_type, index, row + u * down);
     }
     UNROLL
-    for (i32 u = 0; u < COPIES; u++) {
+    for (i32 u = 0; u < COPY_ROWS; u++) {
         q[u].x = q[u].y = q[u].z = q[u].w = 0;
         if (from[u] >= 0 && from[u] < a.table_rows)
             q[u] = *(const GLOBAL u32x4 *)(table + from[u] * a.table_row + col);
     }
     UNROLL
-    for (i32 u = 0; u < COPIES; u++)
+    for (i32 u = 0; u < COPY_ROWS; u++)
         if (row + u * down < a.rows && col < a.cols)
             u32x4_stream((GLOBAL u32x4 *)(y + (row + u * down) * a.y_row + col), q[u]);
 }
@@ -393,9 +389,7 @@ KERNEL(embedding_grad, LANES)
 }
 
 #if LANES > 1
-/* Rows of the table that a lane sums at a time, and rows of dy of each that are under way. */
-#undef SUM_ROWS
-#define SUM_ROWS 2
+/* Rows of dy that are under way for each row of the table. */
 #undef SUM_TERMS
 #define SUM_TERMS 2
 
