@@ -3,7 +3,8 @@
 # with block-sparse layers and attention beside a dense one with as many parameters, in turns, for
 # as many steps: about a minute on two cores.
 #     ci/demo.sh [OPTION]...      options of lm: --device ID, --seconds S, --model mlp, --help ...
-# Runs on an NVIDIA GPU where build/ has the backend for it already, else on the CPU.
+# Without --device it runs on an NVIDIA GPU where build/ has the backend for it already, else on the
+# CPU. With --device cuda:0, hip:0 or opencl:0 it builds that backend first.
 # Writes build/demo/index.html.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,18 +33,36 @@ step 'needed packages' ci/deps.sh
 if [ ! -f build/build.ninja ]; then
     step 'configure' meson setup build --buildtype=release
 fi
-step 'build' ninja -C build examples/lm
 
-device=cpu:0
-if [ -e build/backends/cuda/bsk_cuda.so ] && nvidia-smi -L >/dev/null 2>&1; then
-    device=cuda:0
-    export BSK_PLUGIN_PATH=$PWD/build/backends/cuda
+device=
+previous=
+for option; do
+    case "$previous $option" in
+    '--device '*) device=$option ;;
+    *' --device='*) device=${option#*=} ;;
+    esac
+    previous=$option
+done
+if [ -z "$device" ]; then
+    device=cpu:0
+    if [ -e build/backends/cuda/bsk_cuda.so ] && nvidia-smi -L >/dev/null 2>&1; then
+        device=cuda:0
+    fi
+    set -- --device "$device" "$@"
 fi
+backend=${device%%:*}
+plugin=()
+if [ "$backend" != cpu ]; then
+    plugin=("backends/$backend/bsk_$backend.so")
+    export BSK_PLUGIN_PATH=$PWD/build/backends/$backend
+fi
+step 'build' ninja -C build examples/lm ${plugin[@]+"${plugin[@]}"}
+
 # With equal steps the result does not depend on the clock. Steps win over seconds.
 length=(--steps 400)
 case " $* " in *' --seconds'*) length=() ;; esac
 mkdir -p build/demo
-build/examples/lm --root . --device "$device" ${length[@]+"${length[@]}"} \
+build/examples/lm --root . ${length[@]+"${length[@]}"} \
     --compare --save build/demo/model.bsklm --html build/demo/index.html --generate 300 "$@"
 echo
 echo "model: build/demo/model.bsklm   page: build/demo/index.html"
