@@ -1,5 +1,7 @@
 #include "roof.h"
 
+#include <backends/cpu/cpu.h>
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -165,34 +167,35 @@ typedef struct fma_kind {
         name, 2.0 * CHAINS *(lanes)                                                                \
     }
 
-/* The loops that this processor can run; returns how many. */
-static int fma_kinds(bsk_dtype type, fma_kind kinds[5])
+/* The loops that this processor can run with what `arch` allows; returns how many. */
+static int fma_kinds(bsk_dtype type, int32_t arch, fma_kind kinds[5])
 {
     const int f64 = type == BSK_F64;
     int count = 0;
 #if defined(__x86_64__)
-    if (type == BSK_BF16 && has_tiles())
+    if (type == BSK_BF16 && arch >= BSK_CPU_AMX && has_tiles())
         kinds[count++] = (fma_kind){tiles_bf16, 2 * TILE_FLOPS};
-    if (type == BSK_I8 && has_tiles())
+    if (type == BSK_I8 && arch >= BSK_CPU_AMX && has_tiles())
         kinds[count++] = (fma_kind){tiles_i8, 4 * TILE_FLOPS};
-    if (type == BSK_I8 && __builtin_cpu_supports("avx512vnni"))
+    if (type == BSK_I8 && arch >= BSK_CPU_AVX512VNNI && __builtin_cpu_supports("avx512vnni"))
         kinds[count++] = (fma_kind)FMA_KIND(fma_i8_avx512, 64);
-    if (type == BSK_BF16 && __builtin_cpu_supports("avx512bf16"))
+    if (type == BSK_BF16 && arch >= BSK_CPU_AVX512BF16 && __builtin_cpu_supports("avx512bf16"))
         kinds[count++] = (fma_kind)FMA_KIND(fma_bf16_avx512, 32);
-    if (__builtin_cpu_supports("avx512f"))
+    if (arch >= BSK_CPU_AVX512 && __builtin_cpu_supports("avx512f"))
         kinds[count++] =
             f64 ? (fma_kind)FMA_KIND(fma_f64_avx512, 8) : (fma_kind)FMA_KIND(fma_f32_avx512, 16);
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    if (arch >= BSK_CPU_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         kinds[count++] =
             f64 ? (fma_kind)FMA_KIND(fma_f64_avx2, 4) : (fma_kind)FMA_KIND(fma_f32_avx2, 8);
     kinds[count++] =
         f64 ? (fma_kind)FMA_KIND(fma_f64_base, 2) : (fma_kind)FMA_KIND(fma_f32_base, 4);
 #elif defined(__aarch64__)
-    if (type == BSK_BF16 && getauxval(AT_HWCAP2) & HWCAP2_BF16)
+    if (type == BSK_BF16 && arch >= BSK_CPU_NEONBF16 && getauxval(AT_HWCAP2) & HWCAP2_BF16)
         kinds[count++] = (fma_kind)FMA_KIND(fma_bf16_neon, 16);
     kinds[count++] =
         f64 ? (fma_kind)FMA_KIND(fma_f64_base, 2) : (fma_kind)FMA_KIND(fma_f32_base, 4);
 #else
+    (void)arch;
     kinds[count++] =
         f64 ? (fma_kind)FMA_KIND(fma_f64_base, 1) : (fma_kind)FMA_KIND(fma_f32_base, 1);
 #endif
@@ -224,10 +227,10 @@ static double fma_busy_seconds(const fma_kind *kind, int64_t steps)
     return (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
 }
 
-double bski_roof_flops(int threads, bsk_dtype type)
+double bski_roof_flops(int threads, bsk_dtype type, int32_t arch)
 {
     fma_kind kinds[5];
-    const int count = fma_kinds(type, kinds);
+    const int count = fma_kinds(type, arch, kinds);
     double best = 0;
 
     for (int k = 0; k < count; k++) {
@@ -243,20 +246,37 @@ double bski_roof_flops(int threads, bsk_dtype type)
     return best;
 }
 
+/* Past the caches where `past`: the C library's copy does so only beyond a size that grows with the
+ * last-level cache, but operations do for all large outputs. */
+static void copy_part(char *dst, const char *src, size_t bytes, bool past)
+{
+#if defined(__x86_64__)
+    if (past) {
+        for (size_t i = 0; i + 64 <= bytes; i += 64)
+            for (size_t k = i; k < i + 64; k += 16)
+                _mm_stream_si128((void *)(dst + k), _mm_load_si128((const void *)(src + k)));
+        _mm_sfence();
+        return;
+    }
+#endif
+    (void)past;
+    memcpy(dst, src, bytes);
+}
+
 double bski_roof_bytes(int threads)
 {
     const size_t half = (size_t)256 << 20, part = half / (size_t)threads & ~(size_t)63;
-    char *src = malloc(half), *dst = malloc(half);
+    char *src = aligned_alloc(64, half), *dst = aligned_alloc(64, half);
     double best = 0;
 
     if (src && dst)
-        for (int r = 0; r <= COPY_REPEATS; r++) { /* the first one touches the pages */
+        for (int r = 0; r <= 2 * COPY_REPEATS; r++) { /* the first one touches the pages */
             const double start = seconds_now();
 #pragma omp parallel for num_threads(threads) schedule(static)
             for (int t = 0; t < threads; t++) {
                 if (r == 0)
                     memset(src + (size_t)t * part, t, part);
-                memcpy(dst + (size_t)t * part, src + (size_t)t * part, part);
+                copy_part(dst + (size_t)t * part, src + (size_t)t * part, part, r % 2);
             }
             const double rate = 2.0 * (double)part * threads / (seconds_now() - start);
             best = r && rate > best ? rate : best;

@@ -416,17 +416,38 @@ static void list_rows(test_list *list)
             }
 }
 
-/* An output so large that a CPU stores it past its caches. */
+/* Outputs so large that a CPU stores them past its caches, and lists so long that it takes them in
+ * several parts for more columns than it packs at once. */
 static void list_large(test_list *list)
 {
-    test_spec s = product("matmul", BSK_BF16, 32, 32, 1056);
     if (list->tier == TIER_QUICK)
         return;
+    test_spec s = product("matmul", BSK_BF16, 32, 32, 1056);
     s.k = 32;
     s.m = 1024;
     s.pattern_value = 0.1;
     s.fill = FILL_REAL;
     emit_axes(list, s);
+    for (int32_t block = 32; block <= 64; block *= 2) {
+        s = product("matmul_wgrad", BSK_BF16, block, block, 300);
+        s.k = 1024;
+        s.m = 1088;
+        s.pattern = PATTERN_FULL;
+        s.fill = FILL_REAL;
+        s.alpha = 0.5;
+        emit_axes(list, s);
+        for (int o = 0; o < 2; o++) {
+            s = product(linear[o], BSK_BF16, block, block, 209);
+            s.k = o ? 96 : 992;
+            s.m = o ? 992 : 96;
+            s.pattern = PATTERN_FULL;
+            s.fill = FILL_REAL;
+            emit_axes(list, s);
+            s.dtype = s.other = BSK_I8;
+            s.out = BSK_F32;
+            emit_axes(list, s);
+        }
+    }
 }
 
 /* Every pair of first-class block sizes with every type and both densities, larger N. */

@@ -34,21 +34,21 @@ OMP_INLINE vec_f32 select_f32(vec_i32 mask, vec_f32 a, vec_f32 b)
     return (vec_f32)((mask & (vec_i32)a) | (~mask & (vec_i32)b));
 }
 
-/* Splits x into n ln 2 + r; returns e^r - 1 and n. Adding 1.5 * 2^23 rounds n to an integer that
- * can be read off the low bits. */
-OMP_INLINE vec_f32 exp_split(vec_f32 x, vec_i32 *exponent)
-{
-    const float magic = 12582912.0f;
-    vec_f32 shifted = x * 1.44269504f + magic, n = shifted - magic;
-    vec_f32 r = x - n * 0.693145752f;
-    r = r - n * 1.42860677e-6f;
+/* Adding 1.5 * 2^23 rounds to an integer that can be read off the low bits. */
+#define ROUND_F32 12582912.0f
 
-    vec_f32 p = r * 1.98412698e-4f + 1.38888889e-3f;
-    p = p * r + 8.33333333e-3f;
+/* Splits x into n ln 2 + r, n whole; returns e^r - 1 and n. The polynomial is e^r's series with the
+ * seventh power replaced by lower ones, as Chebyshev's polynomial has it. */
+OMP_INLINE vec_f32 exp_split(vec_f32 x, vec_f32 *n)
+{
+    *n = (x * 1.44269504f + ROUND_F32) - ROUND_F32;
+    vec_f32 r = x - *n * 0.693145752f;
+    r = r - *n * 1.42860677e-6f;
+
+    vec_f32 p = r * 1.38888889e-3f + 8.36312340e-3f;
     p = p * r + 4.16666667e-2f;
-    p = p * r + 1.66666667e-1f;
+    p = p * r + 1.66665772e-1f;
     p = p * r + 0.5f;
-    *exponent = (vec_i32)shifted - (vec_i32)splat_f32(magic);
     return p * (r * r) + r;
 }
 
@@ -69,14 +69,20 @@ OMP_INLINE vec_f32 clamp_f32(vec_f32 x, float low, float high)
 #endif
 }
 
-/* x 2^e, denormal results included. */
-OMP_INLINE vec_f32 scale_f32(vec_f32 x, vec_i32 e)
+/* A whole number of that many bits. */
+OMP_INLINE vec_i32 whole_i32(vec_f32 n)
+{
+    return (vec_i32)(n + ROUND_F32) - (vec_i32)splat_f32(ROUND_F32);
+}
+
+/* x 2^n, denormal results included. */
+OMP_INLINE vec_f32 scale_f32(vec_f32 x, vec_f32 n)
 {
 #if defined(BSK_ISA_AVX512)
-    return (vec_f32)_mm512_scalef_ps((__m512)x, _mm512_cvtepi32_ps((__m512i)e));
+    return (vec_f32)_mm512_scalef_ps((__m512)x, (__m512)n);
 #else
     /* in two factors, so that neither leaves the range of normal numbers */
-    vec_i32 half = e >> 1;
+    const vec_i32 e = whole_i32(n), half = e >> 1;
     return x * (vec_f32)((half + 127) << 23) * (vec_f32)((e - half + 127) << 23);
 #endif
 }
@@ -84,16 +90,17 @@ OMP_INLINE vec_f32 scale_f32(vec_f32 x, vec_i32 e)
 /* Element-wise e^x, within 1.5 units in the last place, denormal results included. */
 OMP_INLINE vec_f32 exp_f32(vec_f32 x)
 {
-    vec_i32 e;
-    vec_f32 p = exp_split(clamp_f32(x, -104.0f, 89.0f), &e) + 1.0f;
-    return scale_f32(p, e);
+    vec_f32 n;
+    vec_f32 p = exp_split(clamp_f32(x, -104.0f, 89.0f), &n) + 1.0f;
+    return scale_f32(p, n);
 }
 
 /* e^x - 1 without cancellation, for x <= 0. */
 OMP_INLINE vec_f32 expm1_f32(vec_f32 x)
 {
-    vec_i32 e;
-    vec_f32 p = exp_split(clamp_f32(x, -32.0f, 0.0f), &e), power = (vec_f32)((e + 127) << 23);
+    vec_f32 n;
+    const vec_f32 p = exp_split(clamp_f32(x, -32.0f, 0.0f), &n);
+    const vec_f32 power = (vec_f32)((whole_i32(n) + 127) << 23);
     return p * power + (power - 1.0f);
 }
 

@@ -7,9 +7,8 @@
  * rows of 64 bytes, or 8 rows of the first six for blocks of 8 features. The compiler wants their
  * numbers as they are. TILE_PRODUCT: the instruction that multiplies them. */
 
-/* PARTS: of B in the making at a time. A tile is not loaded before what it is of was stored, and the
- * next one's stores need not wait for that. */
-enum { FN(TILE) = DSD_MR * TILE_DEPTH, FN(PARTS) = 4 };
+/* LEAD, PARTS: see tiles_of_parts; of a tile each. */
+enum { FN(TILE) = DSD_MR * TILE_DEPTH, FN(LEAD) = 2, FN(PARTS) = 4 };
 
 /* Configures the thread's tiles for blocks of `rows` features. */
 static void FN(tiles_open)(int64_t rows)
@@ -91,53 +90,132 @@ OMP_INLINE void FN(sums_store)(T *buffer, bool tall, bool wide)
         _tile_stored(3, buffer + DSD_MR * FN(NR) + FN(VL), step);
 }
 
-/* `lines`: how many of what S needs next each step fetches, from the first piece's `fetch` + ahead
- * on. */
+OMP_INLINE void FN(sums_clear)(void)
+{
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+/* Asks for `lines` lines, and returns what follows them. */
+OMP_INLINE const T *FN(lines_fetch)(const T *fetch, int64_t lines)
+{
+    for (int64_t i = 0; i < lines; i++, fetch += TILE_BYTES / (int64_t)sizeof(T))
+        __builtin_prefetch(fetch, 0, 2);
+    return fetch;
+}
+
+/* Blocks that are as deep as a tile, or a multiple; what is left of one at the edge of the matrix is
+ * put together with zeros. Each step fetches `lines` lines of what S needs next. */
+OMP_INLINE void FN(tiles_whole)(const FN(piece) * piece, int64_t count, const T *restrict b,
+                                const T *fetch, int64_t lines, const int features, const bool wide)
+{
+    T rest[TILE_DEPTH * FN(NR)] __attribute__((aligned(64)));
+    for (int64_t e = 0; e < count; e++) {
+        const T *s = piece[e].s, *rows = b + piece[e].first * FN(NR);
+        int64_t k = 0;
+        for (; k + TILE_DEPTH <= piece[e].depth; k += TILE_DEPTH, s += features * TILE_DEPTH) {
+            fetch = FN(lines_fetch)(fetch, lines);
+            FN(tiles_multiply)(s, rows + k * FN(NR), features > DSD_MR, wide);
+        }
+        if (k == piece[e].depth)
+            continue;
+        fetch = FN(lines_fetch)(fetch, lines);
+        FN(rows_gather)(rest, rows + k * FN(NR), piece[e].depth - k, TILE_DEPTH, wide);
+        FN(tiles_multiply)(s, rest, features > DSD_MR, wide);
+    }
+}
+
+/* Blocks of which a tile holds several, `place` deep: their rows of B are put together LEAD steps
+ * before they are loaded, as loads wait for stores to leave the processor. */
+OMP_INLINE void FN(tiles_of_parts)(const FN(piece) * piece, int64_t count, const T *restrict b,
+                                   const T *fetch, int64_t lines, const int64_t place,
+                                   const int features, const bool wide)
+{
+    const int64_t fit = TILE_DEPTH / place, steps = bski_ceil_div(count, fit);
+    T part[FN(PARTS)][TILE_DEPTH * FN(NR)] __attribute__((aligned(64)));
+
+    for (int64_t t = 0; t < steps + FN(LEAD); t++) {
+        for (int64_t i = 0; t < steps && i < fit; i++) {
+            T *rows = part[t % FN(PARTS)] + i * place * FN(NR);
+            const int64_t e = t * fit + i, depth = e < count ? piece[e].depth : 0;
+            const T *from = depth ? b + piece[e].first * FN(NR) : b;
+            if (depth == place)
+                FN(rows_gather)(rows, from, place, place, wide);
+            else
+                FN(rows_gather)(rows, from, depth, place, wide);
+        }
+        fetch = FN(lines_fetch)(fetch, t < steps ? lines : 0);
+        if (t >= FN(LEAD)) {
+            const int64_t step = t - FN(LEAD);
+            FN(tiles_multiply)
+            (piece[0].s + step * features * TILE_DEPTH, part[step % FN(PARTS)], features > DSD_MR,
+             wide);
+        }
+    }
+}
+
 OMP_INLINE void FN(tile_pieces)(T *restrict buffer, const FN(piece) * piece, int64_t count,
                                 const T *restrict b, int64_t lines, int64_t block_depth,
                                 int64_t ahead, bool resume, const int features, const bool wide)
 {
     const bool tall = features > DSD_MR;
-    const int64_t place = min_i64(block_depth, TILE_DEPTH), line = TILE_BYTES / (int64_t)sizeof(T);
-    T part[FN(PARTS)][TILE_DEPTH * FN(NR)] __attribute__((aligned(64)));
     const T *fetch = piece[0].fetch + ahead;
 
-    if (resume) {
+    if (resume)
         FN(sums_load)(buffer, tall, wide);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    }
-    for (int64_t e = 0, turn = 0; e < count; turn++) {
-        const T *s = piece[e].s;
-        int64_t k = 0, filled = 0;
-        for (; k + TILE_DEPTH <= piece[e].depth; k += TILE_DEPTH, s += features * TILE_DEPTH) {
-            for (int64_t i = 0; i < lines; i++, fetch += line)
-                __builtin_prefetch(fetch, 0, 2);
-            FN(tiles_multiply)(s, b + (piece[e].first + k) * FN(NR), tall, wide);
-        }
-        if (k == piece[e].depth) {
-            e++;
-            continue;
-        }
-        /* What is left of this block, and the next ones where they fit beside it. */
-        T *rows = part[turn % FN(PARTS)];
-        for (int64_t i = 0; i < lines; i++, fetch += line)
-            __builtin_prefetch(fetch, 0, 2);
-        do {
-            FN(rows_gather)
-            (rows + filled * FN(NR), b + (piece[e].first + k) * FN(NR), piece[e].depth - k, place,
-             wide);
-            filled += place;
-            e++;
-            k = 0;
-        } while (e < count && filled + place <= TILE_DEPTH);
-        FN(rows_gather)(rows + filled * FN(NR), rows, 0, TILE_DEPTH - filled, wide);
-        FN(tiles_multiply)(s, rows, tall, wide);
-    }
+    else
+        FN(sums_clear)();
+    if (block_depth >= TILE_DEPTH)
+        FN(tiles_whole)(piece, count, b, fetch, lines, features, wide);
+    else if (block_depth == 8)
+        FN(tiles_of_parts)(piece, count, b, fetch, lines, 8, features, wide);
+    else if (block_depth == 4)
+        FN(tiles_of_parts)(piece, count, b, fetch, lines, 4, features, wide);
+    else
+        FN(tiles_of_parts)(piece, count, b, fetch, lines, block_depth, features, wide);
     FN(sums_store)(buffer, tall, wide);
+}
+
+/* A row group of two tiles, from s on, times `steps` tiles of B of each of `panels` panels: at[i]
+ * is where the tile of step i lies in a panel, and at[steps] is free. Tiles are loaded as soon as
+ * the products that need their place are under way, those of the next panel during the last
+ * products of one; and each step fetches `lines` lines of what follows in S between its products. */
+static void FN(panels_multiply)(T *restrict strips, int64_t strip_size, const T *s, int64_t *at,
+                                int64_t steps, const T *b, int64_t panel_size, int64_t panels,
+                                int64_t lines, bool resume)
+{
+    const int64_t row = FN(NR) * (int64_t)sizeof(T);
+    const T *fetch = s + 2 * steps * FN(TILE);
+
+    _tile_loadd(4, s, TILE_BYTES);
+    _tile_loadd(5, s + FN(TILE), TILE_BYTES);
+    _tile_stream_loadd(6, b + at[0], row);
+    _tile_stream_loadd(7, b + at[0] + FN(VL), row);
+    for (int64_t q = 0; q < panels; q++, b += panel_size, strips += strip_size) {
+        at[steps] = at[0] + (q + 1 < panels ? panel_size : 0);
+        if (resume)
+            FN(sums_load)(strips, true, true);
+        else
+            FN(sums_clear)();
+        for (int64_t i = 1; i <= steps; i++) {
+            const T *next_s = i < steps ? s + 2 * i * FN(TILE) : s, *next_b = b + at[i];
+            TILE_PRODUCT(0, 4, 6);
+            fetch = FN(lines_fetch)(fetch, (lines + 3) / 4);
+            TILE_PRODUCT(1, 4, 7);
+            fetch = FN(lines_fetch)(fetch, (lines + 2) / 4);
+            _tile_loadd(4, next_s, TILE_BYTES);
+            TILE_PRODUCT(2, 5, 6);
+            fetch = FN(lines_fetch)(fetch, (lines + 1) / 4);
+            _tile_stream_loadd(6, next_b, row);
+            TILE_PRODUCT(3, 5, 7);
+            fetch = FN(lines_fetch)(fetch, lines / 4);
+            _tile_loadd(5, next_s + FN(TILE), TILE_BYTES);
+            _tile_stream_loadd(7, next_b + FN(VL), row);
+        }
+        FN(sums_store)(strips, true, true);
+    }
 }
 
 #define DSD_TILES(name, features, wide)                                                            \
@@ -203,34 +281,48 @@ static void FN(sdd_tile_two)(T *restrict out, const T *restrict a, const T *rest
     FN(sdd_tiles_multiply)(out, a, b0, b1, steps, resume, true);
 }
 
-/* The same for two strips by two row groups, whose results are in out0 and out1. */
-static void FN(sdd_tall)(T *restrict out0, T *restrict out1, const T *restrict a0,
-                         const T *restrict a1, const T *restrict b0, const T *restrict b1,
+/* The same for two row groups by pairs of strips: a0, a1 by b[2 p], b[2 p + 1] from step `at` on,
+ * of which results are in out + p * out_size, for a0 and then a1. Tiles are loaded as in
+ * panels_multiply. */
+static void FN(sdd_tall)(T *restrict out, int64_t out_size, const T *restrict a0,
+                         const T *restrict a1, const T *const *b, int64_t at, int64_t pairs,
                          int64_t steps, bool resume)
 {
-    if (resume) {
-        _tile_loadd(0, out0, TILE_BYTES);
-        _tile_loadd(1, out0 + FN(TILE), TILE_BYTES);
-        _tile_loadd(2, out1, TILE_BYTES);
-        _tile_loadd(3, out1 + FN(TILE), TILE_BYTES);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+    const T *next0 = b[0] + at * FN(VL), *next1 = b[1] + at * FN(VL);
+    _tile_loadd(4, a0, TILE_BYTES);
+    _tile_loadd(5, a1, TILE_BYTES);
+    _tile_stream_loadd(6, next0, TILE_BYTES);
+    _tile_stream_loadd(7, next1, TILE_BYTES);
+    for (int64_t p = 0; p < pairs; p++, out += out_size) {
+        if (resume) {
+            _tile_loadd(0, out, TILE_BYTES);
+            _tile_loadd(1, out + FN(TILE), TILE_BYTES);
+            _tile_loadd(2, out + 2 * FN(TILE), TILE_BYTES);
+            _tile_loadd(3, out + 3 * FN(TILE), TILE_BYTES);
+        } else {
+            FN(sums_clear)();
+        }
+        for (int64_t k = TILE_DEPTH; k <= steps; k += TILE_DEPTH) {
+            const int64_t next = k < steps ? k * SDD_MR : 0;
+            if (k < steps) {
+                next0 += TILE_DEPTH * FN(VL);
+                next1 += TILE_DEPTH * FN(VL);
+            } else if (p + 1 < pairs) {
+                next0 = b[2 * p + 2] + at * FN(VL);
+                next1 = b[2 * p + 3] + at * FN(VL);
+            }
+            TILE_PRODUCT(0, 4, 6);
+            TILE_PRODUCT(1, 4, 7);
+            _tile_loadd(4, a0 + next, TILE_BYTES);
+            TILE_PRODUCT(2, 5, 6);
+            _tile_stream_loadd(6, next0, TILE_BYTES);
+            TILE_PRODUCT(3, 5, 7);
+            _tile_loadd(5, a1 + next, TILE_BYTES);
+            _tile_stream_loadd(7, next1, TILE_BYTES);
+        }
+        _tile_stored(0, out, TILE_BYTES);
+        _tile_stored(1, out + FN(TILE), TILE_BYTES);
+        _tile_stored(2, out + 2 * FN(TILE), TILE_BYTES);
+        _tile_stored(3, out + 3 * FN(TILE), TILE_BYTES);
     }
-    for (int64_t k = 0; k < steps; k += TILE_DEPTH) {
-        _tile_loadd(4, a0 + k * SDD_MR, TILE_BYTES);
-        _tile_loadd(6, b0 + k * FN(VL), TILE_BYTES);
-        TILE_PRODUCT(0, 4, 6);
-        _tile_loadd(7, b1 + k * FN(VL), TILE_BYTES);
-        TILE_PRODUCT(1, 4, 7);
-        _tile_loadd(5, a1 + k * SDD_MR, TILE_BYTES);
-        TILE_PRODUCT(2, 5, 6);
-        TILE_PRODUCT(3, 5, 7);
-    }
-    _tile_stored(0, out0, TILE_BYTES);
-    _tile_stored(1, out0 + FN(TILE), TILE_BYTES);
-    _tile_stored(2, out1, TILE_BYTES);
-    _tile_stored(3, out1 + FN(TILE), TILE_BYTES);
 }

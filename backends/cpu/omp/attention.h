@@ -321,9 +321,9 @@ static inline float row_largest(const float *row, int64_t width, float most)
 OMP_INLINE vec_f32 power_f32(vec_f32 x)
 {
     const float least = -87.0f;
-    vec_i32 e;
-    const vec_f32 p = exp_split(clamp_f32(x, least, 89.0f), &e) + 1.0f;
-    return select_f32(x < least, (vec_f32){0}, scale_f32(p, e));
+    vec_f32 n;
+    const vec_f32 p = exp_split(clamp_f32(x, least, 89.0f), &n) + 1.0f;
+    return select_f32(x < least, (vec_f32){0}, scale_f32(p, n));
 }
 
 /* row = e^(row - from); returns the sum. */

@@ -10,8 +10,10 @@
 #include "act.h"
 #include "rows.h"
 
-/* Elements of a buffer; of the longest row that is kept in one; and of the padding's unit. */
-enum { CHUNK = 1024, ROW = 4096, PAD = 4 * F32_LANES };
+/* Elements of a buffer; of the part of one that is loaded, worked on and written at once where memory
+ * is the limit, so small that it is read and written all the time; of the longest row that is kept in
+ * one; and of the padding's unit. */
+enum { CHUNK = 1024, STRETCH = 256, ROW = 4096, PAD = 4 * F32_LANES };
 
 /* Outputs of this many bytes go past the caches, which they would only sweep out. */
 enum { STREAM_BYTES = 16 << 20 };
@@ -91,7 +93,8 @@ static inline void row_pad(float *row, int64_t count, float value)
 }
 
 /* Asks for elements that are loaded later, while the processor works on others: its own foresight
- * ends with a page. */
+ * ends with a page. Passes over memory ask for as much as they have just loaded, a good way ahead, so
+ * that reading never stops while they compute and write. */
 static inline void row_fetch(bsk_dtype type, const void *src, int64_t index, int64_t count)
 {
     const char *from = (const char *)src + index * (int64_t)type_size(type);
@@ -246,6 +249,11 @@ static inline void stream_fence(void)
     _mm_sfence();
 }
 #else
+OMP_INLINE void vector_stream(void *dst, const void *src)
+{
+    memcpy(dst, src, VEC_BYTES);
+}
+
 static inline void bytes_stream(void *dst, const void *src, size_t bytes)
 {
     row_copy(dst, src, bytes);
@@ -256,7 +264,33 @@ static inline void stream_fence(void)
 }
 #endif
 
-/* row_store_f32 of at most ROW elements, past the caches if `stream`. */
+/* A vector, past the caches if `stream`; then dst is aligned. */
+OMP_INLINE void vector_put(void *dst, const void *src, bool stream)
+{
+    if (stream)
+        vector_stream(dst, src);
+    else
+        memcpy(dst, src, VEC_BYTES);
+}
+
+/* Of bf16, whose rounding takes as long as the memory: without a buffer between, where it can. */
+static inline void bf16_stream(uint16_t *restrict dst, const float *restrict row, int64_t count)
+{
+    uint16_t half[CHUNK];
+    int64_t i = 0;
+#if defined(BSK_ISA_AVX512)
+    if ((uintptr_t)dst % 64 == 0)
+        for (; i + BF16_LINE <= count; i += BF16_LINE)
+            _mm512_stream_si512((void *)(dst + i), line_bf16(row + i));
+#endif
+    for (; i < count; i += CHUNK) {
+        const int64_t part = min_i64(CHUNK, count - i);
+        f32_to_bf16_row(half, row + i, part);
+        bytes_stream(dst + i, half, (size_t)part * sizeof *half);
+    }
+}
+
+/* row_store_f32, past the caches if `stream`. */
 static inline void row_put(const float *restrict row, bsk_dtype type, void *dst, int64_t index,
                            int64_t count, bool stream)
 {
@@ -266,6 +300,8 @@ static inline void row_put(const float *restrict row, bsk_dtype type, void *dst,
         row_store_f32(row, type, dst, index, count);
     } else if (type == BSK_F32) {
         bytes_stream((float *)dst + index, row, (size_t)count * size);
+    } else if (type == BSK_BF16) {
+        bf16_stream((uint16_t *)dst + index, row, count);
     } else {
         for (int64_t i = 0; i < count; i += CHUNK) {
             const int64_t part = min_i64(CHUNK, count - i);

@@ -10,7 +10,7 @@ enum {
     FN(NR) = DSD_NV * FN(VL),
     FN(PANELS) = STREAMED ? 8 : 4, /* panels of a group, at most: they share each fetch of S */
     FN(BAND) = STREAMED ? DSD_TALL : 64, /* features of a block row that share each fetch of B */
-    FN(STRIP) = STREAMED ? 128 : 32,     /* features that the epilogue takes at once, or more */
+    FN(STRIP) = STREAMED ? 128 : 32,     /* features that the epilogue takes at once, at most */
     FN(SLICE) = DSD_SLICE / (FN(NR) * (int)sizeof(T)), /* depth over which they do */
     FN(PIECES) = 128,                                  /* pieces listed at a time */
     FN(COPIES) = FN(SLICE) > FN(PIECES) ? FN(SLICE) : FN(PIECES),
@@ -47,6 +47,7 @@ typedef struct FN(dsd) {
     int64_t group_panels, chunk;   /* panels of a group, groups packed at a time */
     int64_t ranges;                /* of block rows: the second factor of the tasks */
     int64_t ahead;                 /* pieces from a use of S to the fetch of another */
+    int64_t strip;                 /* features that the epilogue takes at once, or more */
     bool expand;                   /* S cannot be used as it lies */
     int64_t image_size;            /* Ts in the packed form of one group of S */
     const T *image;                /* S packed, or NULL */
@@ -269,21 +270,26 @@ static int64_t FN(image_depth)(const FN(dsd) * d, int64_t depth)
     return depth / TILE_DEPTH * TILE_DEPTH * ROW_GROUP(d);
 }
 
+/* Where a piece lies in the packed form, for the row group that begins with `row` of the band. */
+static const T *FN(image_of)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
+                             int64_t row)
+{
+    const int64_t group = (band->row + row) / ROW_GROUP(d);
+    return d->image + band->image + FN(image_at)(d, band->block, band->first, band->end, group) +
+           FN(image_depth)(d, (piece->entry - band->first) * d->block_j + piece->skip);
+}
+
 /* The same pieces where they lie in the packed form. */
 static void FN(slice_locate)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
                              int64_t count, int64_t row, FN(piece) * copy)
 {
-    const int64_t group = (band->row + row) / ROW_GROUP(d);
     const int64_t ahead = FN(image_depth)(d, band->rows > ROW_GROUP(d) ? FN(SLICE) : FN(FAR));
-    const T *s =
-        d->image + band->image + FN(image_at)(d, band->block, band->first, band->end, group);
     for (int64_t e = 0; e < count; e++) {
         copy[e] = piece[e];
-        copy[e].s =
-            s + FN(image_depth)(d, (piece[e].entry - band->first) * d->block_j + piece[e].skip);
+        copy[e].s = FN(image_of)(d, band, &piece[e], row);
         copy[e].fetch = copy[e].s + ahead;
     }
-    copy[count] = (FN(piece)){.s = s}; /* to be looked at */
+    copy[count] = (FN(piece)){.s = d->image}; /* to be looked at */
 }
 
 /* The epilogue and the store of features row .. row + rows - 1 of one panel. shift: by which sums are
@@ -342,12 +348,29 @@ typedef struct FN(scratch) {
     T expanded[FN(SLICE) * DSD_MR];
     FN(piece) piece[FN(PIECES) + FN(AHEAD)];
     FN(piece) copy[FN(COPIES) + 1];
+#if STREAMED
+    int64_t at[FN(COPIES) + 1]; /* see steps_list */
+#endif
 #if INT_SHIFT
     int32_t shift[FN(STRIP) + FN(BAND) + DSD_TALL];
 #endif
 } FN(scratch);
 
 #if STREAMED
+/* Where the tiles of B for pieces of whole tiles lie in a panel; returns their number, or 0 if a
+ * piece is not of whole tiles. */
+static int64_t FN(steps_list)(const FN(piece) * piece, int64_t count, int64_t *at)
+{
+    int64_t steps = 0;
+    for (int64_t e = 0; e < count; e++) {
+        if (piece[e].depth % TILE_DEPTH != 0)
+            return 0;
+        for (int64_t k = 0; k < piece[e].depth; k += TILE_DEPTH)
+            at[steps++] = (piece[e].first + k) * FN(NR);
+    }
+    return steps;
+}
+
 /* A row group times pieces of its list, for each panel of a group: results go to, or are added to,
  * strip + filled rows. Its part of the packed S stays in the first-level cache from panel to panel,
  * and each fetches its share of what follows. */
@@ -356,15 +379,25 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
                               const T *packed, int64_t panels, int64_t cols, bool resume)
 {
     FN(piece) *copy = scratch->copy;
-    int64_t depth = 0;
+    int64_t depth = 0, first = 0;
     for (int64_t e = 0; e < count; e++)
         depth += piece[e].depth;
     const int64_t steps = bski_ceil_div(depth, TILE_DEPTH), step = d->tall * TILE_DEPTH;
     const int64_t lines = bski_ceil_div(step * (int64_t)sizeof(T) / TILE_BYTES, panels);
 
+    if (d->tall == DSD_TALL && FN(steps_list)(piece, count, scratch->at) > 0) {
+        first = cols - (panels - 1) * FN(NR) <= FN(VL) ? panels - 1 : panels;
+        if (first > 0)
+            FN(panels_multiply)
+        (scratch->strip[0] + filled * FN(NR), scratch->strip[1] - scratch->strip[0],
+         FN(image_of)(d, band, piece, 0), scratch->at, steps, packed, d->J * FN(NR), first, lines,
+         resume);
+        if (first == panels)
+            return;
+    }
     FN(slice_locate)(d, band, piece, count, 0, copy);
     copy[0].fetch = copy[0].s + steps * step;
-    for (int64_t q = 0; q < panels; q++)
+    for (int64_t q = first; q < panels; q++)
         FN(tile_choose)
     (d, true, cols - q * FN(NR) <= FN(VL))(
         scratch->strip[q] + filled * FN(NR), copy, count, packed + q * d->J * FN(NR), lines,
@@ -407,7 +440,9 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
 static int64_t FN(slice_limit)(const FN(dsd) * d, const FN(band) * band)
 {
 #if STREAMED
-    const int64_t most = DSD_SLICE / (d->tall * (int64_t)sizeof(T));
+    /* beside tiles of B that are put together there is room for less of S */
+    const int64_t bytes = d->block_j < TILE_DEPTH ? DSD_SLICE : DSD_SLICE_WHOLE;
+    const int64_t most = bytes / (d->tall * (int64_t)sizeof(T));
     const int64_t total = max_i64(1, (band->end - band->first) * d->block_j);
     const int64_t unit = max_i64(d->block_j, TILE_DEPTH);
     const int64_t slices = bski_ceil_div(total, most);
@@ -484,7 +519,7 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
                     min_i64(FN(BAND), height - row)};
             FN(band_compute)(d, &band, &scratch, filled, packed, panels, d->n - col0);
             filled += band.rows;
-            if (filled < FN(STRIP) && (block + 1 < last || row + FN(BAND) < height))
+            if (filled < d->strip && (block + 1 < last || row + FN(BAND) < height))
                 continue;
             for (int64_t q = 0; q < panels; q++) {
                 const int64_t col = col0 + q * FN(NR), cols = min_i64(FN(NR), d->n - col);
@@ -503,8 +538,7 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
 #endif
 }
 
-/* Rows of B that are packed at once: runs of a panel's columns, where those are contiguous, take turns
- * with those of the next panels, which lie beside them. */
+/* Rows of B that are packed at once, for all panels of a group where columns are contiguous. */
 enum { FN(PACK_DEEP) = 256, FN(PACK_WIDE) = 32 };
 
 static bool FN(panels_beside)(const FN(dsd) * d)
@@ -532,6 +566,25 @@ static void FN(panel_pack)(const FN(dsd) * d, int64_t member, int64_t panel, int
 #if INT_SHIFT
     shift_i8(dst, rows * FN(NR));
 #endif
+}
+
+/* The same for all panels of a group. dst: of the first one. */
+static void FN(panels_pack)(const FN(dsd) * d, int64_t member, int64_t group, int64_t row, T *dst)
+{
+    const int64_t first = group * d->group_panels, size = d->J * FN(NR);
+    const int64_t panels = min_i64(d->group_panels, d->panels - first);
+    int64_t q = 0;
+#ifdef PANELS_SPREAD
+    const int64_t rows = min_i64(FN(pack_rows)(d), d->J - row);
+    const S_STORED *b = (const S_STORED *)(const void *)d->b.data + member * d->b_member;
+    if ((row + rows) * UNIT <= d->depth_end) {
+        q = min_i64(panels, d->n / FN(NR) - first);
+        PANELS_SPREAD((void *)(dst + row * FN(NR)), FN(NR), size,
+                      b + row * UNIT * d->b.row_stride + first * FN(NR), d->b.row_stride, rows, q);
+    }
+#endif
+    for (; q < panels; q++)
+        FN(panel_pack)(d, member, first + q, row, dst + q * size);
 }
 
 /* Packs a block's part of a row group, at a depth of the group's list. last: nothing follows. */
@@ -752,9 +805,13 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
         return;
     }
 #endif
+    /* Outputs that lie along the features are stored in long runs; of others few features at a time
+     * find their sums in the first-level cache. */
+    d.strip = d.c.row_stride == 1 ? FN(STRIP) : min_i64(FN(STRIP), 32);
     d.c.past = d.beta == 0 && (double)d.I * (double)d.n * (double)type_size(d.c.type) >= DSD_PAST;
     const int64_t parts = bski_ceil_div(d.J, FN(pack_rows)(&d));
     const bool beside = FN(panels_beside)(&d);
+    const int64_t units = beside ? parts : parts * d.group_panels;
     const int64_t panel_size = d.J * FN(NR), group_size = panel_size * d.group_panels;
     if (STREAMED) /* each thread's group stays in its second-level cache */
         d.chunk = min_i64(d.chunk, threads);
@@ -764,16 +821,15 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
 #pragma omp parallel num_threads(threads)
         {
 #pragma omp for schedule(static)
-            for (int64_t i = 0; i < count * d.group_panels * parts; i++) {
-                const int64_t slot = i / parts / d.group_panels, g = g0 + slot;
-                const int64_t at = i % (parts * d.group_panels);
-                const int64_t part = beside ? at / d.group_panels : at % parts;
-                const int64_t q = beside ? at % d.group_panels : at / parts;
-                const int64_t panel = g % d.groups * d.group_panels + q;
-                if (panel < d.panels)
-                    FN(panel_pack)
-                (&d, g / d.groups, panel, part * FN(pack_rows)(&d),
-                 d.packed + slot * group_size + q * panel_size);
+            for (int64_t i = 0; i < count * units; i++) {
+                const int64_t slot = i / units, g = g0 + slot, q = i % units / parts;
+                const int64_t row = i % parts * FN(pack_rows)(&d);
+                const int64_t group = g % d.groups, panel = group * d.group_panels + q;
+                T *to = d.packed + slot * group_size;
+                if (beside)
+                    FN(panels_pack)(&d, g / d.groups, group, row, to);
+                else if (panel < d.panels)
+                    FN(panel_pack)(&d, g / d.groups, panel, row, to + q * panel_size);
             }
 #pragma omp for schedule(dynamic, grain)
             for (int64_t i = 0; i < count * d.ranges; i++) {

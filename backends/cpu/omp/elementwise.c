@@ -1,4 +1,5 @@
 /* Functions of one number, and dropout. */
+#include "lines.h"
 #include "random.h"
 #include "walk.h"
 
@@ -208,12 +209,70 @@ static int32_t keep_limit(double keep)
     return (int32_t)ceil(keep * 0x1p24);
 }
 
-static void row_drop(float *restrict row, const uint32_t *words, int32_t limit, float scale,
-                     int64_t count)
+/* x where its random word is below the limit, else 0. */
+OMP_INLINE vec_f32 drop_vector(vec_f32 x, const uint32_t *words, int32_t limit)
 {
-    for (int64_t i = 0; i < count; i++) {
-        const int32_t kept = -((int32_t)(words[i] >> 8) < limit);
-        row[i] = bski_bits_f32(bski_f32_bits(row[i] * scale) & (uint32_t)kept);
+#if defined(BSK_ISA_AVX512)
+    const __m512i number = _mm512_srli_epi32(_mm512_loadu_si512(words), 8);
+    return (vec_f32)_mm512_maskz_mov_ps(_mm512_cmplt_epi32_mask(number, _mm512_set1_epi32(limit)),
+                                        (__m512)x);
+#else
+    vec_i32 number;
+    memcpy(&number, words, sizeof number);
+    return (vec_f32)((vec_i32)x & ((number >> 8 & 0xffffff) < limit));
+#endif
+}
+
+typedef struct drop_job {
+    const void *x;
+    void *y;
+    bsk_dtype x_type, y_type;
+    int32_t limit;
+    float scale;
+    bool stream;
+} drop_job;
+
+/* A part of which each element has a word of its own. */
+OMP_INLINE void drop_part(const drop_job *d, const walk_piece *at, int64_t ahead,
+                          const uint32_t *words, bsk_dtype x_type, bsk_dtype y_type)
+{
+    int64_t k = 0;
+    for (; k + PAIR <= at->count; k += PAIR) {
+        line_fetch(x_type, d->x, ahead + k);
+        const vec_f32 a = line_load(x_type, d->x, at->at[1] + k) * d->scale;
+        const vec_f32 b = line_load(x_type, d->x, at->at[1] + k + F32_LANES) * d->scale;
+        line_put(y_type, d->y, at->at[0] + k, drop_vector(a, words + k, d->limit),
+                 drop_vector(b, words + k + F32_LANES, d->limit), d->stream);
+    }
+    if (k < at->count) {
+        float row[PAIR] = {0};
+        row_load_f32(row, d->x_type, d->x, at->at[1] + k, at->count - k);
+        for (int64_t i = 0; i < at->count - k; i++)
+            row[i] = (int32_t)(words[k + i] >> 8) < d->limit ? row[i] * d->scale : 0;
+        row_store_f32(row, d->y_type, d->y, at->at[0] + k, at->count - k);
+    }
+}
+
+static void drop_part_any(const drop_job *d, const walk_piece *at, int64_t ahead,
+                          const uint32_t *words)
+{
+    if (d->x_type == BSK_F32 && d->y_type == BSK_F32)
+        drop_part(d, at, ahead, words, BSK_F32, BSK_F32);
+    else if (d->x_type == BSK_BF16 && d->y_type == BSK_BF16)
+        drop_part(d, at, ahead, words, BSK_BF16, BSK_BF16);
+    else
+        drop_part(d, at, ahead, words, d->x_type, d->y_type);
+}
+
+/* A part of which all elements share a word, or which repeats one element of x. */
+static void drop_row(const drop_job *d, float *row, const bsk_dropout_args *a, uint64_t element,
+                     bool own, int64_t count)
+{
+    uint32_t word = bski_philox_u32(a->seed, a->offset, element);
+    for (int64_t k = 0; k < count; k++) {
+        if (own && k)
+            word = bski_philox_u32(a->seed, a->offset, element + (uint64_t)k);
+        row[k] = (int32_t)(word >> 8) < d->limit ? row[k] * d->scale : 0;
     }
 }
 
@@ -221,31 +280,36 @@ OMP_LAUNCH(dropout)
 {
     const bsk_dropout_params *p = prepared->problem->params;
     const bsk_dropout_args *a = args;
-    const void *x = bsk_mem_address(a->x);
-    void *y = bsk_mem_address(a->y);
-    const int32_t limit = keep_limit(a->keep);
-    const float scale = a->keep > 0 ? (float)(1 / a->keep) : 0;
     walk w;
 
     walk_numbered(&w, &p->y, &p->x, p->shared);
-    const bool stream = streams(p->y.dtype, w.rows, w.inner);
+    const drop_job d = {.x = bsk_mem_address(a->x),
+                        .y = bsk_mem_address(a->y),
+                        .x_type = p->x.dtype,
+                        .y_type = p->y.dtype,
+                        .limit = keep_limit(a->keep),
+                        .scale = a->keep > 0 ? (float)(1 / a->keep) : 0,
+                        .stream = streams(p->y.dtype, w.rows, w.inner) &&
+                                  walk_whole(&w, 0, p->y.dtype, bsk_mem_address(a->y))};
 #pragma omp parallel num_threads(queue_threads(queue))
     {
-        float row[CHUNK];
-        uint32_t buffer[CHUNK + RANDOM_SLACK];
+        float row[STRETCH];
+        uint32_t buffer[STRETCH + RANDOM_SLACK] __attribute__((aligned(64)));
 #pragma omp for schedule(static) nowait
         for (int64_t i = 0; i < walk_pieces(&w); i++) {
-            const walk_piece at = walk_at(&w, i);
-            const uint64_t element = (uint64_t)at.at[2];
-            walk_load(&w, &at, 1, p->x.dtype, x, row);
-            if (w.step[2] || at.count == 1)
-                row_drop(row, random_words(a->seed, a->offset, element, at.count, buffer), limit,
-                         scale, at.count);
-            else if ((int32_t)(bski_philox_u32(a->seed, a->offset, element) >> 8) < limit)
-                EACH_VECTOR(k, at.count) store_f32(row + k, scale * load_f32(row + k));
-            else
-                memset(row, 0, sizeof row);
-            row_put(row, p->y.dtype, y, at.at[0], at.count, stream);
+            const walk_piece piece = walk_at(&w, i), ahead = walk_ahead(&w, i);
+            for (int64_t k = 0; k < piece.count; k += STRETCH) {
+                const walk_piece at = walk_part(&w, &piece, k);
+                const uint64_t element = (uint64_t)at.at[2];
+                if (w.step[1] && w.step[2]) {
+                    drop_part_any(&d, &at, ahead.at[1] + k,
+                                  random_words(a->seed, a->offset, element, at.count, buffer));
+                    continue;
+                }
+                walk_load(&w, &at, 1, d.x_type, d.x, row);
+                drop_row(&d, row, a, element, w.step[2] != 0, at.count);
+                row_put(row, d.y_type, d.y, at.at[0], at.count, d.stream);
+            }
         }
         stream_fence();
     }

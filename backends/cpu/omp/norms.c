@@ -1,6 +1,6 @@
-/* layer_norm and its gradient. A row stays in the first-level cache from its load to its store;
- * rows that lie across memory are taken a band of columns at a time, which stays in the second. */
-#include "dense.h"
+/* layer_norm and its gradient. Rows are taken a few at a time, and stay in a cache from their load to
+ * their store; rows that lie across memory, a band of columns at a time. */
+#include "lines.h"
 
 /* Columns of a band, at most; partial sums of a column; rows of a band, and how many bands. */
 enum { COLUMNS = 512, COLUMN_UNIT = 16, COLUMN_PART = 64, BAND_ROWS = 32, BANDS = 64 };
@@ -28,6 +28,30 @@ static int64_t band_count(const act_shape *s)
 static const float *optional(bsk_dtype type, bsk_mem mem, int64_t at)
 {
     return type == BSK_NONE ? NULL : (const float *)bsk_mem_address(mem) + at;
+}
+
+/* The gain and the bias of a piece: 1 and 0 where there are none, and behind the end of a row. */
+typedef struct affine {
+    const float *gain, *bias;
+    float one[PIECE], zero[PIECE], gains[PIECE], biases[PIECE];
+} affine;
+
+static void affine_begin(affine *f)
+{
+    for (int64_t k = 0; k < PIECE; k++)
+        f->gains[k] = f->one[k] = 1, f->biases[k] = f->zero[k] = 0;
+}
+
+static void affine_at(affine *f, const float *gain, const float *bias, int64_t count)
+{
+    f->gain = gain ? gain : f->one;
+    f->bias = bias ? bias : f->zero;
+    if (count == PIECE)
+        return;
+    memcpy(f->gains, f->gain, (size_t)count * sizeof *f->gains);
+    memcpy(f->biases, f->bias, (size_t)count * sizeof *f->biases);
+    f->gain = f->gains;
+    f->bias = f->biases;
 }
 
 /* --- layer_norm ------------------------------------------------------------------------------- */
@@ -72,68 +96,201 @@ static float lowest(bool relu)
     return relu ? 0 : -INFINITY;
 }
 
-OMP_INLINE void row_affine(float *restrict row, float mean, float rstd, const float *restrict gain,
-                           const float *restrict bias, float low, int64_t count)
+/* Rows on their way: first their sums are taken, of distances from about their middle; then they
+ * are written. */
+typedef struct norm_lines {
+    int count;
+    int64_t first, s[LINES], x[LINES], y[LINES]; /* the first line; segments; where they begin */
+    float shift[LINES], mean[LINES], rstd[LINES];
+    vec_f32 sum[LINES], square[LINES];
+} norm_lines;
+
+/* The lines from number `first` on, a line being a row's segment. */
+static void norm_lines_at(const layer_norm *v, norm_lines *l, int64_t first)
 {
-    for (int64_t i = 0; i < count; i++) {
-        const float h = (row[i] - mean) * rstd;
-        const float y = h * (gain ? gain[i] : 1) + (bias ? bias[i] : 0);
-        row[i] = y <= low ? low : y;
+    const bsk_layer_norm_params *p = v->p;
+    const int64_t segments = p->segments;
+    l->first = first;
+    l->count = (int)max_i64(0, min_i64(LINES, v->rows * segments - first));
+    for (int r = 0; r < l->count; r++) {
+        const int64_t n = (first + r) / segments;
+        l->s[r] = (first + r) % segments;
+        l->x[r] = row_at(&p->x, &v->shape, n, l->s[r] * v->count);
+        l->y[r] = row_at(&p->y, &v->shape, n, l->s[r] * v->count);
     }
 }
 
-/* row = act((row - mean) * rstd * gain + bias); gain and bias may be NULL. */
-static void row_normalize(float *restrict row, float mean, float rstd, const float *gain,
-                          const float *bias, bool relu, int64_t count)
+/* The mean of the first elements: from all the others it differs by a few deviations at most, or
+ * there are few of those. */
+static void norm_begin(const layer_norm *v, norm_lines *l)
 {
-    const float low = lowest(relu);
-    if (gain && bias)
-        row_affine(row, mean, rstd, gain, bias, low, count);
-    else if (gain)
-        row_affine(row, mean, rstd, gain, NULL, low, count);
-    else if (bias)
-        row_affine(row, mean, rstd, NULL, bias, low, count);
-    else
-        row_affine(row, mean, rstd, NULL, NULL, low, count);
+    const int64_t count = min_i64(PIECE, v->count);
+    float row[PIECE];
+    for (int r = 0; r < l->count; r++) {
+        l->shift[r] = 0;
+        l->sum[r] = l->square[r] = (vec_f32){0};
+        if (v->p->rms || !count)
+            continue;
+        row_load_padded(row, v->p->x.dtype, bsk_mem_address(v->a->x), l->x[r], count, 0);
+        const float middle = row_sum(row, count) / (float)count;
+        l->shift[r] = isfinite(middle) ? middle : 0;
+    }
 }
 
-static void layer_norm_row(const layer_norm *v, int64_t n, int64_t s)
+/* A piece of line r, which begins at x[at]; what begins at x[ahead] is asked for. */
+OMP_INLINE void norm_take(norm_lines *l, int r, bsk_dtype type, const void *x, int64_t at,
+                          int64_t ahead, int64_t count)
+{
+    const float shift = l->shift[r];
+    vec_f32 sum = l->sum[r], square = l->square[r];
+    for (int64_t k = 0; k < count; k += PAIR) {
+        const vec_f32 a = line_load(type, x, at + k) - shift;
+        const vec_f32 b = line_load(type, x, at + k + F32_LANES) - shift;
+        line_fetch(type, x, ahead + k);
+        sum += a + b;
+        square += a * a;
+        square += b * b;
+    }
+    l->sum[r] = sum;
+    l->square[r] = square;
+}
+
+/* The sum of (x - mean)^2 of a line, by a pass of its own. */
+static double norm_square(const layer_norm *v, const norm_lines *l, int r, float mean)
+{
+    float row[CHUNK];
+    double square = 0;
+    for (int64_t i = 0; i < v->count; i += CHUNK) {
+        const int64_t count = min_i64(CHUNK, v->count - i);
+        row_load_padded(row, v->p->x.dtype, bsk_mem_address(v->a->x), l->x[r] + i, count, mean);
+        square += (double)row_square(row, count, mean);
+    }
+    return square;
+}
+
+/* The moments by the sums about the shift. Where they are far apart the difference of sums would
+ * have lost too much. */
+static void norm_end(const layer_norm *v, norm_lines *l)
+{
+    const double terms = (double)max_i64(v->count, 1), far = 3;
+    for (int r = 0; r < l->count; r++) {
+        const double part = v->p->rms ? 0 : (double)lanes_sum(l->sum[r]) / terms;
+        double square = (double)lanes_sum(l->square[r]) / terms - part * part;
+        l->mean[r] = (float)((double)l->shift[r] + part);
+        if (part * part > far * square)
+            square = norm_square(v, l, r, l->mean[r]) / terms;
+        l->rstd[r] = (float)(1 / sqrt(square + v->p->eps));
+        moments_store(v, l->s[r], (l->first + r) / v->p->segments, l->mean[r], l->rstd[r]);
+    }
+}
+
+/* y = act((x - mean) * rstd * gain + bias) of a piece of line r. */
+OMP_INLINE void norm_put(const norm_lines *l, int r, const affine *f, float low, bsk_dtype type,
+                         const void *x, int64_t at, bsk_dtype y_type, void *y, int64_t to,
+                         int64_t count, bool stream)
+{
+    const float mean = l->mean[r], rstd = l->rstd[r];
+    for (int64_t k = 0; k < count; k += PAIR) {
+        vec_f32 z[2];
+        for (int j = 0; j < 2; j++) {
+            const int64_t i = k + j * F32_LANES;
+            const vec_f32 h = (line_load(type, x, at + i) - mean) * rstd;
+            z[j] = larger_f32(splat_f32(low), h * load_f32(f->gain + i) + load_f32(f->bias + i));
+        }
+        line_put(y_type, y, to + k, z[0], z[1], stream);
+    }
+}
+
+/* The same for pieces at i of all the lines; the last one of a row may be shorter, and takes the
+ * way through a buffer. */
+OMP_INLINE void norm_piece(const layer_norm *v, norm_lines *l, const norm_lines *late,
+                           const norm_lines *next, affine *f, int64_t i, bsk_dtype type,
+                           bsk_dtype y_type)
 {
     const bsk_layer_norm_params *p = v->p;
     const void *x = bsk_mem_address(v->a->x);
-    const int64_t at = row_at(&p->x, &v->shape, n, s * v->count);
-    const int64_t to = row_at(&p->y, &v->shape, n, s * v->count);
-    const double terms = (double)max_i64(v->count, 1);
-    const bool whole = v->count <= ROW;
-    double sum = 0, square = 0;
-    float row[ROW];
+    void *y = bsk_mem_address(v->a->y);
+    const int64_t count = min_i64(PIECE, v->count - i);
+    const float low = lowest(p->relu != 0);
+    float row[PIECE];
+    for (int r = 0; r < l->count; r++) {
+        if (count == PIECE) {
+            norm_take(l, r, type, x, l->x[r] + i, next->x[r] + i, PIECE);
+        } else {
+            row_load_f32(row, p->x.dtype, x, l->x[r] + i, count);
+            for (int64_t k = count; k % PAIR; k++)
+                row[k] = l->shift[r];
+            norm_take(l, r, BSK_F32, row, 0, 0, count);
+        }
+    }
+    for (int r = 0; r < late->count; r++) {
+        const int64_t feature = late->s[r] * v->count + i;
+        if (r == 0 || late->s[r] != late->s[r - 1])
+            affine_at(f, optional(p->gain.dtype, v->a->gain, feature),
+                      optional(p->bias.dtype, v->a->bias, feature), count);
+        if (count == PIECE) {
+            norm_put(late, r, f, low, type, x, late->x[r] + i, y_type, y, late->y[r] + i, PIECE,
+                     v->stream);
+        } else {
+            row_load_f32(row, p->x.dtype, x, late->x[r] + i, count);
+            for (int64_t k = count; k % PAIR; k++)
+                row[k] = 0;
+            norm_put(late, r, f, low, BSK_F32, row, 0, BSK_F32, row, 0, count, false);
+            row_store_f32(row, p->y.dtype, y, late->y[r] + i, count);
+        }
+    }
+}
 
-    for (int64_t i = 0; i < v->count && (whole || !p->rms); i += ROW) {
-        const int64_t count = min_i64(ROW, v->count - i);
-        row_load_padded(row, p->x.dtype, x, at + i, count, 0);
-        if (!p->rms)
-            sum += (double)row_sum(row, count);
+/* Reads some lines, while the ones before them are written; asks for the next. */
+OMP_INLINE void norm_pass(const layer_norm *v, norm_lines *l, const norm_lines *late, affine *f,
+                          bsk_dtype type, bsk_dtype y_type)
+{
+    norm_lines next;
+    norm_lines_at(v, &next, l->first + LINES);
+    for (int r = next.count; r < l->count; r++) /* nothing else to ask for */
+        next.x[r] = l->x[r];
+    norm_begin(v, l);
+    for (int64_t i = 0; i < v->count; i += PIECE)
+        norm_piece(v, l, late, &next, f, i, type, y_type);
+    norm_end(v, l);
+}
+
+#define NORM_PASS(name, type, y_type)                                                              \
+    static void name(const layer_norm *v, norm_lines *l, const norm_lines *late, affine *f)        \
+    {                                                                                              \
+        norm_pass(v, l, late, f, type, y_type);                                                    \
     }
-    const float mean = (float)(sum / terms);
-    if (whole && n + 1 < v->rows)
-        row_fetch(p->x.dtype, x, row_at(&p->x, &v->shape, n + 1, s * v->count), v->count);
-    for (int64_t i = 0; i < v->count; i += ROW) {
-        const int64_t count = min_i64(ROW, v->count - i);
-        if (!whole)
-            row_load_f32(row, p->x.dtype, x, at + i, count);
-        row_pad(row, count, mean);
-        square += (double)row_square(row, count, mean);
+NORM_PASS(norm_pass_f32, BSK_F32, BSK_F32)
+NORM_PASS(norm_pass_f16, BSK_F16, BSK_F16)
+NORM_PASS(norm_pass_bf16, BSK_BF16, BSK_BF16)
+NORM_PASS(norm_pass_mixed, v->p->x.dtype, v->p->y.dtype)
+
+typedef void norm_pass_fn(const layer_norm *v, norm_lines *l, const norm_lines *late, affine *f);
+
+static norm_pass_fn *norm_pass_of(const bsk_layer_norm_params *p)
+{
+    const bsk_dtype type = p->x.dtype;
+    if (type != p->y.dtype)
+        return norm_pass_mixed;
+    return type == BSK_F32 ? norm_pass_f32 : type == BSK_BF16 ? norm_pass_bf16 : norm_pass_f16;
+}
+
+/* Groups of lines; every thread has two on their way. */
+static void layer_norm_rows(const layer_norm *v)
+{
+    norm_pass_fn *const pass = norm_pass_of(v->p);
+    norm_lines lines[2] = {{.count = 0}, {.count = 0}};
+    affine f;
+    int turn = 0;
+    affine_begin(&f);
+#pragma omp for schedule(static) nowait
+    for (int64_t g = 0; g < bski_ceil_div(v->rows * v->p->segments, LINES); g++) {
+        norm_lines_at(v, &lines[turn], g * LINES);
+        pass(v, &lines[turn], &lines[!turn], &f);
+        turn = !turn;
     }
-    const float rstd = (float)(1 / sqrt(square / terms + p->eps));
-    for (int64_t i = 0; i < v->count; i += ROW) {
-        const int64_t count = min_i64(ROW, v->count - i), feature = s * v->count + i;
-        if (!whole)
-            row_load_f32(row, p->x.dtype, x, at + i, count);
-        row_normalize(row, mean, rstd, optional(p->gain.dtype, v->a->gain, feature),
-                      optional(p->bias.dtype, v->a->bias, feature), p->relu != 0, count);
-        row_put(row, p->y.dtype, bsk_mem_address(v->a->y), to + i, count, v->stream);
-    }
-    moments_store(v, s, n, mean, rstd);
+    norm_lines_at(v, &lines[turn], v->rows * v->p->segments);
+    pass(v, &lines[turn], &lines[!turn], &f);
 }
 
 /* total += the sum over the features of a segment of (x - mean)^power, column by column. */
@@ -197,14 +354,13 @@ OMP_LAUNCH(layer_norm)
     const int64_t size = band_columns(s), segments = p->segments;
     v.rows = s->features_inner ? s->outer : s->inner;
     v.count = (s->features_inner ? s->inner : s->outer) / segments;
-    v.stream = streams(p->y.dtype, s->outer, s->inner);
+    v.stream = streams(p->y.dtype, s->outer, s->inner) && (segments == 1 || v.count % PIECE == 0) &&
+               lines_whole(&p->y, s->axis, bsk_mem_address(v.a->y));
 
 #pragma omp parallel num_threads(queue_threads(queue))
     {
         if (s->features_inner) {
-#pragma omp for schedule(static) nowait
-            for (int64_t i = 0; i < v.rows * segments; i++)
-                layer_norm_row(&v, i / segments, i % segments);
+            layer_norm_rows(&v);
         } else {
 #pragma omp for schedule(static) nowait
             for (int64_t i = 0; i < band_count(s) * segments; i++) {
@@ -256,23 +412,229 @@ OMP_PREPARE(layer_norm_grad)
     return BSK_OK;
 }
 
-typedef struct layer_grad {
+typedef struct layer_grad layer_grad;
+typedef struct grad_lines grad_lines;
+typedef void grad_pass_fn(const layer_grad *v, grad_lines *l, grad_lines *late, affine *f,
+                          int64_t first, int64_t end, float *sums);
+
+struct layer_grad {
     const bsk_layer_norm_grad_params *p;
     const bsk_layer_norm_grad_args *a;
     act_shape shape;
     int64_t rows, features, count; /* count: of a segment */
     const float *mean, *rstd;      /* mean: NULL with rms */
     bool stream;
-} layer_grad;
+    grad_pass_fn *pass;
+};
 
 static float mean_at(const layer_grad *v, int64_t s, int64_t n)
 {
     return v->mean ? v->mean[s * v->rows + n] : 0;
 }
 
+/* --- rows --- */
+
+/* Rows on their way, as above; part and part_h are the means of t and of t * h, where h is the
+ * normalized x, and t is dy (where relu let it through) times the gain. */
+struct grad_lines {
+    int count;
+    int64_t s[LINES], dy[LINES], x[LINES], dx[LINES];
+    float mean[LINES], rstd[LINES], part[LINES], part_h[LINES];
+    vec_f32 sum[LINES], sum_h[LINES];
+};
+
+static void grad_lines_at(const layer_grad *v, grad_lines *l, int64_t first, int64_t end)
+{
+    const bsk_layer_norm_grad_params *p = v->p;
+    l->count = (int)max_i64(0, min_i64(LINES, end - first));
+    for (int r = 0; r < l->count; r++) {
+        const int64_t n = (first + r) / p->segments, s = (first + r) % p->segments;
+        l->s[r] = s;
+        l->dy[r] = row_at(&p->dy, &v->shape, n, s * v->count);
+        l->x[r] = row_at(&p->x, &v->shape, n, s * v->count);
+        l->dx[r] = row_at(&p->dx, &v->shape, n, s * v->count);
+        l->mean[r] = mean_at(v, s, n);
+        l->rstd[r] = v->rstd[s * v->rows + n];
+        l->sum[r] = l->sum_h[r] = (vec_f32){0};
+    }
+}
+
+/* Where a piece of a row is, and of which types; slopes: of relu. */
+typedef struct grad_piece {
+    bsk_dtype dy_type, x_type, dx_type;
+    const void *dy, *x;
+    void *dx;
+    const affine *f;
+    bool relu, stream;
+    const void *dy_ahead, *x_ahead; /* what to ask for */
+} grad_piece;
+
+OMP_INLINE vec_f32 relu_slopes(vec_f32 x)
+{
+    const vec_f32 kept = select_f32(x > 0.0f, splat_f32(1), x);
+    return select_f32(x <= 0.0f, splat_f32(0), kept);
+}
+
+/* g = dy where relu let it through, and h, of one vector. */
+OMP_INLINE vec_f32 grad_load(const grad_piece *at, int64_t k, float mean, float rstd, vec_f32 *h)
+{
+    const vec_f32 g = line_load(at->dy_type, at->dy, k);
+    *h = (line_load(at->x_type, at->x, k) - mean) * rstd;
+    return at->relu ? g * relu_slopes(*h * load_f32(at->f->gain + k) + load_f32(at->f->bias + k))
+                    : g;
+}
+
+/* A piece of line r; sums: those of the features, dgain before dbias, or NULL. */
+OMP_INLINE void grad_take(grad_lines *l, int r, const grad_piece *at, int64_t count, float *dgain,
+                          float *dbias)
+{
+    const float mean = l->mean[r], rstd = l->rstd[r];
+    vec_f32 sum = l->sum[r], sum_h = l->sum_h[r];
+    for (int64_t k = 0; k < count; k += F32_LANES) {
+        vec_f32 h;
+        const vec_f32 g = grad_load(at, k, mean, rstd, &h), t = g * load_f32(at->f->gain + k);
+        if (k % PAIR == 0) {
+            line_fetch(at->dy_type, at->dy_ahead, k);
+            line_fetch(at->x_type, at->x_ahead, k);
+        }
+        if (dgain) {
+            store_f32(dgain + k, load_f32(dgain + k) + g * h);
+            store_f32(dbias + k, load_f32(dbias + k) + g);
+        }
+        sum += t;
+        sum_h += t * h;
+    }
+    l->sum[r] = sum;
+    l->sum_h[r] = sum_h;
+}
+
+static void grad_end(const layer_grad *v, grad_lines *l)
+{
+    for (int r = 0; r < l->count; r++) {
+        l->part[r] = v->p->rms ? 0 : lanes_sum(l->sum[r]) / (float)v->count;
+        l->part_h[r] = lanes_sum(l->sum_h[r]) / (float)v->count;
+    }
+}
+
+OMP_INLINE void grad_put(const grad_lines *l, int r, const grad_piece *at, int64_t count)
+{
+    const float mean = l->mean[r], rstd = l->rstd[r], part = l->part[r], part_h = l->part_h[r];
+    for (int64_t k = 0; k < count; k += PAIR) {
+        vec_f32 z[2];
+        for (int j = 0; j < 2; j++) {
+            const int64_t i = k + j * F32_LANES;
+            vec_f32 h;
+            const vec_f32 t = grad_load(at, i, mean, rstd, &h) * load_f32(at->f->gain + i);
+            z[j] = rstd * (t - (part + h * part_h));
+        }
+        line_put(at->dx_type, at->dx, k, z[0], z[1], at->stream);
+    }
+}
+
+/* The last piece of a row, which is shorter: by buffers filled up with what adds nothing. */
+static void grad_rest(const layer_grad *v, grad_lines *l, int r, const affine *f, int64_t i,
+                      int64_t count, float *dgain, float *dbias, bool put)
+{
+    const bsk_layer_norm_grad_params *p = v->p;
+    float dy[PIECE] = {0}, x[PIECE], sums[2][PIECE] = {{0}};
+    const grad_piece at = {BSK_F32, BSK_F32, BSK_F32, dy, x, dy, f, p->relu != 0, false, dy, x};
+    row_load_f32(dy, p->dy.dtype, bsk_mem_address(v->a->dy), l->dy[r] + i, count);
+    row_load_f32(x, p->x.dtype, bsk_mem_address(v->a->x), l->x[r] + i, count);
+    for (int64_t k = count; k % PAIR; k++)
+        x[k] = l->mean[r];
+    if (put) {
+        grad_put(l, r, &at, count);
+        row_store_f32(dy, p->dx.dtype, bsk_mem_address(v->a->dx), l->dx[r] + i, count);
+        return;
+    }
+    grad_take(l, r, &at, count, dgain ? sums[0] : NULL, sums[1]);
+    for (int64_t k = 0; dgain && k < count; k++) {
+        dgain[k] += sums[0][k];
+        dbias[k] += sums[1][k];
+    }
+}
+
+/* Pieces at i of all the lines. */
+OMP_INLINE void grad_pieces(const layer_grad *v, grad_lines *l, grad_lines *late,
+                            const grad_lines *next, affine *f, int64_t i, float *sums, bsk_dtype dy,
+                            bsk_dtype x, bsk_dtype dx)
+{
+    const bsk_layer_norm_grad_params *p = v->p;
+    const int64_t count = min_i64(PIECE, v->count - i);
+    for (int side = 0; side < 2; side++) {
+        grad_lines *each = side ? late : l;
+        for (int r = 0; r < each->count; r++) {
+            const int64_t feature = each->s[r] * v->count + i;
+            float *dgain = sums ? sums + feature : NULL, *dbias = sums ? dgain + v->features : NULL;
+            affine_at(f, optional(p->gain.dtype, v->a->gain, feature),
+                      optional(p->bias.dtype, v->a->bias, feature), count);
+            if (count < PIECE) {
+                grad_rest(v, each, r, f, i, count, dgain, dbias, side);
+                continue;
+            }
+            const grad_piece at = {dy,
+                                   x,
+                                   dx,
+                                   line_at(dy, bsk_mem_address(v->a->dy), each->dy[r] + i),
+                                   line_at(x, bsk_mem_address(v->a->x), each->x[r] + i),
+                                   line_at(dx, bsk_mem_address(v->a->dx), each->dx[r] + i),
+                                   f,
+                                   p->relu != 0,
+                                   v->stream,
+                                   line_at(dy, bsk_mem_address(v->a->dy), next->dy[r] + i),
+                                   line_at(x, bsk_mem_address(v->a->x), next->x[r] + i)};
+            if (side)
+                grad_put(each, r, &at, PIECE);
+            else
+                grad_take(each, r, &at, PIECE, dgain, dbias);
+        }
+    }
+}
+
+/* Reads the lines from `first` on, which end at `end`, while the ones before them are written. */
+OMP_INLINE void grad_pass(const layer_grad *v, grad_lines *l, grad_lines *late, affine *f,
+                          int64_t first, int64_t end, float *sums, bsk_dtype dy, bsk_dtype x,
+                          bsk_dtype dx)
+{
+    const bsk_layer_norm_grad_params *p = v->p;
+    grad_lines next;
+    grad_lines_at(v, l, first, end);
+    grad_lines_at(v, &next, first + LINES, v->rows * p->segments);
+    for (int r = next.count; r < l->count; r++) { /* nothing else to ask for */
+        next.dy[r] = l->dy[r];
+        next.x[r] = l->x[r];
+    }
+    for (int64_t i = 0; i < v->count; i += PIECE)
+        grad_pieces(v, l, late, &next, f, i, sums, dy, x, dx);
+    grad_end(v, l);
+    if (p->dx.dtype == BSK_NONE) /* nothing to write */
+        l->count = 0;
+}
+
+#define GRAD_PASS(name, dy, x, dx)                                                                 \
+    static void name(const layer_grad *v, grad_lines *l, grad_lines *late, affine *f,              \
+                     int64_t first, int64_t end, float *sums)                                      \
+    {                                                                                              \
+        grad_pass(v, l, late, f, first, end, sums, dy, x, dx);                                     \
+    }
+GRAD_PASS(grad_pass_f32, BSK_F32, BSK_F32, BSK_F32)
+GRAD_PASS(grad_pass_f16, BSK_F16, BSK_F16, BSK_F16)
+GRAD_PASS(grad_pass_bf16, BSK_BF16, BSK_BF16, BSK_BF16)
+GRAD_PASS(grad_pass_mixed, v->p->dy.dtype, v->p->x.dtype, v->p->dx.dtype)
+
+static grad_pass_fn *grad_pass_of(const bsk_layer_norm_grad_params *p)
+{
+    const bsk_dtype type = p->x.dtype;
+    if (p->dy.dtype != type || (p->dx.dtype != type && p->dx.dtype != BSK_NONE))
+        return grad_pass_mixed;
+    return type == BSK_F32 ? grad_pass_f32 : type == BSK_BF16 ? grad_pass_bf16 : grad_pass_f16;
+}
+
+/* --- columns --- */
+
 /* g = dy, h = x. */
-static void grad_load(const layer_grad *v, int64_t outer, int64_t inner, int64_t count,
-                      float *restrict g, float *restrict h)
+static void columns_load(const layer_grad *v, int64_t outer, int64_t inner, int64_t count,
+                         float *restrict g, float *restrict h)
 {
     const bsk_layer_norm_grad_params *p = v->p;
     row_load_padded(g, p->dy.dtype, bsk_mem_address(v->a->dy),
@@ -284,83 +646,6 @@ static void grad_load(const layer_grad *v, int64_t outer, int64_t inner, int64_t
 OMP_INLINE float relu_slope(float x)
 {
     return x > 0 ? 1 : x <= 0 ? 0 : x;
-}
-
-OMP_INLINE void relu_affine(float *restrict g, const float *restrict h, const float *restrict gain,
-                            const float *restrict bias, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        g[i] *= relu_slope(h[i] * (gain ? gain[i] : 1) + (bias ? bias[i] : 0));
-}
-
-/* g = g times the slope of relu at h * gain + bias. */
-static void relu_row(float *restrict g, const float *restrict h, const float *gain,
-                     const float *bias, int64_t count)
-{
-    if (gain && bias)
-        relu_affine(g, h, gain, bias, count);
-    else if (gain)
-        relu_affine(g, h, gain, NULL, count);
-    else if (bias)
-        relu_affine(g, h, NULL, bias, count);
-    else
-        relu_affine(g, h, NULL, NULL, count);
-}
-
-/* g before gain and h of a piece of a row; adds them to the sums of the features, and leaves t in
- * g. gain, bias and the sums may be NULL. */
-static void grad_row(float *restrict g, float *restrict h, float mean, float rstd,
-                     const float *restrict gain, const float *restrict bias, bool relu,
-                     float *restrict dgain, float *restrict dbias, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        h[i] = (h[i] - mean) * rstd;
-    if (relu)
-        relu_row(g, h, gain, bias, count);
-    for (int64_t i = 0; dgain && i < count; i++) {
-        dgain[i] += g[i] * h[i];
-        dbias[i] += g[i];
-    }
-    for (int64_t i = 0; gain && i < count; i++)
-        g[i] *= gain[i];
-}
-
-static void layer_grad_row(const layer_grad *v, int64_t n, int64_t s, float *sums)
-{
-    const bsk_layer_norm_grad_params *p = v->p;
-    const float mean = mean_at(v, s, n), rstd = v->rstd[s * v->rows + n];
-    const bool whole = v->count <= ROW, dx = p->dx.dtype != BSK_NONE;
-    double sum = 0, sum_h = 0;
-    float g[ROW], h[ROW];
-
-    for (int pass = 0; pass < 1 + dx; pass++)
-        for (int64_t i = 0; i < v->count; i += ROW) {
-            const int64_t count = min_i64(ROW, v->count - i), feature = s * v->count + i;
-            float *dgain = pass || !sums ? NULL : sums + feature;
-            if (!pass || !whole) {
-                grad_load(v, n, feature, count, g, h);
-                grad_row(g, h, mean, rstd, optional(p->gain.dtype, v->a->gain, feature),
-                         optional(p->bias.dtype, v->a->bias, feature), p->relu != 0, dgain,
-                         dgain ? dgain + v->features : NULL, count);
-            }
-            if (!pass && dx) {
-                sum += p->rms ? 0 : (double)row_sum(g, count);
-                sum_h += (double)row_dot(g, h, count);
-                if (whole && n + 1 < v->rows) {
-                    row_fetch(p->dy.dtype, bsk_mem_address(v->a->dy),
-                              row_at(&p->dy, &v->shape, n + 1, feature), count);
-                    row_fetch(p->x.dtype, bsk_mem_address(v->a->x),
-                              row_at(&p->x, &v->shape, n + 1, feature), count);
-                }
-            } else if (pass) {
-                const float part = (float)(sum / (double)v->count);
-                const float part_h = (float)(sum_h / (double)v->count);
-                for (int64_t k = 0; k < count; k++)
-                    g[k] = rstd * (g[k] - (part + h[k] * part_h));
-                row_put(g, p->dx.dtype, bsk_mem_address(v->a->dx),
-                        row_at(&p->dx, &v->shape, n, feature), count, v->stream);
-            }
-        }
 }
 
 /* Rows n .. n + count, which lie side by side. */
@@ -381,7 +666,7 @@ static void layer_grad_columns(const layer_grad *v, int64_t s, int64_t n, int64_
             const float *gain_at = optional(p->gain.dtype, v->a->gain, f);
             const float *bias_at = optional(p->bias.dtype, v->a->bias, f);
             const float gain = gain_at ? *gain_at : 1, bias = bias_at ? *bias_at : 0;
-            grad_load(v, f, n, count, g, h);
+            columns_load(v, f, n, count, g, h);
             for (int64_t i = 0; i < count; i++)
                 h[i] = (h[i] - mean[i]) * rstd[i];
             for (int64_t i = 0; p->relu && i < count; i++)
@@ -403,20 +688,22 @@ static void layer_grad_columns(const layer_grad *v, int64_t s, int64_t n, int64_
         }
 }
 
-/* One band; sums: its part of the workspace, or NULL. */
-static void layer_grad_band(const layer_grad *v, int64_t band, float *sums)
+/* One band; sums: its part of the workspace, or NULL; lines: of this thread, whose turn it is to be
+ * read first. */
+static void layer_grad_band(const layer_grad *v, int64_t band, float *sums, grad_lines lines[2],
+                            affine *f, int *turn)
 {
     const int64_t size = band_size(&v->shape), end = min_i64(v->rows, (band + 1) * size);
     const int64_t segments = v->p->segments;
-    if (sums && v->shape.features_inner)
-        memset(sums, 0, 2 * (size_t)v->features * sizeof *sums);
-    if (v->shape.features_inner) {
-        for (int64_t i = band * size * segments; i < end * segments; i++)
-            layer_grad_row(v, i / segments, i % segments, sums);
-    } else {
+    if (!v->shape.features_inner) {
         for (int64_t s = 0; s < segments; s++)
             layer_grad_columns(v, s, band * size, end - band * size, sums);
+        return;
     }
+    if (sums)
+        memset(sums, 0, 2 * (size_t)v->features * sizeof *sums);
+    for (int64_t i = band * size * segments; i < end * segments; i += LINES, *turn = !*turn)
+        v->pass(v, &lines[*turn], &lines[!*turn], f, i, end * segments, sums);
 }
 
 /* The sums over the bands of up to CHUNK features. */
@@ -445,15 +732,24 @@ OMP_LAUNCH(layer_norm_grad)
     v.count = v.features / p->segments;
     v.mean = optional(p->mean.dtype, a->mean, 0);
     v.rstd = bsk_mem_address(a->rstd);
-    v.stream = p->dx.dtype != BSK_NONE && streams(p->dx.dtype, s->outer, s->inner);
+    v.stream = p->dx.dtype != BSK_NONE && streams(p->dx.dtype, s->outer, s->inner) &&
+               (p->segments == 1 || v.count % PIECE == 0) &&
+               lines_whole(&p->dx, s->axis, bsk_mem_address(a->dx));
+    v.pass = grad_pass_of(p);
     const int64_t bands = band_count(s), parts = bski_ceil_div(v.features, CHUNK);
 
 #pragma omp parallel num_threads(queue_threads(queue))
     {
-#pragma omp for schedule(static)
+        grad_lines lines[2] = {{.count = 0}, {.count = 0}};
+        affine f;
+        int turn = 0;
+        affine_begin(&f);
+#pragma omp for schedule(static) nowait
         for (int64_t i = 0; i < bands; i++)
-            layer_grad_band(&v, i, work ? work + i * 2 * v.features : NULL);
+            layer_grad_band(&v, i, work ? work + i * 2 * v.features : NULL, lines, &f, &turn);
+        v.pass(&v, &lines[turn], &lines[!turn], &f, v.rows * p->segments, 0, NULL);
         stream_fence();
+#pragma omp barrier
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < (work ? 2 * parts : 0); i++) {
             const int64_t at = i / 2 * CHUNK, o = i % 2;

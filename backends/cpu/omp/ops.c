@@ -1,5 +1,5 @@
 /* Embedding, bias and activation, cross-entropy, Adam. */
-#include "dense.h"
+#include "walk.h"
 
 /* --- embedding ------------------------------------------------------------------------------- */
 
@@ -162,26 +162,32 @@ OMP_LAUNCH(bias_act)
     const bsk_bias_act_params *p = prepared->problem->params;
     const bsk_bias_act_args *a = args;
     const act_shape s = act_shape_of(&p->x, p->axis, bias_act_axis(p));
-    const int64_t parts = bski_ceil_div(s.inner, CHUNK);
+    const int64_t parts = bski_ceil_div(s.inner, CHUNK), most = s.outer * parts - 1;
     const void *x = bsk_mem_address(a->x);
     const float *bias = bsk_mem_address(a->bias);
     void *y = bsk_mem_address(a->y);
+    const bool stream = is_narrow(&p->y) && streams(p->y.dtype, s.outer, s.inner);
 
-#pragma omp parallel for schedule(static) num_threads(queue_threads(queue))
-    for (int64_t i = 0; i < s.outer * parts; i++) {
-        const int64_t outer = i / parts, at = i % parts * CHUNK;
-        const int64_t count = min_i64(CHUNK, s.inner - at);
-        float row[CHUNK];
-        if (i + 1 < s.outer * parts) {
-            const int64_t next = (i + 1) % parts * CHUNK;
-            row_fetch(p->x.dtype, x, row_at(&p->x, &s, (i + 1) / parts, next),
-                      min_i64(CHUNK, s.inner - next));
+#pragma omp parallel num_threads(queue_threads(queue))
+    {
+        float row[STRETCH];
+#pragma omp for schedule(static) nowait
+        for (int64_t i = 0; i < s.outer * parts; i++) {
+            const int64_t outer = i / parts, first = i % parts * CHUNK;
+            const int64_t end = min_i64(first + CHUNK, s.inner), later = min_i64(i + AHEAD, most);
+            for (int64_t at = first; at < end; at += STRETCH) {
+                const int64_t count = min_i64(STRETCH, end - at);
+                const int64_t ahead = later % parts * CHUNK + at - first;
+                row_fetch(p->x.dtype, x, row_at(&p->x, &s, later / parts, ahead),
+                          min_i64(count, s.inner - ahead));
+                row_load_f32(row, p->x.dtype, x, row_at(&p->x, &s, outer, at), count);
+                if (p->bias.dtype != BSK_NONE)
+                    bias_add(row, &s, bias, p->bias.strides[0], outer, at, count);
+                act_row_f32(p->act, row, count);
+                row_put(row, p->y.dtype, y, row_at(&p->y, &s, outer, at), count, stream);
+            }
         }
-        row_load_f32(row, p->x.dtype, x, row_at(&p->x, &s, outer, at), count);
-        if (p->bias.dtype != BSK_NONE)
-            bias_add(row, &s, bias, p->bias.strides[0], outer, at, count);
-        act_row_f32(p->act, row, count);
-        row_store_f32(row, p->y.dtype, y, row_at(&p->y, &s, outer, at), count);
+        stream_fence();
     }
     return BSK_OK;
 }
@@ -228,7 +234,7 @@ OMP_PREPARE(bias_act_grad)
 
 /* row = dx of one piece of a row; dx is stored where it is wanted. */
 static void slope_row(const bsk_bias_act_grad_params *p, const bsk_bias_act_grad_args *a,
-                      const act_shape *s, int64_t outer, int64_t at, int64_t count,
+                      const act_shape *s, int64_t outer, int64_t at, int64_t count, bool stream,
                       float *restrict row)
 {
     float slope[CHUNK];
@@ -242,8 +248,8 @@ static void slope_row(const bsk_bias_act_grad_params *p, const bsk_bias_act_grad
             row[i] *= slope[i];
     }
     if (p->dx.dtype != BSK_NONE)
-        row_store_f32(row, p->dx.dtype, bsk_mem_address(a->dx), row_at(&p->dx, s, outer, at),
-                      count);
+        row_put(row, p->dx.dtype, bsk_mem_address(a->dx), row_at(&p->dx, s, outer, at), count,
+                stream);
 }
 
 static void dbias_store(const bsk_bias_act_grad_params *p, const bsk_bias_act_grad_args *a,
@@ -255,7 +261,7 @@ static void dbias_store(const bsk_bias_act_grad_params *p, const bsk_bias_act_gr
 
 /* One band of rows and one piece of features; sums: of this band, or NULL. */
 static void slope_band(const bsk_bias_act_grad_params *p, const bsk_bias_act_grad_args *a,
-                       const act_shape *s, int64_t band, int64_t at, float *sums)
+                       const act_shape *s, int64_t band, int64_t at, bool stream, float *sums)
 {
     const int64_t rows = band_rows(s), count = min_i64(CHUNK, s->inner - at);
     float row[CHUNK];
@@ -268,7 +274,7 @@ static void slope_band(const bsk_bias_act_grad_params *p, const bsk_bias_act_gra
                 row_fetch(p->x.dtype, bsk_mem_address(a->x), row_at(&p->x, s, outer + 1, at),
                           count);
         }
-        slope_row(p, a, s, outer, at, count, row);
+        slope_row(p, a, s, outer, at, count, stream, row);
         for (int64_t i = 0; sums && i < count; i++)
             sums[at + i] += row[i];
     }
@@ -282,14 +288,17 @@ OMP_LAUNCH(bias_act_grad)
     const int64_t parts = bski_ceil_div(s.inner, CHUNK),
                   bands = bski_ceil_div(s.outer, band_rows(&s));
     const bool sums = p->dbias.dtype != BSK_NONE;
+    const bool stream =
+        p->dx.dtype != BSK_NONE && is_narrow(&p->dx) && streams(p->dx.dtype, s.outer, s.inner);
     float *work = bsk_mem_address(a->workspace);
 
 #pragma omp parallel num_threads(queue_threads(queue))
     if (s.features_inner) {
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < bands * parts; i++)
-            slope_band(p, a, &s, i / parts, i % parts * CHUNK,
+            slope_band(p, a, &s, i / parts, i % parts * CHUNK, stream,
                        sums ? work + i / parts * s.inner : NULL);
+        stream_fence();
 #pragma omp for schedule(static)
         for (int64_t f = 0; f < (sums ? s.inner : 0); f++) {
             float sum = 0;
@@ -303,13 +312,14 @@ OMP_LAUNCH(bias_act_grad)
             float row[CHUNK], sum = 0;
             for (int64_t at = 0; at < s.inner; at += CHUNK) {
                 const int64_t count = min_i64(CHUNK, s.inner - at);
-                slope_row(p, a, &s, f, at, count, row);
+                slope_row(p, a, &s, f, at, count, stream, row);
                 row_pad(row, count, 0);
                 sum += row_sum(row, count);
             }
             if (sums)
                 dbias_store(p, a, f, sum);
         }
+        stream_fence();
     }
     return BSK_OK;
 }

@@ -62,4 +62,29 @@ static void pairs_load(pair_bits *restrict dst, int64_t ld, const uint16_t *rest
     }
 }
 
+/* Pairs of rows of a bf16 matrix with contiguous columns, for panels side by side: of `width`
+ * columns each, a multiple of a vector's elements, and `size` pairs apart. Rows further on are
+ * asked for meanwhile, since a group's share of them is too short for the processor to foresee. */
+static void pairs_spread(pair_bits *restrict dst, int64_t width, int64_t size,
+                         const uint16_t *restrict src, int64_t row_stride, int64_t rows,
+                         int64_t panels)
+{
+    typedef uint16_t row __attribute__((vector_size(VEC_BYTES / 2), aligned(2), may_alias));
+    typedef uint32_t wide __attribute__((vector_size(VEC_BYTES), aligned(4), may_alias));
+    enum { VL = VEC_BYTES / 4, AHEAD = 16 };
+
+    for (int64_t r = 0; r < rows; r++, src += 2 * row_stride, dst += width)
+        for (int64_t q = 0; q < panels; q++)
+            for (int64_t c = 0; c < width; c += VL) {
+                const uint16_t *low = src + q * width + c, *high = low + row_stride;
+                if (c % (2 * VL) == 0) {
+                    __builtin_prefetch(low + AHEAD * row_stride);
+                    __builtin_prefetch(high + AHEAD * row_stride);
+                }
+                const wide first = __builtin_convertvector(*(const row *)low, wide);
+                const wide second = __builtin_convertvector(*(const row *)high, wide);
+                *(wide *)(dst + q * size + c) = first | second << 16;
+            }
+}
+
 #endif

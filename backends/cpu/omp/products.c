@@ -6,13 +6,15 @@
 #include "rows.h"
 
 /* Bytes: of packed operands at a time, and of those of dsd, which are used at once; of S in one task
- * of dsd, and of the part of B (where it is STREAMED, of S) that stays in the first-level cache; of
- * outputs that go past the caches, as they would be read and swept out for nothing. */
+ * of dsd, and of the part of B (where it is STREAMED, of S; _WHOLE for blocks of whole tiles) that
+ * stays in the first-level cache; of outputs that go past the caches, as they would be read and
+ * swept out for nothing. */
 enum {
     PACKED = 64 << 20,
     DSD_PACKED = 8 << 20,
     DSD_TASK = 256 << 10,
     DSD_SLICE = STREAMED ? 20 << 10 : 24 << 10,
+    DSD_SLICE_WHOLE = 28 << 10,
     DSD_PAST = 2 << 20
 };
 
@@ -110,8 +112,10 @@ static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *
                m->row_stride, m->col_stride, rows - done, cols, end - 2 * (row + done));
 }
 
+#define PANELS_SPREAD pairs_spread
 #include "dsd.h"
 #include "sdd.h"
+#undef PANELS_SPREAD
 #undef T
 #undef V
 #undef OWN

@@ -86,7 +86,7 @@ OMP_LAUNCH(quantize)
 #pragma omp parallel num_threads(queue_threads(queue))
     {
         float row[CHUNK];
-        uint32_t buffer[CHUNK + RANDOM_SLACK];
+        uint32_t buffer[CHUNK + RANDOM_SLACK] __attribute__((aligned(64)));
 #pragma omp for schedule(static) nowait
         for (int64_t i = 0; i < walk_pieces(&w); i++) {
             const walk_piece at = walk_at(&w, i);

@@ -7,7 +7,7 @@
 #include "isa.h"
 
 /* Words that random_words may write beyond the run. */
-enum { RANDOM_SLACK = 72 };
+enum { RANDOM_SLACK = 136 };
 
 #if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2)
 
@@ -35,8 +35,9 @@ OMP_INLINE random_vec random_xor3(random_vec a, random_vec b, random_vec c)
 }
 #endif
 
-/* Counters of a step: two vectors, whose rounds overlap. */
-enum { HALF = VEC_BYTES / 8, RANDOM_LANES = 2 * HALF };
+/* Counters of a vector; and of a step: as many vectors as there are registers for, since the rounds of
+ * each wait for one another. */
+enum { COUNTERS = VEC_BYTES / 8, STATES = VEC_BYTES / 16, RANDOM_LANES = STATES * COUNTERS };
 
 typedef struct random_state {
     random_vec c0, c1, c2, c3;
@@ -52,12 +53,18 @@ OMP_INLINE random_state random_begin(uint64_t offset, uint64_t counter)
                           random_splat(offset >> 32)};
 }
 
+/* The upper half of each lane in the lower one, by the unit that does not multiply. */
+OMP_INLINE random_vec random_upper(random_vec p)
+{
+    return RV(shuffle_epi32)(p, 0xf5);
+}
+
 OMP_INLINE void random_round(random_state *s, random_vec k0, random_vec k1)
 {
     const random_vec p0 = RV(mul_epu32)(s->c0, random_splat(0xD2511F53));
     const random_vec p1 = RV(mul_epu32)(s->c2, random_splat(0xCD9E8D57));
-    s->c0 = random_xor3(RV(srli_epi64)(p1, 32), s->c1, k0);
-    s->c2 = random_xor3(RV(srli_epi64)(p0, 32), s->c3, k1);
+    s->c0 = random_xor3(random_upper(p1), s->c1, k0);
+    s->c2 = random_xor3(random_upper(p0), s->c3, k1);
     s->c1 = p1;
     s->c3 = p0;
 }
@@ -73,16 +80,18 @@ OMP_INLINE void random_end(const random_state *s, uint32_t *words)
 
 OMP_INLINE void random_vectors(uint64_t seed, uint64_t offset, uint64_t counter, uint32_t *words)
 {
-    random_state x = random_begin(offset, counter), y = random_begin(offset, counter + HALF);
+    random_state s[STATES];
     random_vec k0 = random_splat((uint32_t)seed), k1 = random_splat(seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        random_round(&x, k0, k1);
-        random_round(&y, k0, k1);
+    _Pragma("GCC unroll 4") for (int i = 0; i < STATES; i++) s[i] =
+        random_begin(offset, counter + (uint64_t)i * COUNTERS);
+    _Pragma("GCC unroll 10") for (int round = 0; round < 10; round++)
+    {
+        _Pragma("GCC unroll 4") for (int i = 0; i < STATES; i++) random_round(&s[i], k0, k1);
         k0 = RV(add_epi32)(k0, random_splat(0x9E3779B9));
         k1 = RV(add_epi32)(k1, random_splat(0xBB67AE85));
     }
-    random_end(&x, words);
-    random_end(&y, words + 4 * HALF);
+    _Pragma("GCC unroll 4") for (int i = 0; i < STATES; i++)
+        random_end(&s[i], words + 4 * COUNTERS * i);
 }
 #undef RV
 #undef RVI

@@ -104,14 +104,28 @@ OMP_INLINE void transpose_large_f32(float *dst, int64_t dst_ld, const float *src
 
 #ifdef BSK_ISA_AVX512
 /* Rounded to bf16 in the upper half of each element, to nearest even; NaN stays NaN. */
-OMP_INLINE __m512i upper_bf16(const float *x)
+OMP_INLINE __m512i upper_bf16(__m512 v)
 {
-    const __m512 v = _mm512_loadu_ps(x);
     const __m512i u = _mm512_castps_si512(v);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-    const __m512i up = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+    const __m512i near = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
+    const __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
+    const __m512i up = _mm512_mask_sub_epi32(near, odd, near, _mm512_set1_epi32(-1));
     return _mm512_mask_or_epi32(up, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), u,
                                 _mm512_set1_epi32(0x400000));
+}
+
+/* 32 numbers rounded to bf16, in order. */
+OMP_INLINE __m512i pair_bf16(__m512 a, __m512 b)
+{
+    const __m512i order = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
+    const __m512i low = _mm512_srli_epi32(upper_bf16(a), 16);
+    const __m512i high = _mm512_srli_epi32(upper_bf16(b), 16);
+    return _mm512_permutexvar_epi64(order, _mm512_packus_epi32(low, high));
+}
+
+OMP_INLINE __m512i line_bf16(const float *x)
+{
+    return pair_bf16(_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16));
 }
 
 /* Whether rows of bf16 numbers, each BF16_LINE of them, are whole lines of the cache. */
@@ -135,8 +149,8 @@ static inline void turn_to_bf16(uint16_t *dst, int64_t dst_ld, const float *src,
             const float *s = src + r * src_ld + c;
             uint16_t *to = dst + c * dst_ld + r;
             for (int64_t k = 0; k < LARGE_f32; k++) {
-                const __m512i low = upper_bf16(s + 2 * k * src_ld);
-                const __m512i high = upper_bf16(s + (2 * k + 1) * src_ld);
+                const __m512i low = upper_bf16(_mm512_loadu_ps(s + 2 * k * src_ld));
+                const __m512i high = upper_bf16(_mm512_loadu_ps(s + (2 * k + 1) * src_ld));
                 const __m512i pair =
                     _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(low, 16), high);
                 _mm512_store_si512(pairs + k * LARGE_f32, pair);
@@ -157,14 +171,8 @@ static inline void stream_to_bf16(uint16_t *dst, int64_t dst_ld, const float *sr
                                   int64_t rows, int64_t cols)
 {
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c += BF16_LINE) {
-            const float *s = src + r * src_ld + c;
-            const __m512i low = _mm512_srli_epi32(upper_bf16(s), 16);
-            const __m512i high = _mm512_srli_epi32(upper_bf16(s + LARGE_f32), 16);
-            const __m512i both = _mm512_inserti64x4(
-                _mm512_castsi256_si512(_mm512_cvtepi32_epi16(low)), _mm512_cvtepi32_epi16(high), 1);
-            _mm512_stream_si512((void *)(dst + r * dst_ld + c), both);
-        }
+        for (int64_t c = 0; c < cols; c += BF16_LINE)
+            _mm512_stream_si512((void *)(dst + r * dst_ld + c), line_bf16(src + r * src_ld + c));
 }
 #endif
 
@@ -250,6 +258,20 @@ static inline void f32_to_f16_row(uint16_t *dst, const float *src, int64_t count
         dst[i] = bski_f32_to_f16(src[i]);
 }
 
+static inline void f32_to_bf16_row(uint16_t *restrict dst, const float *restrict src, int64_t count)
+{
+    int64_t i = 0;
+#if defined(BSK_ISA_AVX512)
+    for (; i + BF16_LINE <= count; i += BF16_LINE)
+        _mm512_storeu_si512(dst + i, line_bf16(src + i));
+#endif
+    for (; i < count; i++) {
+        uint32_t u = bski_f32_bits(src[i]), nan = (u & 0x7fffffffu) > 0x7f800000u;
+        uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+        dst[i] = (uint16_t)(nan ? (u >> 16 | 0x40u) : rounded);
+    }
+}
+
 /* dst[0 .. count) = the elements of src from index on. */
 static inline void row_load_f32(float *restrict dst, bsk_dtype type, const void *src, int64_t index,
                                 int64_t count)
@@ -287,11 +309,7 @@ static inline void row_store_f32(const float *restrict src, bsk_dtype type, void
         f32_to_f16_row((uint16_t *)dst + index, src, count);
         break;
     case BSK_BF16:
-        for (int64_t i = 0; i < count; i++) {
-            uint32_t u = bski_f32_bits(src[i]), nan = (u & 0x7fffffffu) > 0x7f800000u;
-            uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
-            ((uint16_t *)dst + index)[i] = (uint16_t)(nan ? (u >> 16 | 0x40u) : rounded);
-        }
+        f32_to_bf16_row((uint16_t *)dst + index, src, count);
         break;
     case BSK_I8:
         for (int64_t i = 0; i < count; i++) {

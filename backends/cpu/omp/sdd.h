@@ -16,7 +16,9 @@ enum {
     FN(TALL) = STREAMED ? 2 : 8,
     FN(LINE) = STREAMED ? 8 : 1,
     FN(PACK_N) = 64, /* steps of n and columns of a unit of packing */
-    FN(SPAN) = 64
+    FN(SPAN) = 64,
+    FN(FLAT_N) = 16, /* the same where columns are contiguous */
+    FN(FLAT_SPAN) = FN(PACK_N) * FN(SPAN) / FN(FLAT_N)
 };
 
 typedef struct FN(sdd) {
@@ -33,6 +35,7 @@ typedef struct FN(sdd) {
     int64_t row_groups, strips; /* of a block */
     size_t a_bytes, b_bytes;    /* packed */
     bool sums;                  /* blocks pass through `sum` before they reach S */
+    bool past;                  /* blocks go past the caches, where they are of whole lines */
     int64_t ranges, wide;       /* tasks: ranges of block rows, and block columns of one range */
     T alpha, beta;
     const T *gate;
@@ -157,6 +160,7 @@ typedef struct FN(packing) {
     bool shifted;         /* with INT_SHIFT: has no sign */
     int64_t block, cols, width, per_block, size;
     T *dst;
+    int64_t steps, span; /* of a unit of packing: PACK_N and SPAN, or FLAT_N and FLAT_SPAN */
 } FN(packing);
 
 static FN(matrix) FN(operand)(const FN(packing) * o, int64_t pair, int64_t batch)
@@ -186,20 +190,20 @@ static void FN(units_pack)(const FN(sdd) * d, const FN(packing) * o, const FN(ma
     if (cols < wide || !m)
         memset(part, 0, sizeof part);
     if (m)
-        FN(depth_load)(part, FN(SPAN), m, inside, col, rows, cols, d->end);
+        FN(depth_load)(part, o->span, m, inside, col, rows, cols, d->end);
 #if INT_SHIFT
     if (o->shifted)
-        shift_i8(part, rows * FN(SPAN));
+        shift_i8(part, rows * o->span);
 #endif
     for (int64_t u = first; u < last; u++)
         (o->tiles    ? FN(pack_tiles)
          : o->direct ? FN(pack_steps)
-                     : FN(pack_pairs))(o->dst + u * o->size, part + (u - first) * o->width,
-                                       FN(SPAN), o->width, at, rows);
+                     : FN(pack_pairs))(o->dst + u * o->size, part + (u - first) * o->width, o->span,
+                                       o->width, at, rows);
 }
 
-/* Packs steps k0 .. k0 + count - 1 of the chunk, for units first .. last - 1: at most PACK_N by
- * SPAN. */
+/* Packs steps k0 .. k0 + count - 1 of the chunk, for units first .. last - 1: at most `steps` by
+ * `span` of the operand. */
 static void FN(operand_pack)(const FN(sdd) * d, const FN(target) * g, const FN(packing) * o,
                              int64_t first, int64_t last, int64_t k0, int64_t count)
 {
@@ -220,6 +224,13 @@ static void FN(operand_pack)(const FN(sdd) * d, const FN(target) * g, const FN(p
             FN(units_pack)(d, o, data ? &m : NULL, u, u + step, inside, k0, rows);
         k0 += rows;
     }
+}
+
+/* What products of a block are multiplied by. */
+static T FN(block_scale)(const FN(sdd) * d, int64_t slot)
+{
+    const bool gated = d->p->gate_mode == BSK_GATE_SCALE && d->gate;
+    return gated ? d->alpha * d->gate[slot * d->p->gate.strides[0]] : d->alpha;
 }
 
 /* S, or the sums, of rows row .. row + rows - 1 and one strip of a block. tile: [MR][VL]. */
@@ -248,9 +259,7 @@ static void FN(tile_finish)(const FN(sdd) * d, const FN(target) * g, const FN(st
     const FN(matrix) s = {p->s.dtype, bc, 1,
                           (char *)bsk_mem_address(d->args->s) +
                               (size_t)(base + stream->slot * size) * type_size(p->s.dtype)};
-    T scale = d->alpha;
-    if (p->gate_mode == BSK_GATE_SCALE && d->gate)
-        scale *= d->gate[stream->slot * p->gate.strides[0]];
+    const T scale = FN(block_scale)(d, stream->slot);
     if (scale != 1)
         for (int64_t i = 0; i < rows; i++)
             for (int64_t c = 0; c < FN(VL); c++)
@@ -264,6 +273,38 @@ static void FN(tile_finish)(const FN(sdd) * d, const FN(target) * g, const FN(st
     }
     FN(tile_store)(tile, FN(VL), &s, row, stream->col, rows, cols);
 }
+
+#if STREAMED
+/* Whether two strips are whole lines of S that may go past the caches. */
+static bool FN(lines_whole)(const FN(sdd) * d, const FN(stream) * stream, int64_t row)
+{
+    const int64_t rows = d->t->block_rows, cols = d->t->block_cols, slot = stream->slot;
+    return d->past && stream->col + 2 * FN(VL) <= cols && row + SDD_MR <= rows &&
+           (d->t->slot_row[slot] + 1) * rows <= d->t->rows &&
+           (d->t->slot_col[slot] + 1) * cols <= d->t->cols;
+}
+
+/* Rows of S from `row` of a block on, for two strips side by side: true if that could be done in
+ * whole lines. tiles: [2][MR][VL]. */
+static bool FN(lines_finish)(const FN(sdd) * d, const FN(target) * g, const FN(stream) * stream,
+                             int64_t row, const T *restrict tiles)
+{
+    const int64_t bc = d->t->block_cols, size = d->t->block_rows * bc;
+    const int64_t base = d->groups > 1 ? g->group * d->p->s.strides[0] : 0;
+    uint16_t *s = (uint16_t *)bsk_mem_address(d->args->s) + base + stream->slot * size + row * bc +
+                  stream->col;
+    const __m512 scale = _mm512_set1_ps(FN(block_scale)(d, stream->slot));
+
+    if (!FN(lines_whole)(d, stream, row))
+        return false;
+    for (int64_t i = 0; i < SDD_MR; i++) {
+        const __m512 low = _mm512_mul_ps(scale, _mm512_loadu_ps(tiles + i * FN(VL)));
+        const __m512 high = _mm512_mul_ps(scale, _mm512_loadu_ps(tiles + (SDD_MR + i) * FN(VL)));
+        _mm512_stream_si512((void *)(s + i * bc), pair_bf16(low, high));
+    }
+    return true;
+}
+#endif
 
 static bool FN(slot_skipped)(const FN(sdd) * d, int64_t slot)
 {
@@ -304,16 +345,30 @@ static void FN(pair_compute)(const FN(sdd) * d, const FN(stream) * stream, int64
     const bool resume = k > 0 || (INT_SHIFT && part > 0);
 
     for (int64_t r = 0; r < groups; r++) {
-#if STREAMED
-        if (r + 1 < groups && count == 2) {
-            FN(sdd_tall)
-            (tile[r], tile[r + 1], a + r * unit, a + (r + 1) * unit, b0, b1, part, resume);
-            r++;
-            continue;
-        }
-#endif
         FN(sdd_tiles)[d->pair - 1][count - 1](tile[r], a + r * unit, b0, b1, part, resume);
     }
+}
+
+/* The same for `count` strips. */
+static void FN(line_compute)(const FN(sdd) * d, const FN(stream) * stream, int64_t count,
+                             int64_t first, int64_t groups, int64_t k, int64_t part,
+                             T (*restrict tile)[FN(TALL)][2 * SDD_MR * FN(VL)])
+{
+    int64_t p = 0;
+#if STREAMED
+    if (groups == FN(TALL) && part > 0 && count > 1) {
+        const T *a = d->a + (first * d->chunk + k) * SDD_MR, *b[2 * FN(LINE)];
+        for (int64_t v = 0; v < count; v++)
+            b[v] = stream[v].b;
+        p = count / 2;
+        FN(sdd_tall)
+        (tile[0][0], tile[1][0] - tile[0][0], a, a + d->chunk * SDD_MR, b, k, p, part,
+         k > 0 || INT_SHIFT);
+    }
+#endif
+    for (; 2 * p < count; p++)
+        FN(pair_compute)
+    (d, stream + 2 * p, min_i64(2, count - 2 * p), first, groups, k, part, tile[p]);
 }
 
 /* Up to 2 LINE strips times row groups of one block row. */
@@ -331,12 +386,17 @@ static void FN(streams_compute)(const FN(sdd) * d, const FN(target) * g, const F
             FN(tiles_begin)(d, tile[0][r], d->shift + (first + r) * SDD_MR);
 #endif
         for (int64_t k = 0; k < steps || k == 0; k += FN(STEPS))
-            for (int64_t p = 0; 2 * p < count; p++)
-                FN(pair_compute)
-        (d, stream + 2 * p, min_i64(2, count - 2 * p), first, groups, k,
-         min_i64(FN(STEPS), steps - k), tile[p]);
+            FN(line_compute)
+        (d, stream, count, first, groups, k, min_i64(FN(STEPS), steps - k), tile);
         for (int64_t i = 0; i < count * groups; i++) {
             const int64_t v = i / groups, r = i % groups;
+#if STREAMED
+            if (v % 2 == 0 && v + 1 < count &&
+                FN(lines_finish)(d, g, &stream[v], top + r * SDD_MR, tile[v / 2][r]))
+                continue;
+            if (v % 2 == 1 && FN(lines_whole)(d, &stream[v - 1], top + r * SDD_MR))
+                continue;
+#endif
             const int64_t row = top + r * SDD_MR, rows = min_i64(SDD_MR, stored - row);
             const int64_t col = stream[v].col, block_col = d->t->slot_col[stream[v].slot];
             const int64_t cols =
@@ -393,6 +453,10 @@ static void FN(row_compute)(const FN(sdd) * d, const FN(target) * g, int64_t row
     }
     if (count)
         FN(streams_compute)(d, g, stream, count, row, steps);
+#if STREAMED
+    if (d->past)
+        _mm_sfence();
+#endif
 }
 
 /* The last step for one block that went through the sums: S and the gradient of its gate. */
@@ -410,10 +474,9 @@ static void FN(block_finish)(const FN(sdd) * d, const FN(target) * g, int64_t sl
         (char *)bsk_mem_address(d->args->s) +
         (size_t)((grouped ? g->group * p->s.strides[0] : 0) + slot * size) * type_size(p->s.dtype);
     const T *w = bsk_mem_address(d->args->w);
-    T scale = d->alpha, product = 0, x[FN(RUN)], old[FN(RUN)];
+    const T scale = FN(block_scale)(d, slot);
+    T product = 0, x[FN(RUN)], old[FN(RUN)];
 
-    if (p->gate_mode == BSK_GATE_SCALE && d->gate)
-        scale *= d->gate[slot * p->gate.strides[0]];
     if (w && p->w.rank == 4 && p->w.dims[0] > 1)
         w = (const T *)(const void *)((const char *)w +
                                       (size_t)(g->group * p->w.strides[0]) * type_size(p->w.dtype));
@@ -522,21 +585,21 @@ static bool FN(sdd_shape)(const bsk_problem *problem, FN(sdd) * d, size_t *bytes
 static void FN(chunk_run)(const FN(sdd) * d, const FN(target) * g, const FN(packing) * operand)
 {
     const int64_t count = bski_ceil_div(g->count, d->align) * d->align;
-    const int64_t parts = bski_ceil_div(count, FN(PACK_N));
-    int64_t units[2], per[2], spans[2];
+    int64_t units[2], parts[2], per[2], tasks[2];
     for (int i = 0; i < 2; i++) {
         units[i] = (i ? d->t->grid_cols : d->t->grid_rows) * operand[i].per_block;
-        per[i] = FN(SPAN) / operand[i].width;
-        spans[i] = bski_ceil_div(units[i], per[i]);
+        parts[i] = bski_ceil_div(count, operand[i].steps);
+        per[i] = operand[i].span / operand[i].width;
+        tasks[i] = bski_ceil_div(units[i], per[i]) * parts[i];
     }
 #pragma omp for schedule(static)
-    for (int64_t i = 0; i < (spans[0] + spans[1]) * parts; i++) {
-        const int64_t part = i % parts, k0 = part * FN(PACK_N);
-        const bool b = i / parts >= spans[0];
-        const int64_t first = (i / parts - (b ? spans[0] : 0)) * per[b];
+    for (int64_t i = 0; i < tasks[0] + tasks[1]; i++) {
+        const int b = i >= tasks[0];
+        const int64_t at = i - (b ? tasks[0] : 0), steps = operand[b].steps;
+        const int64_t k0 = at % parts[b] * steps, first = at / parts[b] * per[b];
         FN(operand_pack)
         (d, g, &operand[b], first, min_i64(first + per[b], units[b]), k0,
-         min_i64(FN(PACK_N), count - k0));
+         min_i64(steps, count - k0));
     }
 #if INT_SHIFT
 #pragma omp for schedule(static)
@@ -559,6 +622,20 @@ static void FN(chunk_run)(const FN(sdd) * d, const FN(target) * g, const FN(pack
     }
 }
 
+#if STREAMED
+/* Whether S is so large that what is stored of it would be swept out of the caches for nothing, and
+ * its blocks begin with lines. */
+static bool FN(goes_past)(const FN(sdd) * d)
+{
+    const int64_t numbers = VEC_BYTES / 2; /* of a line */
+    const int64_t size = d->t->block_rows * d->t->block_cols * 2;
+    const int64_t group = d->groups > 1 ? d->p->s.strides[0] : 0;
+    return UNIT == 2 && d->beta == 0 && !d->sums && d->p->s.dtype == BSK_BF16 &&
+           d->t->block_cols % numbers == 0 && group % numbers == 0 &&
+           (uintptr_t)bsk_mem_address(d->args->s) % VEC_BYTES == 0 && d->t->nnz * size >= DSD_PAST;
+}
+#endif
+
 static void FN(sdd_run)(const bsk_prepared *prepared, int threads, const bsk_sdd_args *args)
 {
     FN(sdd) d;
@@ -572,6 +649,9 @@ static void FN(sdd_run)(const bsk_prepared *prepared, int threads, const bsk_sdd
     d.alpha = (T)args->alpha * FN(operand_scale)(args->a_scale, args->b_scale);
     d.beta = (T)args->beta;
     d.gate = bsk_mem_address(args->gate);
+#if STREAMED
+    d.past = FN(goes_past)(&d);
+#endif
     d.a = (T *)(void *)workspace;
     d.b = (T *)(void *)(workspace + d.a_bytes);
     d.sum = (T *)(void *)(workspace + d.a_bytes + d.b_bytes);
@@ -585,11 +665,18 @@ static void FN(sdd_run)(const bsk_prepared *prepared, int threads, const bsk_sdd
     d.wide = max_i64(1, min_i64(t->grid_cols, NEAR / column));
     d.ranges = min_i64(t->grid_rows, max_i64(4 * threads, 16));
 
-    const FN(packing)
-        operand[2] = {{&p->a, args->a, true, d.pair == 1 && TILE_DEPTH == 1, TILE_DEPTH > 1, false,
-                       t->block_rows, t->rows, SDD_MR, d.row_groups, SDD_MR * d.chunk, d.a},
-                      {&p->b, args->b, false, d.pair == 1, false, true, t->block_cols, t->cols,
-                       d.width, d.strips, d.width * d.chunk, d.b}};
+    FN(packing)
+    operand[2] = {{&p->a, args->a, true, d.pair == 1 && TILE_DEPTH == 1, TILE_DEPTH > 1, false,
+                   t->block_rows, t->rows, SDD_MR, d.row_groups, SDD_MR * d.chunk, d.a, 0, 0},
+                  {&p->b, args->b, false, d.pair == 1, false, true, t->block_cols, t->cols, d.width,
+                   d.strips, d.width * d.chunk, d.b, 0, 0}};
+    for (int i = 0; i < 2; i++) {
+        const FN(packing) *o = &operand[i];
+        const bool flat =
+            o->per_block * o->width == o->block && FN(operand)(o, 0, 0).col_stride == 1;
+        operand[i].steps = flat ? FN(FLAT_N) : FN(PACK_N);
+        operand[i].span = flat ? FN(FLAT_SPAN) : FN(SPAN);
+    }
 #pragma omp parallel num_threads(threads)
     {
 #ifdef MATRIX_TILES

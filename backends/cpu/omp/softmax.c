@@ -1,5 +1,5 @@
-/* The dense softmax and its gradient. A row is read once, and stays in the first-level cache. */
-#include "dense.h"
+/* The dense softmax and its gradient. A row is read from memory once, and stays in a cache. */
+#include "lines.h"
 #include "rank.h"
 #include "walk.h"
 
@@ -127,32 +127,214 @@ static void softmax_line(const softmax_row *r, void *y, int64_t at, bool stream)
     }
 }
 
+/* --- lines: whole rows, of which all elements take part --- */
+
+/* Lines at once: as many as have their exponentials in the first-level cache. */
+enum { POWER_LINES = 2, PIECES = ROW / PIECE };
+
+/* Rows on their way. Exponentials are relative to the largest element so far, `peak` of a piece, and
+ * become relative to the row's when they are written: peak is then the factor of each piece. */
+typedef struct softmax_lines {
+    int count;
+    int64_t x[POWER_LINES], y[POWER_LINES];
+    float max[POWER_LINES], peak[POWER_LINES][PIECES];
+    vec_f32 sum[POWER_LINES];
+} softmax_lines;
+
+typedef struct softmax_job {
+    const void *x;
+    void *y;
+    bsk_dtype x_type, y_type;
+    int64_t count;
+    float scale;
+    bool stream;
+} softmax_job;
+
+static void softmax_lines_at(const walk *w, softmax_lines *l, int64_t first)
+{
+    l->count = (int)max_i64(0, min_i64(POWER_LINES, w->rows - first));
+    for (int r = 0; r < l->count; r++) {
+        int64_t at[WALK_TENSORS];
+        walk_row(w, first + r, at);
+        l->y[r] = at[0];
+        l->x[r] = at[1];
+        l->max[r] = -INFINITY;
+        l->sum[r] = (vec_f32){0};
+    }
+}
+
+/* Piece number i of line r, at x[at]: e = scale * x, and the peak; what is at x[ahead] is asked for.
+ * Several maxima at once, so that one need not wait for the other. */
+OMP_INLINE void softmax_take(softmax_lines *l, int r, int64_t i, bsk_dtype type, const void *x,
+                             int64_t at, int64_t ahead, int64_t count, float scale, float *e)
+{
+    vec_f32 best[4];
+    for (int k = 0; k < 4; k++)
+        best[k] = splat_f32(l->max[r]);
+    for (int64_t k = 0; k < count; k += F32_LANES) {
+        const vec_f32 v = line_load(type, x, at + k) * scale;
+        store_f32(e + k, v);
+        if (k % PAIR == 0)
+            line_fetch(type, x, ahead + k);
+        best[k / F32_LANES % 4] = larger_f32(v, best[k / F32_LANES % 4]);
+    }
+    l->peak[r][i] =
+        lanes_max(larger_f32(larger_f32(best[0], best[1]), larger_f32(best[2], best[3])));
+}
+
+/* The same piece: e = the exponentials, which are added to the sum. */
+OMP_INLINE void softmax_power(softmax_lines *l, int r, int64_t i, int64_t count, float *e)
+{
+    const float max = l->peak[r][i], middle = max == -INFINITY ? 0 : max;
+    vec_f32 sum[4] = {l->sum[r]};
+    if (max > l->max[r])
+        sum[0] *= exp_f32(splat_f32(l->max[r] - max));
+    for (int64_t k = 0; k < count; k += F32_LANES) {
+        const vec_f32 v = exp_f32(load_f32(e + k) - middle);
+        store_f32(e + k, v);
+        sum[k / F32_LANES % 4] += v;
+    }
+    l->max[r] = max;
+    l->sum[r] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+static void softmax_end(softmax_lines *l, int64_t pieces)
+{
+    for (int r = 0; r < l->count; r++) {
+        const float sum = lanes_sum(l->sum[r]), inverse = sum == 0 ? 0 : 1 / sum;
+        float *peak = l->peak[r], max = l->max[r];
+        for (int64_t i = 0; i < pieces; i++)
+            peak[i] = peak[i] == max ? inverse : inverse * exp_f32(splat_f32(peak[i] - max))[0];
+    }
+}
+
+OMP_INLINE void softmax_put(const float *e, float factor, bsk_dtype type, void *y, int64_t at,
+                            int64_t count, bool stream)
+{
+    for (int64_t k = 0; k < count; k += PAIR)
+        line_put(type, y, at + k, factor * load_f32(e + k), factor * load_f32(e + k + F32_LANES),
+                 stream);
+}
+
+/* Reads some lines, while the ones before them are written; e: the exponentials of both. */
+OMP_INLINE void softmax_pass(const softmax_job *j, softmax_lines *l, const softmax_lines *late,
+                             const softmax_lines *next, float (*e)[ROW], bsk_dtype x_type,
+                             bsk_dtype y_type)
+{
+    const int64_t count = j->count;
+    float rest[PIECE];
+    for (int64_t i = 0; i < count; i += PIECE) {
+        const int64_t part = min_i64(PIECE, count - i), piece = i / PIECE;
+        for (int r = 0; r < late->count; r++) {
+            if (part == PIECE) {
+                softmax_put(e[r] + i, late->peak[r][piece], y_type, j->y, late->y[r] + i, PIECE,
+                            j->stream);
+            } else {
+                softmax_put(e[r] + i, late->peak[r][piece], BSK_F32, rest, 0, part, false);
+                row_store_f32(rest, j->y_type, j->y, late->y[r] + i, part);
+            }
+        }
+        for (int r = 0; r < l->count; r++) {
+            if (part == PIECE) {
+                softmax_take(l, r, piece, x_type, j->x, l->x[r] + i, next->x[r] + i, PIECE,
+                             j->scale, e[r] + i);
+            } else {
+                row_load_f32(rest, j->x_type, j->x, l->x[r] + i, part);
+                for (int64_t k = part; k % PAIR; k++)
+                    rest[k] = j->scale < 0 ? INFINITY : -INFINITY;
+                softmax_take(l, r, piece, BSK_F32, rest, 0, 0, part, j->scale, e[r] + i);
+            }
+        }
+        for (int r = 0; r < l->count; r++)
+            softmax_power(l, r, piece, part, e[r] + i);
+    }
+    softmax_end(l, bski_ceil_div(count, PIECE));
+}
+
+#define SOFTMAX_PASS(name, x_type, y_type)                                                         \
+    static void name(const softmax_job *j, softmax_lines *l, const softmax_lines *late,            \
+                     const softmax_lines *next, float(*e)[ROW])                                    \
+    {                                                                                              \
+        softmax_pass(j, l, late, next, e, x_type, y_type);                                         \
+    }
+SOFTMAX_PASS(softmax_pass_f32, BSK_F32, BSK_F32)
+SOFTMAX_PASS(softmax_pass_f16, BSK_F16, BSK_F16)
+SOFTMAX_PASS(softmax_pass_bf16, BSK_BF16, BSK_BF16)
+SOFTMAX_PASS(softmax_pass_mixed, j->x_type, j->y_type)
+
+/* By one of the threads; every one has two groups of lines on their way. */
+static void softmax_rows(const softmax_job *j, const walk *w)
+{
+    void (*const pass)(const softmax_job *, softmax_lines *, const softmax_lines *,
+                       const softmax_lines *, float(*)[ROW]) =
+        j->x_type != j->y_type  ? softmax_pass_mixed
+        : j->x_type == BSK_F32  ? softmax_pass_f32
+        : j->x_type == BSK_BF16 ? softmax_pass_bf16
+                                : softmax_pass_f16;
+    softmax_lines lines[2] = {{.count = 0}, {.count = 0}}, next;
+    float e[POWER_LINES][ROW] __attribute__((aligned(64)));
+    int turn = 0;
+#pragma omp for schedule(static) nowait
+    for (int64_t g = 0; g < bski_ceil_div(w->rows, POWER_LINES); g++) {
+        softmax_lines_at(w, &lines[turn], g * POWER_LINES);
+        softmax_lines_at(w, &next, (g + 1) * POWER_LINES);
+        for (int r = next.count; r < lines[turn].count; r++) /* nothing else to ask for */
+            next.x[r] = lines[turn].x[r];
+        pass(j, &lines[turn], &lines[!turn], &next, e);
+        turn = !turn;
+    }
+    lines[turn].count = next.count = 0;
+    pass(j, &lines[turn], &lines[!turn], &next, e);
+}
+
+/* --- any row --- */
+
+static void softmax_line_by_line(const bsk_masked_softmax_params *p,
+                                 const bsk_masked_softmax_args *a, const walk *w, float scale,
+                                 bool stream)
+{
+#pragma omp for schedule(static) nowait
+    for (int64_t i = 0; i < w->rows; i++) {
+        int64_t at[WALK_TENSORS];
+        walk_row(w, i, at);
+        softmax_row r = {.p = p,
+                         .x = bsk_mem_address(a->x),
+                         .mask = bsk_mem_address(a->mask),
+                         .x_at = at[1],
+                         .mask_at = at[2],
+                         .count = w->inner,
+                         .scale = scale};
+        if (p->k)
+            r.kth = softmax_kth(&r);
+        softmax_line(&r, bsk_mem_address(a->y), at[0], stream);
+    }
+}
+
 OMP_LAUNCH(masked_softmax)
 {
     const bsk_masked_softmax_params *p = prepared->problem->params;
     const bsk_masked_softmax_args *a = args;
     const bsk_tensor *const tensors[] = {&p->y, &p->x, &p->mask};
+    const float scale = a->scale != 0 ? (float)a->scale : 1;
     walk w;
 
     walk_lines(&w, tensors, 3);
     const bool stream = streams(p->y.dtype, w.rows, w.inner);
+    const softmax_job job = {.x = bsk_mem_address(a->x),
+                             .y = bsk_mem_address(a->y),
+                             .x_type = p->x.dtype,
+                             .y_type = p->y.dtype,
+                             .count = w.inner,
+                             .scale = scale,
+                             .stream =
+                                 stream && walk_whole(&w, 0, p->y.dtype, bsk_mem_address(a->y))};
+    const bool lines = p->mask.dtype == BSK_NONE && !p->k && w.inner <= ROW;
 #pragma omp parallel num_threads(queue_threads(queue))
     {
-#pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < w.rows; i++) {
-            int64_t at[WALK_TENSORS];
-            walk_row(&w, i, at);
-            softmax_row r = {.p = p,
-                             .x = bsk_mem_address(a->x),
-                             .mask = bsk_mem_address(a->mask),
-                             .x_at = at[1],
-                             .mask_at = at[2],
-                             .count = w.inner,
-                             .scale = a->scale != 0 ? (float)a->scale : 1};
-            if (p->k)
-                r.kth = softmax_kth(&r);
-            softmax_line(&r, bsk_mem_address(a->y), at[0], stream);
-        }
+        if (lines)
+            softmax_rows(&job, &w);
+        else
+            softmax_line_by_line(p, a, &w, scale, stream);
         stream_fence();
     }
     return BSK_OK;
@@ -216,6 +398,150 @@ static void softmax_grad_line(const bsk_masked_softmax_grad_params *p,
     }
 }
 
+/* --- lines: without a mask, and where dx is only written --- */
+
+typedef struct softmax_grad_lines {
+    int count;
+    int64_t dx[LINES], dy[LINES], y[LINES];
+    float dot[LINES];
+    vec_f32 sum[LINES];
+} softmax_grad_lines;
+
+static void softmax_grad_lines_at(const walk *w, softmax_grad_lines *l, int64_t first)
+{
+    l->count = (int)max_i64(0, min_i64(LINES, w->rows - first));
+    for (int r = 0; r < l->count; r++) {
+        int64_t at[WALK_TENSORS];
+        walk_row(w, first + r, at);
+        l->dx[r] = at[0];
+        l->dy[r] = at[1];
+        l->y[r] = at[2];
+        l->sum[r] = (vec_f32){0};
+    }
+}
+
+typedef struct softmax_grad_job {
+    const void *dy, *y;
+    void *dx;
+    bsk_dtype dy_type, y_type, dx_type;
+    int64_t count;
+    float scale;
+    bool stream;
+} softmax_grad_job;
+
+/* A piece of dy and y, which begin at element 0; what is at dy[ahead[0]] and y[ahead[1]] is asked
+ * for. */
+OMP_INLINE vec_f32 softmax_grad_take(vec_f32 sum, bsk_dtype dy_type, const void *dy,
+                                     bsk_dtype y_type, const void *y, int64_t count,
+                                     const int64_t ahead[2])
+{
+    for (int64_t k = 0; k < count; k += F32_LANES) {
+        const vec_f32 v = line_load(y_type, y, k), g = line_load(dy_type, dy, k);
+        if (k % PAIR == 0) {
+            line_fetch(dy_type, dy, ahead[0] + k);
+            line_fetch(y_type, y, ahead[1] + k);
+        }
+        sum += select_f32(v != 0.0f, g, (vec_f32){0}) * v;
+    }
+    return sum;
+}
+
+OMP_INLINE void softmax_grad_put(float dot, float scale, bsk_dtype dy_type, const void *dy,
+                                 bsk_dtype y_type, const void *y, bsk_dtype dx_type, void *dx,
+                                 int64_t count, bool stream)
+{
+    for (int64_t k = 0; k < count; k += PAIR) {
+        vec_f32 z[2];
+        for (int j = 0; j < 2; j++) {
+            const int64_t i = k + j * F32_LANES;
+            const vec_f32 v = line_load(y_type, y, i), g = line_load(dy_type, dy, i);
+            z[j] = select_f32(v != 0.0f, (g - dot) * v * scale, (vec_f32){0});
+        }
+        line_put(dx_type, dx, k, z[0], z[1], stream);
+    }
+}
+
+/* The last piece of a row, which is shorter. */
+static void softmax_grad_rest(const softmax_grad_job *j, softmax_grad_lines *l, int r, int64_t i,
+                              bool put)
+{
+    const int64_t part = j->count - i;
+    const int64_t none[2] = {0, 0};
+    float dy[PIECE] = {0}, y[PIECE] = {0};
+    row_load_f32(dy, j->dy_type, j->dy, l->dy[r] + i, part);
+    row_load_f32(y, j->y_type, j->y, l->y[r] + i, part);
+    if (!put) {
+        l->sum[r] = softmax_grad_take(l->sum[r], BSK_F32, dy, BSK_F32, y, part, none);
+        return;
+    }
+    softmax_grad_put(l->dot[r], j->scale, BSK_F32, dy, BSK_F32, y, BSK_F32, dy, part, false);
+    row_store_f32(dy, j->dx_type, j->dx, l->dx[r] + i, part);
+}
+
+OMP_INLINE void softmax_grad_pass(const softmax_grad_job *j, softmax_grad_lines *l,
+                                  softmax_grad_lines *late, const softmax_grad_lines *next,
+                                  bsk_dtype dy_type, bsk_dtype y_type, bsk_dtype dx_type)
+{
+    for (int64_t i = 0; i < j->count; i += PIECE) {
+        const bool whole = i + PIECE <= j->count;
+        for (int r = 0; r < l->count; r++) {
+            const int64_t ahead[2] = {next->dy[r] - l->dy[r], next->y[r] - l->y[r]};
+            if (whole)
+                l->sum[r] =
+                    softmax_grad_take(l->sum[r], dy_type, line_at(dy_type, j->dy, l->dy[r] + i),
+                                      y_type, line_at(y_type, j->y, l->y[r] + i), PIECE, ahead);
+            else
+                softmax_grad_rest(j, l, r, i, false);
+        }
+        for (int r = 0; r < late->count; r++)
+            if (whole)
+                softmax_grad_put(late->dot[r], j->scale, dy_type,
+                                 line_at(dy_type, j->dy, late->dy[r] + i), y_type,
+                                 line_at(y_type, j->y, late->y[r] + i), dx_type,
+                                 line_at(dx_type, j->dx, late->dx[r] + i), PIECE, j->stream);
+            else
+                softmax_grad_rest(j, late, r, i, true);
+    }
+    for (int r = 0; r < l->count; r++)
+        l->dot[r] = lanes_sum(l->sum[r]);
+}
+
+#define SOFTMAX_GRAD_PASS(name, dy_type, y_type, dx_type)                                          \
+    static void name(const softmax_grad_job *j, softmax_grad_lines *l, softmax_grad_lines *late,   \
+                     const softmax_grad_lines *next)                                               \
+    {                                                                                              \
+        softmax_grad_pass(j, l, late, next, dy_type, y_type, dx_type);                             \
+    }
+SOFTMAX_GRAD_PASS(softmax_grad_pass_f32, BSK_F32, BSK_F32, BSK_F32)
+SOFTMAX_GRAD_PASS(softmax_grad_pass_f16, BSK_F16, BSK_F16, BSK_F16)
+SOFTMAX_GRAD_PASS(softmax_grad_pass_bf16, BSK_BF16, BSK_BF16, BSK_BF16)
+SOFTMAX_GRAD_PASS(softmax_grad_pass_mixed, j->dy_type, j->y_type, j->dx_type)
+
+static void softmax_grad_rows(const softmax_grad_job *j, const walk *w)
+{
+    void (*const pass)(const softmax_grad_job *, softmax_grad_lines *, softmax_grad_lines *,
+                       const softmax_grad_lines *) =
+        j->dy_type != j->y_type || j->dy_type != j->dx_type ? softmax_grad_pass_mixed
+        : j->y_type == BSK_F32                              ? softmax_grad_pass_f32
+        : j->y_type == BSK_BF16                             ? softmax_grad_pass_bf16
+                                                            : softmax_grad_pass_f16;
+    softmax_grad_lines lines[2] = {{.count = 0}, {.count = 0}}, next;
+    int turn = 0;
+#pragma omp for schedule(static) nowait
+    for (int64_t g = 0; g < bski_ceil_div(w->rows, LINES); g++) {
+        softmax_grad_lines_at(w, &lines[turn], g * LINES);
+        softmax_grad_lines_at(w, &next, (g + 1) * LINES);
+        for (int r = next.count; r < lines[turn].count; r++) { /* nothing else to ask for */
+            next.dy[r] = lines[turn].dy[r];
+            next.y[r] = lines[turn].y[r];
+        }
+        pass(j, &lines[turn], &lines[!turn], &next);
+        turn = !turn;
+    }
+    lines[turn].count = next.count = 0;
+    pass(j, &lines[turn], &lines[!turn], &next);
+}
+
 OMP_LAUNCH(masked_softmax_grad)
 {
     const bsk_masked_softmax_grad_params *p = prepared->problem->params;
@@ -225,13 +551,28 @@ OMP_LAUNCH(masked_softmax_grad)
 
     walk_lines(&w, tensors, 4);
     const bool stream = a->beta == 0 && streams(p->dx.dtype, w.rows, w.inner);
+    const softmax_grad_job job = {.dy = bsk_mem_address(a->dy),
+                                  .y = bsk_mem_address(a->y),
+                                  .dx = bsk_mem_address(a->dx),
+                                  .dy_type = p->dy.dtype,
+                                  .y_type = p->y.dtype,
+                                  .dx_type = p->dx.dtype,
+                                  .count = w.inner,
+                                  .scale = (float)(a->alpha * (a->scale != 0 ? a->scale : 1)),
+                                  .stream = stream &&
+                                            walk_whole(&w, 0, p->dx.dtype, bsk_mem_address(a->dx))};
+    const bool lines = p->mask.dtype == BSK_NONE && a->beta == 0;
 #pragma omp parallel num_threads(queue_threads(queue))
     {
+        if (lines) {
+            softmax_grad_rows(&job, &w);
+        } else {
 #pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < w.rows; i++) {
-            int64_t at[WALK_TENSORS];
-            walk_row(&w, i, at);
-            softmax_grad_line(p, a, at, w.inner, stream);
+            for (int64_t i = 0; i < w.rows; i++) {
+                int64_t at[WALK_TENSORS];
+                walk_row(&w, i, at);
+                softmax_grad_line(p, a, at, w.inner, stream);
+            }
         }
         stream_fence();
     }

@@ -163,6 +163,16 @@ static inline void walk_row(const walk *w, int64_t row, int64_t at[WALK_TENSORS]
     }
 }
 
+/* Whether every row of tensor t is whole lines of the cache. */
+static inline bool walk_whole(const walk *w, int32_t t, bsk_dtype type, const void *data)
+{
+    const int64_t line = 64 / (int64_t)type_size(type);
+    bool whole = (uintptr_t)data % 64 == 0 && w->inner % line == 0;
+    for (int32_t d = 0; d < w->rank; d++)
+        whole = whole && w->strides[t][d] % line == 0;
+    return whole;
+}
+
 /* A piece of a row, of at most CHUNK elements; pieces are numbered row by row. */
 typedef struct walk_piece {
     int64_t at[WALK_TENSORS];
@@ -182,6 +192,23 @@ static inline walk_piece walk_at(const walk *w, int64_t piece)
     for (int32_t t = 0; t < w->count; t++)
         p.at[t] += first * w->step[t];
     return p;
+}
+
+/* How many pieces ahead memory is asked for. */
+enum { AHEAD = 4 };
+
+/* The piece that lies so far ahead, or the last one. */
+static inline walk_piece walk_ahead(const walk *w, int64_t piece)
+{
+    return walk_at(w, min_i64(piece + AHEAD, walk_pieces(w) - 1));
+}
+
+static inline walk_piece walk_part(const walk *w, const walk_piece *p, int64_t first)
+{
+    walk_piece part = {.count = min_i64(STRETCH, p->count - first)};
+    for (int32_t t = 0; t < w->count; t++)
+        part.at[t] = p->at[t] + first * w->step[t];
+    return part;
 }
 
 /* One piece of tensor t in f32, padded with its last element. */
