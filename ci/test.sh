@@ -151,7 +151,7 @@ step_gcc() {
     rm -rf build-ci/prefix
     CC=gcc setup gcc --prefix="$PWD/build-ci/prefix" -Dsm=80,90a -Dgfx=gfx90a \
         -Dquick_kernels=true
-    meson compile -C build-ci/gcc -j "$jobs"
+    ninja -C build-ci/gcc -j "$jobs" all emulators
 }
 
 # All suites, `bsk check --tier ci` among them; the log has each program's last line.

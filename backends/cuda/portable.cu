@@ -1,8 +1,9 @@
-/* The portable kernels of one file for one storage type, in all variants of instances.inc.
- * The build sets SIMT_FILE (the file, <backends/simt/ops.h>), SIMT_T, and SIMT_TILES for a file
- * whose kernels come in tile sizes. */
+/* The portable kernels of one file in all variants of instances.inc.
+ * The build sets SIMT_FILE (the file, <backends/simt/ops.h>), SIMT_T for one storage type, else it is
+ * all of them, and SIMT_TILES for a file whose kernels come in tile sizes. */
 #include <backends/simt/simt.h>
 
+#ifdef SIMT_T
 #include <backends/simt/type.h>
 
 #include SIMT_FILE
@@ -18,5 +19,27 @@
 #include SIMT_FILE
 #undef TM
 #define TM 64
+#include SIMT_FILE
+#endif
+
+#else
+#define SIMT_T f32
+#include <backends/simt/type.h>
+
+#include SIMT_FILE
+#undef SIMT_T
+#define SIMT_T f16
+#include <backends/simt/type.h>
+
+#include SIMT_FILE
+#undef SIMT_T
+#define SIMT_T bf16
+#include <backends/simt/type.h>
+
+#include SIMT_FILE
+#undef SIMT_T
+#define SIMT_T f64
+#include <backends/simt/type.h>
+
 #include SIMT_FILE
 #endif

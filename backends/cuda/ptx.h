@@ -302,6 +302,14 @@ template <int WIDTH, bool KEEP> PTX_FN void load_global(uint32_t *v, const void 
     }
 }
 
+/* 16 bytes, for which the first-level cache makes no room. */
+PTX_FN void store_global_16(void *to, uint4 v)
+{
+    asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
 /* Starts to bring a line into the second-level cache. Reads nothing. */
 PTX_FN void prefetch_global(const void *from)
 {

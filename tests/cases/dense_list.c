@@ -516,6 +516,44 @@ static void list_layer_norm(test_list *list)
                     }
 }
 
+/* Rows of whole runs, of all lengths that kernels tell apart, short of what lanes hold and up to
+ * it; the last tier has enough of them for each multiprocessor of a large device. */
+static void list_whole_rows(test_list *list)
+{
+    static const int64_t grids[][3] = {{1, 512, 0},  {6, 1000, 0}, {3, 4096, 2}, {70, 2056, 0},
+                                       {9, 4096, 0}, {3, 8184, 0}, {2, 16384, 0}};
+    for (int i = 0; i < TEST_COUNT(grids); i++)
+        for (int t = 0; t < TEST_COUNT(dtypes); t++)
+            for (int o = 0; o < 4; o++) {
+                const bool rms = o & 1, relu = o & 2;
+                if (left_out(list, i + t + o, 3))
+                    continue;
+                test_spec s = {.op = rms ? "rms_norm" : "layer_norm", .dtype = dtypes[t]};
+                s.n = list->tier == TIER_FULL && i == 4 ? 1500 : grids[i][0];
+                s.m = grids[i][1];
+                s.count = (int32_t)grids[i][2];
+                s.act = relu ? BSK_ACT_RELU : BSK_ACT_NONE;
+                s.options = ((i + o) % 4 ? OPT_GAIN | OPT_BIAS : 0) |
+                            ((i + o) % 3 ? OPT_SAVED : 0) | (i % 2 ? OPT_LD8 : 0);
+                test_emit(list, s);
+                if (i == 1) {
+                    s.options |= OPT_INPLACE;
+                    s.fill = rms ? FILL_REAL : FILL_SPECIAL;
+                    test_emit(list, s);
+                    s.fill = FILL_REAL;
+                }
+                s.op = rms ? "rms_norm_grad" : "layer_norm_grad";
+                s.options =
+                    ((i + o) % 4 ? OPT_GAIN | OPT_BIAS : 0) | OPT_DBIAS | (i % 2 ? OPT_LD8 : 0);
+                s.alpha = o == 2 ? 2 : 0;
+                s.beta = o == 1 ? 0.5 : 0;
+                test_emit(list, s);
+                s.options |= OPT_INPLACE;
+                if (o == 0)
+                    test_emit(list, s);
+            }
+}
+
 static void list_batch_norm(test_list *list)
 {
     static const int64_t grids[][3] = {{4, 7, 9}, {33, 5, 1},  {1, 6, 100},  {0, 4, 3},
@@ -595,6 +633,7 @@ static void list_lstm(test_list *list)
 void cases_norms(test_list *list)
 {
     list_layer_norm(list);
+    list_whole_rows(list);
     list_batch_norm(list);
     list_lstm(list);
 }

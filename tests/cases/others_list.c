@@ -301,6 +301,32 @@ static void list_bias_act(test_list *list)
                     s.options = OPT_DBIAS | OPT_NO_GRAD;
                     test_emit(list, s);
                 }
+    /* Rows of whole runs: one, none, a part of what a group takes, wider than a group, and so many
+     * that groups take several turns. */
+    static const int64_t whole[][2] = {{1, 8},    {0, 264},    {37, 264},
+                                       {5, 4104}, {150, 1048}, {20000, 8}};
+    for (int i = 0; i < TEST_COUNT(whole); i++)
+        for (int t = 0; t < TEST_COUNT(dtypes); t++)
+            for (int act = BSK_ACT_RELU; act <= BSK_ACT_GELU; act++) {
+                if (list->tier == TIER_QUICK && (i + t + act) % 2)
+                    continue;
+                test_spec s = {.op = "bias_act_grad", .dtype = dtypes[t], .act = (bsk_act)act};
+                s.n = whole[i][0];
+                s.m = whole[i][1];
+                s.options = OPT_DBIAS | (i % 2 ? OPT_LD8 | OPT_BIAS : i == 2 ? OPT_INPLACE : 0);
+                s.alpha = i % 2 ? 2 : 0;
+                s.beta = i % 3 == 1 ? 0.5 : 0;
+                test_emit(list, s);
+                if (i != 2)
+                    continue;
+                s.fill = FILL_SPECIAL;
+                test_emit(list, s);
+                s.options = OPT_DBIAS | OPT_BIAS | OPT_NO_GRAD;
+                test_emit(list, s);
+                s.options = OPT_DBIAS | OPT_BIAS;
+                s.fill = FILL_HUGE;
+                test_emit(list, s);
+            }
     /* Sums alone of whole runs, of more rows than lanes have under way. */
     for (int t = 0; t < TEST_COUNT(dtypes); t++) {
         test_spec s = {.op = "bias_act_grad", .dtype = dtypes[t], .n = 700, .m = 264};

@@ -212,6 +212,24 @@ static void list_shapes(test_list *list)
                 }
 }
 
+/* Small minibatches with a few lists so long that kernels cut them by their samples. */
+static void list_uneven(test_list *list)
+{
+    static const int32_t sizes[] = {8, 16, 32};
+    if (list->tier == TIER_QUICK)
+        return;
+    for (int b = 0; b < TEST_COUNT(sizes); b++)
+        for (int axis = BSK_NC; axis <= BSK_CN; axis++) {
+            test_spec s =
+                product(linear[(b + axis) % 2], BSK_BF16, sizes[b], sizes[b], 96 * sizes[b]);
+            s.m = s.k;
+            s.pattern = PATTERN_SKEWED;
+            s.pattern_value = 0.05;
+            s.fill = FILL_REAL;
+            emit_axis(list, s, 40 + 8 * b, axis);
+        }
+}
+
 /* Gates, their gradients, bias gradients and pairs of matmul_wgrad. */
 static void list_wgrad(test_list *list)
 {
@@ -304,6 +322,7 @@ void cases_products_tiles(test_list *list)
     list_long(list);
     list_epilogues(list);
     list_shapes(list);
+    list_uneven(list);
     list_wgrad(list);
     list_batches(list);
     list_special(list);

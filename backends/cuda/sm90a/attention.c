@@ -36,8 +36,9 @@ bsk_reason cuda_sm90a_attention_accept(const bsk_problem *problem, const bsk_dev
         return BSK_REFUSE_OPTION;
     if (p->o.dtype != BSK_BF16 && p->o.dtype != BSK_F16 && p->o.dtype != BSK_F32)
         return BSK_REFUSE_DTYPE;
-    if (!f || p->q.dims[3] < 1 || p->v.dims[3] < 1 || p->v.dims[3] % 8 || p->k.dims[2] < 1 ||
-        !bski_attention90_runs_fit(f, problem->layout, p->interleave))
+    /* Queries that are multiplied again are loaded in pairs of features. */
+    if (!f || p->q.dims[3] < 1 || p->q.dims[3] % 2 || p->v.dims[3] < 1 || p->v.dims[3] % 8 ||
+        p->k.dims[2] < 1 || !bski_attention90_runs_fit(f, problem->layout, p->interleave))
         return BSK_REFUSE_SHAPE;
     if (is_empty(p))
         return BSK_ACCEPT;
@@ -115,6 +116,7 @@ bsk_status cuda_sm90a_attention_launch(const bsk_prepared *prepared, void *queue
                                .grid = {(unsigned)s->tables.blocks, 1, 1},
                                .threads = ATTENTION_THREADS((unsigned)s->form->groups),
                                .shared_bytes = s->form->shared_bytes,
-                               .arguments = arguments};
+                               .arguments = arguments,
+                               .early = true};
     return bski_cuda_launch(queue, &run);
 }

@@ -91,20 +91,39 @@ template <class F> struct score_set {
     }
 };
 
-/* The scores of a warp once more, where the shares have taken their place: by the warp alone. */
+/* The warp's 16 rows of 16 queries' features as left operand, from memory. row: the lane's first in
+ * the tile. */
 template <class F>
-__device__ __forceinline__ void multiply_again(float (&s)[F::SCORES], uint32_t q, uint32_t k)
+__device__ __forceinline__ void reload_rows(uint32_t (&x)[4], const attention_arg &a, uint32_t tile,
+                                            int row, int features)
 {
-    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES % GROUP_WARPS;
-    const int row = warp * 16 + lane % 16, key = lane / 16 * 8 + lane % 8;
+    const int head = shared_load_4(tile + 4 * HEAD_WORD), run = shared_load_4(tile + 4 * RUN_WORD);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int time = time_of<F>(tile, row + i % 2 * 8);
+        const int feature = features + i / 2 * 8 + threadIdx.x % 4 * 2;
+        const int64_t at = line_at(a.q, head / a.heads, head % a.heads, run, time) + feature;
+        x[i] = time < a.q_time && feature < a.q.width
+                   ? __ldg((const uint32_t *)((const uint16_t *)a.q.data + at))
+                   : 0;
+    }
+}
+
+/* The scores of a warp once more, where the shares have taken their place: by the warp alone. Its
+ * queries may have left shared memory. */
+template <class F>
+__device__ __forceinline__ void multiply_again(float (&s)[F::SCORES], const attention_arg &a,
+                                               uint32_t tile, int row, uint32_t k)
+{
+    const int lane = threadIdx.x % LANES, key = lane / 16 * 8 + lane % 8;
 #pragma unroll
     for (int i = 0; i < F::SCORES; i++)
         s[i] = 0;
 #pragma unroll 1
     for (int i = 0; i < F::WIDTH / 16; i++) {
         uint32_t x[4];
-        const int q_run = i % 4 * 2 + lane / 16, k_run = i % 4 * 2 + lane / 8 % 2;
-        ldmatrix_x4(x, q + i / 4 * TILE_BYTES + row * ROW_BYTES + (q_run ^ row % 8) * 16);
+        const int k_run = i % 4 * 2 + lane / 8 % 2;
+        reload_rows<F>(x, a, tile, row, 16 * i);
 #pragma unroll
         for (int j = 0; j < F::STEP / 16; j++) {
             uint32_t y[4];
@@ -121,16 +140,23 @@ __device__ __forceinline__ void multiply_again(float (&s)[F::SCORES], uint32_t q
 template <class F>
 __device__ __forceinline__ bool share_fast(float (&p)[F::SCORES], const float (&s)[F::SCORES],
                                            row_state &r, const attention_arg &a,
-                                           const sight<F> &sees, uint32_t tile, int row)
+                                           const sight<F> &sees, int flags, uint32_t tile, int row)
 {
     const float limit = 1024;
     float sum[2][2] = {{0, 0}, {0, 0}};
-    if (sees.is_plain()) {
+    if (F::BANDS == 1 && !(flags & PARTIAL)) {
+#pragma unroll
+        for (int i = 0; i < F::SCORES; i++) {
+            const int h = i / 2 % 2;
+            p[i] = power_of_two(fmaf(s[i], a.scale, -r.most[h]));
+            sum[h][i % 2] += p[i];
+        }
+    } else if (F::BANDS > 1 && sees.is_plain()) {
 #pragma unroll
         for (int unit = 0; unit < F::UNITS; unit++) {
             constexpr int N = F::SIDE / 2;
             const bool none[2] = {sees.is_nothing(unit, 0), sees.is_nothing(unit, 1)};
-            if (F::BANDS > 1 && F::BAND_ROWS >= 16 && none[0]) {
+            if (F::BAND_ROWS >= 16 && none[0]) {
 #pragma unroll
                 for (int i = unit * N; i < (unit + 1) * N; i++)
                     p[i] = 0;
@@ -166,10 +192,10 @@ __device__ __forceinline__ bool share_fast(float (&p)[F::SCORES], const float (&
 template <class F>
 __device__ __forceinline__ void share_exact(float (&p)[F::SCORES], const float (&s)[F::SCORES],
                                             row_state &r, float (&factor)[2],
-                                            const attention_arg &a, const sight<F> &sees,
+                                            const attention_arg &a, const sight<F> &sees, int flags,
                                             uint32_t tile, int row)
 {
-    if (sees.is_whole()) {
+    if (F::BANDS == 1 ? !(flags & PARTIAL) : sees.is_whole()) {
 #pragma unroll
         for (int i = 0; i < F::SCORES; i++)
             p[i] = s[i] * a.scale;
@@ -251,19 +277,20 @@ __device__ __forceinline__ void store_tile(const float (&o)[F::WIDTH / 2], const
     }
 }
 
-/* The scores of a step become shares. True: o has to be multiplied with the factors. */
+/* The scores of a step become shares by the reference that the rows have. True: that would not do,
+ * and they became so by another one; earlier sums have to be multiplied with the factors. */
 template <class F>
 __device__ __forceinline__ bool share(score_set<F> &s, row_state &r, bool &fast, float (&factor)[2],
-                                      const attention_arg &a, const sight<F> &sees, uint32_t tile,
-                                      int row, const queries<F> &q, uint32_t k)
+                                      const attention_arg &a, const sight<F> &sees, int flags,
+                                      uint32_t tile, int row, uint32_t k)
 {
     if (fast) {
-        if (!share_fast<F>(s.shares(), s.score, r, a, sees, tile, row))
+        if (!share_fast<F>(s.shares(), s.score, r, a, sees, flags, tile, row))
             return false;
         if constexpr (!F::SHORT)
-            multiply_again<F>(s.score, q.at, k);
+            multiply_again<F>(s.score, a, tile, row, k);
     }
-    share_exact<F>(s.shares(), s.score, r, factor, a, sees, tile, row);
+    share_exact<F>(s.shares(), s.score, r, factor, a, sees, flags, tile, row);
     fast = has_reference(r);
     return true;
 }
@@ -279,17 +306,13 @@ __device__ __forceinline__ void meet_queries(queries<F> &q, memory<F> m, const p
         load_rows<queries<F>::HELD>(q.held, q.at);
 }
 
-/* A step's keys are read no more, nor are with the last its queries. Those that registers hold are
- * left after the first product: a signal may overtake loads that wait for shared memory. */
+/* After the last step's product of scores queries are read no more. Those that registers hold are
+ * left after the first: a signal may overtake loads that wait for shared memory. */
 template <class F>
-__device__ __forceinline__ void release_keys(memory<F> m, int ring, int slot, int flags, int tile)
+__device__ __forceinline__ void release_queries(memory<F> m, int ring, int flags, int tile)
 {
-    __syncwarp();
-    if (!is_speaker())
-        return;
-    mbar_arrive(m.empty(ring, slot));
     if (flags & (queries<F>::HELD > 0 ? FIRST : LAST))
-        mbar_arrive(m.q_empty(ring, buffer_of<F>(tile)));
+        signal(m.q_empty(ring, buffer_of<F>(tile)));
 }
 
 template <class F>
@@ -297,8 +320,7 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
 {
     const int ring = here.ring, row = row_of(here);
     cursor<F::SLOTS> at = {0, 0};
-    int tile = 0;
-    bool fast = false;
+    uint32_t tile = 0;
     float o[F::WIDTH / 2], factor[2];
     uint32_t p[F::SCORES / 2];
     row_state r = {{-INFINITY, -INFINITY}, {0, 0}};
@@ -314,8 +336,10 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
     multiply_rows<F, queries<F>::HELD>(s.score, q.held, q.at, m.slot(ring, 0));
     wgmma_wait<0>();
     wgmma_settle(s.score);
-    share(s, r, fast, factor, a, sees, m.tile(ring, 0), row, q, m.slot(ring, 0));
-    release_keys(m, ring, 0, flags, 0);
+    release_queries<F>(m, ring, flags, 0);
+    share_exact<F>(s.shares(), s.score, r, factor, a, sees, flags, m.tile(ring, 0), row);
+    bool fast = has_reference(r);
+    signal(m.empty(ring, 0));
     at.next();
     round_scores<F>(p, s.shares());
 #pragma unroll
@@ -332,7 +356,6 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
         const int values = at.slot;
         const uint32_t values_parity = at.parity;
         at.next();
-        const int before = tile;
         if (flags & FIRST)
             meet_queries(q, m, here, ++tile);
         wgmma_fence();
@@ -343,30 +366,36 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
         multiply_lines<F>(o, p, m.slot(ring, values));
         wgmma_wait<1>();
         wgmma_settle(s.score);
+        release_queries<F>(m, ring, flags, tile);
         if constexpr (F::SHORT)
-            release_keys(m, ring, keys, flags, tile);
-        const row_state done = r;
+            signal(m.empty(ring, keys));
         if (flags & FIRST) {
-            r = {{-INFINITY, -INFINITY}, {0, 0}};
-            fast = false;
-        }
-        const bool scaled =
-            share(s, r, fast, factor, a, sees, m.tile(ring, tile), row, q, m.slot(ring, keys));
-        if constexpr (!F::SHORT)
-            release_keys(m, ring, keys, flags, tile);
-        wgmma_wait<0>();
-        wgmma_settle(o);
-        if (is_speaker())
-            mbar_arrive(m.empty(ring, values));
-        if (flags & FIRST) {
-            store_tile<F>(o, done, a, m.tile(ring, before), row);
+            wgmma_wait<0>();
+            wgmma_settle(o);
+            signal(m.empty(ring, values));
+            store_tile<F>(o, r, a, m.tile(ring, tile - 1), row);
 #pragma unroll
             for (int i = 0; i < F::WIDTH / 2; i++)
                 o[i] = 0;
-        } else if (scaled) {
+            r = {{-INFINITY, -INFINITY}, {0, 0}};
+            share_exact<F>(s.shares(), s.score, r, factor, a, sees, flags, m.tile(ring, tile), row);
+            fast = has_reference(r);
+            if constexpr (!F::SHORT)
+                signal(m.empty(ring, keys));
+        } else {
+            const bool scaled = share(s, r, fast, factor, a, sees, flags, m.tile(ring, tile), row,
+                                      m.slot(ring, keys));
+            if constexpr (!F::SHORT)
+                signal(m.empty(ring, keys));
+            wgmma_wait<0>();
+            wgmma_settle(o);
+            if (is_speaker())
+                mbar_arrive(m.empty(ring, values));
+            if (scaled) {
 #pragma unroll
-            for (int i = 0; i < F::WIDTH / 2; i++)
-                o[i] *= factor[i / 2 % 2];
+                for (int i = 0; i < F::WIDTH / 2; i++)
+                    o[i] *= factor[i / 2 % 2];
+            }
         }
         round_scores<F>(p, s.shares());
     }

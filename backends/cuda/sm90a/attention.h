@@ -15,15 +15,14 @@ enum {
 };
 
 /* Of shared memory: barriers, and what consumers are told. */
-#define ATTENTION_CONTROL_BYTES(width) ((width) > 64 ? 2048 : 4096)
+#define ATTENTION_CONTROL_BYTES(width) ((width) > 64 ? 2048 : 3072)
 
 /* Forms of a kernel: keys of a step; the width of a head, which smaller ones are padded to;
  * warpgroups that multiply; rings of keys and values, each read by one warpgroup or by all; slots
  * of a ring; buffers of queries; keys of a unit; bands of a tile.
  * X(suffix of the name, step, width, groups, rings, slots, buffers, side, bands) */
 #define ATTENTION_FORMS(X)                                                                         \
-    X(64, 64, 64, 3, 3, 8, 1, 64, 1)                                                               \
-    X(64_long, 128, 64, 3, 3, 4, 1, 64, 1)                                                         \
+    X(64, 64, 64, 4, 4, 6, 1, 64, 1)                                                               \
     X(128, 64, 128, 2, 2, 6, 1, 64, 1)                                                             \
     X(128_pair, 64, 128, 2, 1, 12, 1, 64, 2)                                                       \
     X(128_shared, 128, 128, 2, 1, 5, 2, 64, 1)                                                     \
@@ -123,7 +122,7 @@ typedef struct attention_arg {
     float scale;                       /* of products, so that 2^score is the share; never 0 */
     const attention_union *unions;     /* or units, by the bands */
     const int32_t *slots;              /* [unions][bands]: blocks; where there are masks */
-    attention_in q, k, v;              /* beside unions */
+    attention_in q, k, v;              /* q; the others beside unions */
 } attention_arg;
 
 /* The gradient of queries: with shares P = 2^(scale Q K^T - bound) the sums of dS K, where dS = P

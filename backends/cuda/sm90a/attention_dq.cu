@@ -495,8 +495,6 @@ __device__ __forceinline__ void consume_team(const attention_dq_arg &a, memory<F
 template <class F>
 __device__ __forceinline__ void attend(const maps &map, const attention_dq_arg &a)
 {
-    grid_wait();
-    grid_allow_next();
     run_block<F, LANES>(
         a.all,
         [&](memory<F> m, int ring, int begin, int end) {

@@ -65,7 +65,7 @@ struct form {
     static constexpr uint32_t Q_BYTES = PANELS * TILE_BYTES, SLOT_BYTES = PANELS * PANEL_BYTES;
     /* Short steps leave registers for queries, and for scores beside their shares, unless the
      * results of wide heads take them. */
-    static constexpr bool SHORT = STEP <= 64 && WIDTH <= 128;
+    static constexpr bool SHORT = STEP <= 64 && WIDTH <= 128 && GROUPS < 4;
     static constexpr int REGISTERS = 65536 / ATTENTION_THREADS(GROUPS) / 8 * 8; /* at launch */
     static constexpr bool ROOMY = BANDS > 1 || (SHORT && GROUPS == 2);
     static constexpr int PRODUCER_REGISTERS = ROOMY ? 56 : GROUPS == 2 ? 40 : 32;
@@ -97,7 +97,7 @@ template <class F> struct memory {
     {
         return slot(F::RINGS, 0) + (ring * F::SLOTS + i) * F::STEP_BYTES;
     }
-    __device__ uint32_t tile(int ring, int i) const
+    __device__ uint32_t tile(int ring, uint32_t i) const
     {
         return step(F::RINGS, 0) + (ring * TILES + i % TILES) * F::INFO_BYTES;
     }

@@ -128,6 +128,7 @@ typedef struct hand_out {
     int32_t *order;  /* [tiles of a group of heads] */
     int32_t *places; /* [most steps + 2] */
     load *loads;     /* [rings] */
+    double *work;    /* [rings] of each */
     int32_t count, rings, most;
 } hand_out;
 
@@ -140,6 +141,12 @@ static int32_t ring_of(const attention90_schedule *s, int32_t turn)
 static int32_t steps_of(const attention90_schedule *s, int32_t tile)
 {
     return s->steps[tile / s->tiles % s->period / s->each * s->tiles + tile % s->tiles];
+}
+
+static double work_of(const attention90_schedule *s, int32_t tile)
+{
+    static const double tile_steps = 0.5; /* what a tile costs beside its steps */
+    return steps_of(s, tile) + tile_steps;
 }
 
 /* Tiles first .. first + count - 1, the longest first. */
@@ -156,15 +163,66 @@ static void sort_tiles(const hand_out *b, int32_t first, int32_t count)
 
 static void assign(hand_out *b, int32_t first, int32_t count)
 {
-    static const double tile_steps = 0.5; /* what a tile costs beside its steps */
     sort_tiles(b, first, count);
     for (int32_t i = 0; i < count; i++) {
         const int32_t tile = b->order[i];
-        const double work = steps_of(b->s, tile) + tile_steps;
-        const int32_t ring = ring_of(b->s, loads_give(b->loads, b->rings, work));
+        const int32_t ring = ring_of(b->s, loads_give(b->loads, b->rings, work_of(b->s, tile)));
         b->given[b->count] = tile;
         b->ring[b->count++] = ring;
         b->s->start[ring + 1]++;
+    }
+}
+
+/* Of all exchanges of a tile of ring x for one of y that runs at about the same time, so that they
+ * are of heads that are in use then, the one that leaves the two nearest to each other. False: none
+ * does any good. */
+static bool exchange(const hand_out *b, int32_t x, int32_t y)
+{
+    const attention90_schedule *s = b->s;
+    const int32_t x_end = s->start[x + 1], y_end = s->start[y + 1];
+    const double gap = b->work[x] - b->work[y];
+    double moved = 0;
+    int32_t from = 0, to = 0;
+    for (int32_t at = s->start[x]; at < x_end; at++)
+        for (int32_t i = x_end - at - 1; i <= x_end - at + 1; i++) {
+            const int32_t by = y_end - i;
+            if (by < s->start[y] || by >= y_end)
+                continue;
+            const double more = work_of(s, s->order[at]) - work_of(s, s->order[by]);
+            if (fabs(gap - 2 * more) < fabs(gap - 2 * moved)) {
+                moved = more;
+                from = at;
+                to = by;
+            }
+        }
+    if (moved <= 0)
+        return false;
+    const int32_t tile = s->order[from];
+    s->order[from] = s->order[to];
+    s->order[to] = tile;
+    b->work[x] -= moved;
+    b->work[y] += moved;
+    return true;
+}
+
+/* Who is given the longest tile of the last group has a few steps more than others: tiles are
+ * exchanged between the rings with most and with least to do. */
+static void even_out(const hand_out *b)
+{
+    const attention90_schedule *s = b->s;
+    for (int32_t r = 0; r < b->rings; r++) {
+        b->work[r] = 0;
+        for (int32_t i = s->start[r]; i < s->start[r + 1]; i++)
+            b->work[r] += work_of(s, s->order[i]);
+    }
+    for (int32_t n = 0; n < 2 * b->rings; n++) {
+        int32_t most = 0, least = 0;
+        for (int32_t r = 1; r < b->rings; r++) {
+            most = b->work[r] > b->work[most] ? r : most;
+            least = b->work[r] < b->work[least] ? r : least;
+        }
+        if (!exchange(b, most, least))
+            return;
     }
 }
 
@@ -184,6 +242,7 @@ static bsk_status hand_out_all(const bsk_host *host, hand_out *b)
     TRY(host_array(host, &b->order, group, sizeof *b->order));
     TRY(host_array(host, &b->places, (int64_t)b->most + 2, sizeof *b->places));
     TRY(host_array(host, &b->loads, b->rings, sizeof *b->loads));
+    TRY(host_array(host, &b->work, b->rings, sizeof *b->work));
     loads_open(b->loads, b->rings);
     for (int32_t first = 0; first < tiles; first += group)
         assign(b, first, first + group < tiles ? group : tiles - first);
@@ -194,6 +253,7 @@ static bsk_status hand_out_all(const bsk_host *host, hand_out *b)
         s->order[s->start[b->ring[i]]++] = b->given[i];
     memmove(s->start + 1, s->start, (size_t)b->rings * sizeof *s->start);
     s->start[0] = 0;
+    even_out(b);
     return BSK_OK;
 }
 
@@ -202,7 +262,7 @@ bsk_status bski_attention90_schedule(const bsk_host *host, attention90_schedule 
     hand_out b = {.s = s};
     s->order = s->start = NULL;
     const bsk_status status = hand_out_all(host, &b);
-    void *all[] = {b.given, b.ring, b.order, b.places, b.loads};
+    void *all[] = {b.given, b.ring, b.order, b.places, b.loads, b.work};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         host_drop(host, all[i]);
     return status;

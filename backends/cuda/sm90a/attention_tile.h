@@ -436,6 +436,7 @@ __device__ __forceinline__ void produce(P &p, const attention_arg &a, int begin,
     attention_tile ahead = load_tile<F::BANDS>(a, begin, end);
     attention_tile after = load_tile<F::BANDS>(a, begin + 1, end);
     listed list = load_unit<F::BANDS>(a, ahead, 0);
+    grid_wait(); /* only tables of the plan are read before */
     for (int i = begin; i < end; i++) {
         w.begin(a, ahead);
         unit_walk<F> walk = {a, w, 0};
@@ -941,6 +942,7 @@ __device__ __forceinline__ void run_block(const attention_arg &a, const P &produ
     static_assert(memory<F>::CONTROL_BYTES <= ATTENTION_CONTROL_BYTES(F::WIDTH), "");
     extern __shared__ __align__(1024) char shared[];
     const memory<F> m = {shared_address(shared)};
+    grid_allow_next();
     const int warp = __shfl_sync(~0u, threadIdx.x / LANES, 0), group = warp / GROUP_WARPS;
     if (threadIdx.x == 0) {
         constexpr int signals = F::READERS * F::TEAM * GROUP_WARPS * SIGNALS;
@@ -974,6 +976,7 @@ __device__ __forceinline__ void run_block(const attention_arg &a, const P &produ
         const int ring = group / together, part = group % together;
         const int *start = a.tile_start + blockIdx.x * F::RINGS + ring;
         const int tiles = __ldg(start + 1) - __ldg(start);
+        grid_wait();
         if (tiles > 0)
             consume(m, place{ring, part}, tiles);
     }

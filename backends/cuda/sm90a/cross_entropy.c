@@ -1,11 +1,11 @@
 /* Plans and launches cross_entropy_sm90a. */
-#include <backends/cuda/cuda.h>
 #include <backends/cuda/sm90a/cross_entropy.h>
+#include <backends/cuda/sm90a/rows.h>
 
 CUDA_SOLE_FUNCTIONS(sm90a_cross_entropy)
 
 /* Classes of a row: shorter rows stay in registers or caches, longer ones do not fit in the ring. */
-enum { RUN = 8, MIN_CLASSES = 8192, MAX_CLASSES = CROSS_SLOTS * CROSS_PIECE / 2 };
+enum { MIN_CLASSES = 8192, MAX_CLASSES = CROSS_SLOTS * CROSS_PIECE / 2 };
 
 extern const char sm90a_cross_entropy_f16[], sm90a_cross_entropy_bf16[];
 
@@ -19,11 +19,6 @@ static int32_t label_bytes(bsk_dtype type)
     return type == BSK_I64 ? 8 : type == BSK_I32 ? 4 : type == BSK_U16 ? 2 : 1;
 }
 
-static bool row_aligned(const bsk_tensor *t)
-{
-    return t->strides[1] == 1 && (t->dims[0] <= 1 || t->strides[0] % RUN == 0);
-}
-
 bsk_reason cuda_sm90a_cross_entropy_accept(const bsk_problem *problem,
                                            const bsk_device_props *props)
 {
@@ -32,9 +27,9 @@ bsk_reason cuda_sm90a_cross_entropy_accept(const bsk_problem *problem,
     (void)props;
     if (p->dlogits.dtype != p->logits.dtype)
         return BSK_REFUSE_DTYPE;
-    if (classes <= MIN_CLASSES || classes > MAX_CLASSES || classes % RUN)
+    if (classes <= MIN_CLASSES || classes > MAX_CLASSES || classes % ROW_RUN)
         return BSK_REFUSE_SHAPE;
-    return row_aligned(&p->logits) && row_aligned(&p->dlogits) ? BSK_ACCEPT : BSK_REFUSE_STRIDE;
+    return rows_aligned(&p->logits) && rows_aligned(&p->dlogits) ? BSK_ACCEPT : BSK_REFUSE_STRIDE;
 }
 
 bsk_status cuda_sm90a_cross_entropy_prepare(void *device, bsk_prepared *prepared)
@@ -55,8 +50,8 @@ bsk_status cuda_sm90a_cross_entropy_launch(const bsk_prepared *prepared, void *q
         .logits = bsk_mem_address(a->logits),
         .labels = bsk_mem_address(a->labels),
         .dlogits = bsk_mem_address(a->dlogits),
-        .loss = p->loss.dtype == BSK_NONE ? NULL : bsk_mem_address(a->loss),
-        .dloss = p->dloss.dtype == BSK_NONE ? NULL : bsk_mem_address(a->dloss),
+        .loss = row_address(&p->loss, a->loss),
+        .dloss = row_address(&p->dloss, a->dloss),
         .rows = rows,
         .logits_row = p->logits.strides[0] * 2,
         .dlogits_row = p->dlogits.strides[0] * 2,

@@ -2,20 +2,15 @@
  * copies rows into a ring in shared memory, as far ahead as it has room. The others find the largest
  * logit and the sum of exp of a row while it comes, and then make its gradient of what still lies in
  * the ring. */
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <backends/cuda/mma.h>
-#include <backends/cuda/ptx.h>
 #include <backends/cuda/sm90a/cross_entropy.h>
 #include <backends/cuda/sm90a/ring.h>
+#include <backends/cuda/sm90a/run.h>
 
-/* Elements and bytes of a run, of which a thread takes one of each piece. */
-enum { RUN = 8, RUN_BYTES = 16, BAR_BYTES = 16 };
+/* A thread takes one run of each piece. */
+enum { BAR_BYTES = 16 };
 enum { SUMS_AT = CROSS_SLOTS * BAR_BYTES, SUMS = 3 };
 static_assert(SUMS_AT + 2 * SUMS * CROSS_WARPS * 4 <= CROSS_HEAD, "what lies before the ring");
 
-#define LOG2_E 1.44269504088896340736f
 /* Logits below it may be multiplied by LOG2_E before they are compared. */
 #define NEAR 0x1p126f
 
@@ -48,34 +43,6 @@ PTX_FN int32_t label_of(const cross_entropy_arg &a, int64_t row)
     const bool counts =
         label >= 0 && label < a.classes && !(a.use_ignore_index && label == a.ignore_index);
     return counts ? (int32_t)label : -1;
-}
-
-template <class T> PTX_FN void unpack_two(uint32_t q, float *v);
-
-template <> __device__ __forceinline__ void unpack_two<__nv_bfloat16>(uint32_t q, float *v)
-{
-    v[0] = __uint_as_float(q << 16);
-    v[1] = __uint_as_float(q & 0xffff0000u);
-}
-
-template <> __device__ __forceinline__ void unpack_two<__half>(uint32_t q, float *v)
-{
-    v[0] = __half2float(__ushort_as_half((unsigned short)q));
-    v[1] = __half2float(__ushort_as_half((unsigned short)(q >> 16)));
-}
-
-template <class T> PTX_FN void unpack_run(uint4 q, float *v)
-{
-    unpack_two<T>(q.x, v);
-    unpack_two<T>(q.y, v + 2);
-    unpack_two<T>(q.z, v + 4);
-    unpack_two<T>(q.w, v + 6);
-}
-
-template <class T> PTX_FN uint4 pack_run(const float *v)
-{
-    return make_uint4(mma_pack<T>(v[0], v[1]), mma_pack<T>(v[2], v[3]), mma_pack<T>(v[4], v[5]),
-                      mma_pack<T>(v[6], v[7]));
 }
 
 /* Copies the pieces of this thread block's rows, but for those that do not count. */
@@ -239,7 +206,7 @@ PTX_FN void row_write(const cross_entropy_arg &a, uint32_t base, const row_slope
     for (int32_t run = thread; run - thread < runs; run += CROSS_THREADS, at.next()) {
         const uint32_t from = slot_data(base, at.slot) + thread * RUN_BYTES;
         if (run < runs)
-            to[run] = slope_run<T>(s, run, shared_load_16(from));
+            store_global_16(to + run, slope_run<T>(s, run, shared_load_16(from)));
         __syncwarp();
         if (thread % 32 == 0)
             mbar_arrive(slot_empty(base, at.slot));

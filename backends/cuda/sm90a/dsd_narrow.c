@@ -10,15 +10,15 @@
 
 CUDA_FUNCTIONS(sm90a_dsd_narrow)
 
-enum { MAX_TILE = 32, MIN_COLUMNS = 16, UNIT_BYTES = 16 /* of offsets */ };
+enum { MAX_TILE = 16, MIN_COLUMNS = 16, UNIT_BYTES = 16 /* of offsets */ };
 #define MOST_BYTES ((double)UNIT_BYTES * (UINT32_MAX - 1))
 
 /* --- The problem --- */
 
 typedef struct shape {
-    int32_t block_i, block_k; /* of op(S) */
-    int32_t tile, columns;    /* features and samples of a tile */
-    bool flip, along_k;
+    int32_t tile, block_k; /* of op(S): features of a tile are those of a block */
+    int32_t columns;       /* samples of a tile */
+    bool flip;
 } shape;
 
 static shape shape_of(const bsk_problem *problem)
@@ -26,10 +26,9 @@ static shape shape_of(const bsk_problem *problem)
     const bsk_dsd_params *p = problem->params;
     const bsk_layout_tables *t = problem->layout;
     const int64_t n = p->c.dims[p->c.rank - 1];
-    shape s = {.flip = p->transpose_s != 0, .along_k = p->b.strides[p->b.rank - 2] == 1};
-    s.block_i = s.flip ? t->block_cols : t->block_rows;
+    shape s = {.flip = p->transpose_s != 0};
+    s.tile = s.flip ? t->block_cols : t->block_rows;
     s.block_k = s.flip ? t->block_rows : t->block_cols;
-    s.tile = s.block_i < MAX_TILE ? s.block_i : MAX_TILE;
     s.columns = MIN_COLUMNS;
     while (s.columns < n)
         s.columns *= 2;
@@ -49,14 +48,11 @@ bsk_reason cuda_sm90a_dsd_narrow_accept(const bsk_problem *problem, const bsk_de
     if (p->c.dims[1] > DSD_NARROW_COLUMNS)
         return BSK_REFUSE_SHAPE;
     const shape s = shape_of(problem);
-    /* The axis that runs are loaded along: how many elements at once, and how far apart. */
-    const int64_t unit = s.along_k || s.columns >= 4 * DSD_RUN ? DSD_RUN : s.columns / 4;
-    const int64_t length = s.along_k ? b->dims[0] : b->dims[1];
-    const int64_t lines = s.along_k ? b->dims[1] : b->dims[0];
-    if (b->strides[s.along_k ? 0 : 1] != 1 ||
-        (lines > 1 && b->strides[s.along_k ? 1 : 0] % unit != 0))
+    if (s.tile > MAX_TILE)
+        return BSK_REFUSE_BLOCK;
+    if (b->strides[0] != 1 || (b->dims[1] > 1 && b->strides[1] % DSD_RUN != 0))
         return BSK_REFUSE_STRIDE;
-    if (length % unit != 0 || b->dims[0] % DSD_RUN != 0)
+    if (b->dims[0] % DSD_RUN != 0)
         return BSK_REFUSE_SHAPE;
     if ((double)t->nnz * t->block_rows * t->block_cols * 2 >= MOST_BYTES ||
         (double)b->dims[0] * (double)b->strides[0] * 2 >= MOST_BYTES ||
@@ -69,21 +65,17 @@ bsk_reason cuda_sm90a_dsd_narrow_accept(const bsk_problem *problem, const bsk_de
 double cuda_sm90a_dsd_narrow_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
     /* A launch and the chain of accesses of a thread block; bytes a second from memory; a
-     * multiprocessor's time for a step, for one whose weights lie across the depth in tiles of 8
-     * features or wider ones, and for each sample. Tiles of 16 features and more of which the
-     * samples are neighbours take less. Measured. */
+     * multiprocessor's time for a step, for one whose weights lie across the depth, and for each
+     * sample. Measured. */
     static const double launch = 6e-6, memory = 3.8e12;
-    static const double step = 25e-9, across_8 = 25e-9, across = 21e-9, sample = 1.73e-9,
-                        neighbour = 1.2e-9;
+    static const double step = 12e-9, across = 25e-9, sample = 1.73e-9;
     const bsk_layout_tables *t = problem->layout;
     const bsk_dsd_params *p = problem->params;
     const shape s = shape_of(problem);
-    const bool wide = !s.along_k && s.tile > DSD_RUN;
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
     const double steps = kept / (s.tile * DSD_NARROW_STEP * DSD_RUN) / props->compute_units;
-    const double turn = !s.flip || wide ? 0 : s.tile == DSD_RUN ? across_8 : across;
-    const double each = wide ? neighbour : sample;
-    const double work = steps * (step + turn + each * (double)p->c.dims[p->c.rank - 1]);
+    const double work =
+        steps * ((s.flip ? across : step) + sample * (double)p->c.dims[p->c.rank - 1]);
     return launch + (work > 2 * kept / memory ? work : 2 * kept / memory);
 }
 
@@ -93,43 +85,36 @@ typedef struct kernel_row {
     const void *function;
     const char *name;
     bsk_dtype dtype;
-    bool flip, along_k;
+    bool flip;
     int32_t tile, columns;
     int32_t blocks; /* of a multiprocessor at a time */
 } kernel_row;
 
-#define SIZES(X, type, dtype, order, flip, axis, along_k)                                          \
-    X(type, dtype, order, flip, axis, along_k, 8, 16, 6)                                           \
-    X(type, dtype, order, flip, axis, along_k, 8, 32, 6)                                           \
-    X(type, dtype, order, flip, axis, along_k, 8, 64, 6)                                           \
-    X(type, dtype, order, flip, axis, along_k, 16, 16, 6)                                          \
-    X(type, dtype, order, flip, axis, along_k, 16, 32, 6)                                          \
-    X(type, dtype, order, flip, axis, along_k, 16, 64, 4)                                          \
-    X(type, dtype, order, flip, axis, along_k, 32, 16, 5)                                          \
-    X(type, dtype, order, flip, axis, along_k, 32, 32, 3)                                          \
-    X(type, dtype, order, flip, axis, along_k, 32, 64, 3)
+#define SIZES(X, type, dtype, order, flip)                                                         \
+    X(type, dtype, order, flip, 8, 16, 6)                                                          \
+    X(type, dtype, order, flip, 8, 32, 6)                                                          \
+    X(type, dtype, order, flip, 8, 64, 6)                                                          \
+    X(type, dtype, order, flip, 16, 16, 6)                                                         \
+    X(type, dtype, order, flip, 16, 32, 6)                                                         \
+    X(type, dtype, order, flip, 16, 64, 4)
 #define ORDERS(X, type, dtype)                                                                     \
-    SIZES(X, type, dtype, rows, false, nc, true)                                                   \
-    SIZES(X, type, dtype, rows, false, cn, false)                                                  \
-    SIZES(X, type, dtype, cols, true, nc, true)                                                    \
-    SIZES(X, type, dtype, cols, true, cn, false)
+    SIZES(X, type, dtype, rows, false)                                                             \
+    SIZES(X, type, dtype, cols, true)
 #define KERNELS(X)                                                                                 \
     ORDERS(X, bf16, BSK_BF16)                                                                      \
     ORDERS(X, f16, BSK_F16)
 
 /* The address of the symbol that the compiler makes for a kernel stands for it. */
-#define KERNEL(type, order, axis, tile, columns)                                                   \
-    dsd_sm90a_narrow_##tile##_##columns##_##order##_##axis##_##type
-#define DECLARE(type, dtype, order, flip, axis, along_k, tile, columns, blocks)                    \
-    extern const char KERNEL(type, order, axis, tile, columns)[];
+#define KERNEL(type, order, tile, columns) dsd_sm90a_narrow_##tile##_##columns##_##order##_##type
+#define DECLARE(type, dtype, order, flip, tile, columns, blocks)                                   \
+    extern const char KERNEL(type, order, tile, columns)[];
 KERNELS(DECLARE)
 #undef DECLARE
-#define ROW(type, dtype, order, flip, axis, along_k, tile, columns, blocks)                        \
-    {KERNEL(type, order, axis, tile, columns),                                                     \
-     "dsd_sm90a_narrow_" #tile "_" #columns "_" #order "_" #axis "_" #type,                        \
+#define ROW(type, dtype, order, flip, tile, columns, blocks)                                       \
+    {KERNEL(type, order, tile, columns),                                                           \
+     "dsd_sm90a_narrow_" #tile "_" #columns "_" #order "_" #type,                                  \
      dtype,                                                                                        \
      flip,                                                                                         \
-     along_k,                                                                                      \
      tile,                                                                                         \
      columns,                                                                                      \
      blocks},
@@ -140,8 +125,8 @@ static const kernel_row *kernel_find(bsk_dtype dtype, const shape *s)
 {
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         const kernel_row *k = &kernels[i];
-        if (k->dtype == dtype && k->flip == s->flip && k->along_k == s->along_k &&
-            k->tile == s->tile && k->columns == s->columns)
+        if (k->dtype == dtype && k->flip == s->flip && k->tile == s->tile &&
+            k->columns == s->columns)
             return k;
     }
     return NULL;
@@ -179,8 +164,8 @@ static int32_t runs_fill(const bsk_problem *problem, const shape *s, const bski_
                          dsd_narrow_run *runs, row_plan *plan)
 {
     const bsk_dsd_params *p = problem->params;
-    const int64_t block = (int64_t)s->block_i * s->block_k, depth = p->b.dims[0];
-    const int64_t pitch = s->flip ? s->block_i : 1; /* of the values, along the depth */
+    const int64_t block = (int64_t)s->tile * s->block_k, depth = p->b.dims[0];
+    const int64_t pitch = s->flip ? s->tile : 1; /* of the values, along the depth */
     int64_t at = 0;
     for (int32_t i = 0; i < lines->grid; i++) {
         plan[i] = (row_plan){.row = i, .parts = 1, .first = (int32_t)(at / DSD_NARROW_STEP)};
@@ -202,16 +187,15 @@ static int32_t runs_fill(const bsk_problem *problem, const shape *s, const bski_
 /* Cuts lists that are much longer than what a thread block should do for all of them to fit on the
  * device at a time: into powers of two, so that rows fill clusters without gaps. Clusters have a
  * price, so that lists that are a little too long stay whole. The largest number of parts. */
-static int32_t rows_cut(const shape *s, int32_t steps, int32_t rows, int32_t slots, row_plan *plan)
+static int32_t rows_cut(int32_t steps, int32_t rows, int32_t slots, row_plan *plan)
 {
     enum { LEAST = 2 /* steps of a warp */, LONG = 3 };
-    const int64_t all = (int64_t)steps * (s->block_i / s->tile);
-    const int64_t each = all / ((int64_t)slots * DSD_NARROW_WARPS) + 1;
+    const int64_t each = steps / ((int64_t)slots * DSD_NARROW_WARPS) + 1;
     const int64_t limit = (each > LEAST ? each : LEAST) * DSD_NARROW_WARPS;
     int32_t most = 1, longest = 0;
     for (int32_t i = 0; i < rows; i++)
         longest = plan[i].steps > longest ? plan[i].steps : longest;
-    if (longest < LONG * limit && (int64_t)rows * (s->block_i / s->tile) * 2 > slots)
+    if (longest < LONG * limit && (int64_t)rows * 2 > slots)
         return most;
     for (int32_t i = 0; i < rows; i++) {
         while (plan[i].parts < DSD_NARROW_CLUSTER &&
@@ -252,8 +236,7 @@ static bsk_status tables_make(simt_device *d, const bsk_problem *problem, const 
     TRY(host_array(d->host, &t->runs, most, sizeof *t->runs));
     TRY(host_array(d->host, &t->plan, rows, sizeof *t->plan));
     const int32_t steps = runs_fill(problem, s, lines, t->runs, t->plan);
-    st->arg.cluster =
-        rows_cut(s, steps, rows, d->props.compute_units * st->kernel->blocks, t->plan);
+    st->arg.cluster = rows_cut(steps, rows, d->props.compute_units * st->kernel->blocks, t->plan);
     int64_t count = 0;
     for (int32_t i = 0; i < rows; i++)
         count += t->plan[i].parts;
@@ -285,8 +268,6 @@ static void arg_fill(const bsk_problem *problem, const shape *s, dsd_narrow_arg 
 {
     const bsk_dsd_params *p = problem->params;
     a->b_n = p->b.strides[1];
-    a->b_pitch = (int32_t)(p->b.strides[0] * 2);
-    a->features = s->block_i;
     a->block_k = s->block_k;
     bski_cuda_epilogue_fill(problem, &a->end);
 }
@@ -341,7 +322,7 @@ bsk_status cuda_sm90a_dsd_narrow_launch(const bsk_prepared *prepared, void *queu
     const bski_cuda_run run = {
         .function = st->kernel->function,
         .name = st->kernel->name,
-        .grid = {(unsigned)st->count, (unsigned)(arg.features / st->kernel->tile), 1},
+        .grid = {(unsigned)st->count, 1, 1},
         .threads = DSD_NARROW_THREADS,
         .cluster = (unsigned)arg.cluster,
         .shared_bytes = st->shared_bytes,

@@ -5,8 +5,8 @@
  * pairs of neighbours along the depth in a register; which of them is the same for both, so a lane
  * may hold any as long as its partner does: lane (g, q), g = lane / 4 and q = lane % 4, takes the
  * 8 of run q of a step of four runs, whose blocks need not be neighbours. Where an operand is
- * contiguous along the depth that is one load of 16 bytes; across it, four loads of neighbours,
- * which movmatrix brings to their lanes. */
+ * contiguous along the depth, as b always is, that is one load of 16 bytes; across it, four loads
+ * of neighbours, which movmatrix brings to their lanes. */
 #include <string.h>
 
 #include <backends/cuda/mma.h>
@@ -17,17 +17,14 @@
 
 enum { PAIRS = DSD_RUN / 2 }; /* registers of a run */
 
-/* A tile of TI features by TN samples. FLIP: blocks are stored by columns of op(S). ALONG_K: b is
- * contiguous along the depth, else along its columns. */
-template <typename T_, bool FLIP_, bool ALONG_K_, int TI_, int TN_> struct config {
+/* A tile of TI features by TN samples. FLIP: blocks are stored by columns of op(S). */
+template <typename T_, bool FLIP_, int TI_, int TN_> struct config {
     typedef T_ T;
-    static constexpr bool FLIP = FLIP_, ALONG_K = ALONG_K_;
+    static constexpr bool FLIP = FLIP_;
     static constexpr int TI = TI_, TN = TN_, NT = TI / 8, ROWS = TN / 8;
     static constexpr int SCRATCH = DSD_NARROW_SCRATCH(TI, TN);
     /* Steps whose loads are under way together, as far as there are registers. */
-    static constexpr int AHEAD = TN == 64 ? 1 : TN == 32 && TI == 32 ? 3 : 2;
-    /* Steps whose weights are brought into the second-level cache early. */
-    static constexpr int FAR = TN == 64 && TI == 32 && !ALONG_K ? 4 : AHEAD;
+    static constexpr int AHEAD = TN == 64 ? 1 : 2;
 };
 
 /* --- Loads --- */
@@ -36,24 +33,20 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TI_, int TN_> struct confi
  * each of the four runs at a time are matrices: lane (g, q) loads 2 TILES neighbours, number q, of
  * row g % 2 of those of run g / 2, and movmatrix brings it a pair of rows of run q. Column g of
  * tile t is neighbour 2 TILES (g / 2) + 2 t + g % 2. Where rows are short, runs begin in the same
- * banks of the cache, so that each has other rows first. `count`: neighbours from the lane's first
- * on. */
-template <int TILES, bool KEEP>
-FN void turn_load(uint32_t (&to)[TILES][PAIRS], bool on, const char *from, int32_t pitch,
-                  int32_t count)
+ * banks of the cache, so that each has other rows first. */
+template <int TILES>
+FN void turn_load(uint32_t (&to)[TILES][PAIRS], bool on, const char *from, int32_t pitch)
 {
-    enum { UNIT = TILES > 4 ? 8 : 2 * TILES, SKEW = TILES > 2 ? 0 : 2 / TILES };
+    enum { SKEW = 2 / TILES };
     const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-    const int skew = SKEW ? g / 2 % (2 * SKEW) : 0;
+    const int skew = g / 2 % (2 * SKEW);
     uint32_t v[TILES][PAIRS];
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
         const char *row = from + (int64_t)((i ^ skew) * 2 + g % 2) * pitch;
         uint32_t line[TILES] = {};
-#pragma unroll
-        for (int e = 0; e < 2 * TILES; e += UNIT)
-            if (on && e < count)
-                load_global<UNIT, KEEP>(line + e / 2, row + e * 2);
+        if (on)
+            load_global<2 * TILES, false>(line, row);
 #pragma unroll
         for (int t = 0; t < TILES; t++)
             v[t][i] = line[t];
@@ -94,16 +87,6 @@ FN void line_load(uint32_t (&to)[TILES][PAIRS], bool on, const char *from, int32
     }
 }
 
-template <bool ACROSS, int TILES, bool KEEP>
-FN void run_load(uint32_t (&to)[TILES][PAIRS], bool on, const char *from, int32_t pitch,
-                 int32_t count)
-{
-    if constexpr (ACROSS)
-        turn_load<TILES, KEEP>(to, on, from, pitch, count);
-    else
-        line_load<TILES, KEEP>(to, on, from, pitch, count);
-}
-
 /* --- A step --- */
 
 /* The runs of a step's operands, of one lane: NT tiles of 8 features, ROWS tiles of 8 samples. */
@@ -127,7 +110,7 @@ template <bool ACROSS, int TILES> FN int lane_first(int lane)
 struct place {
     const char *s, *b;
     int32_t s_pitch; /* from a feature tile, or with FLIP a k, to the next: bytes */
-    int32_t b_pitch; /* from 8 samples, or across the depth a k, to the next: bytes */
+    int32_t b_pitch; /* from 8 samples to the next: bytes */
     int32_t samples; /* b has so many from the lane's first on */
 };
 
@@ -138,10 +121,13 @@ FN const char *run_address(const char *base, uint32_t run)
 
 template <class C> FN void step_load(const place &p, dsd_narrow_run run, operands<C> &o)
 {
-    run_load<C::FLIP, C::NT, false>(o.w, run.s != DSD_NARROW_NONE, run_address(p.s, run.s),
-                                    p.s_pitch, C::TI);
-    run_load<!C::ALONG_K, C::ROWS, true>(o.x, run.b != DSD_NARROW_NONE, run_address(p.b, run.b),
-                                         p.b_pitch, p.samples);
+    const char *w = run_address(p.s, run.s);
+    if constexpr (C::FLIP)
+        turn_load(o.w, run.s != DSD_NARROW_NONE, w, p.s_pitch);
+    else
+        line_load<C::NT, false>(o.w, run.s != DSD_NARROW_NONE, w, p.s_pitch, C::TI);
+    line_load<C::ROWS, true>(o.x, run.b != DSD_NARROW_NONE, run_address(p.b, run.b), p.b_pitch,
+                             p.samples);
 }
 
 template <class C> FN void step_multiply(const operands<C> &o, float (&sum)[C::ROWS / 2][C::NT][4])
@@ -182,11 +168,11 @@ template <class C> FN dsd_narrow_run find_run(const dsd_narrow_run *runs, int st
     runs += step * DSD_NARROW_STEP;
     if (step >= steps)
         return run;
-    if (C::FLIP == C::ALONG_K) {
-        run.b = __ldg(&runs[C::ALONG_K ? q : turned].b);
-        run.s = __ldg(&runs[C::FLIP ? turned : q].s);
+    if (C::FLIP) {
+        run.b = __ldg(&runs[q].b);
+        run.s = __ldg(&runs[turned].s);
     } else {
-        const uint2 v = __ldg((const uint2 *)(runs + (C::FLIP ? turned : q)));
+        const uint2 v = __ldg((const uint2 *)(runs + q));
         run.b = v.x;
         run.s = v.y;
     }
@@ -200,12 +186,12 @@ FN void piece_multiply(const dsd_narrow_run *runs, int steps, const place &p,
 {
     enum { TURN = C::AHEAD * DSD_NARROW_WARPS };
     int step = threadIdx.x / 32;
-    dsd_narrow_run next[C::FAR]; /* the last ones only for the cache */
+    dsd_narrow_run next[C::AHEAD];
 #pragma unroll
-    for (int i = 0; i < C::FAR; i++)
+    for (int i = 0; i < C::AHEAD; i++)
         next[i] = find_run<C>(runs, step + i * DSD_NARROW_WARPS, steps);
 #pragma unroll
-    for (int i = 0; i < C::FAR; i++)
+    for (int i = 0; i < C::AHEAD; i++)
         step_prefetch<C>(p, next[i]);
     grid_wait();
 #pragma unroll 1
@@ -225,26 +211,26 @@ FN void piece_multiply(const dsd_narrow_run *runs, int steps, const place &p,
 
 /* --- Results --- */
 
-/* Where the features of a sample begin in the scratch. Gaps, so that lanes that store together, and
- * those that load, mostly meet different banks. */
+/* Where the features of a sample begin in the scratch. A gap, so that lanes that store together,
+ * and those that load, mostly meet different banks. */
 template <class C> FN constexpr int row_at(int n)
 {
-    return n * (C::TI + 1) + (C::ALONG_K ? 0 : n / (2 * C::ROWS) * 2);
+    return n * (C::TI + 1);
 }
 
 /* The sums of a warp, [samples][features]. */
 template <class C> FN void sums_put(float *to, int lane, const float (&sum)[C::ROWS / 2][C::NT][4])
 {
     const int g = lane / 4, q = lane % 4;
-    to += row_at<C>(column_at<!C::ALONG_K, C::ROWS>(g, 0)) + column_at<C::FLIP, C::NT>(2 * q, 0);
+    to += row_at<C>(g) + column_at<C::FLIP, C::NT>(2 * q, 0);
 #pragma unroll
     for (int i = 0; i < C::ROWS / 2; i++)
 #pragma unroll
         for (int j = 0; j < C::NT; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                to[row_at<C>(column_at<!C::ALONG_K, C::ROWS>(0, 2 * i + e / 2)) +
-                   column_at<C::FLIP, C::NT>(e % 2, j)] = sum[i][j][e];
+                to[row_at<C>(16 * i + e / 2 * 8) + column_at<C::FLIP, C::NT>(e % 2, j)] =
+                    sum[i][j][e];
 }
 
 /* The place of run number x of a tile in the scratch, and in the tile. */
@@ -343,20 +329,19 @@ template <class C> FN void narrow(const dsd_narrow_arg &a)
     const dsd_narrow_piece piece = a.pieces[blockIdx.x];
     const int lane = threadIdx.x % 32;
     grid_allow_next();
-    const int first = blockIdx.y * C::TI; /* feature of the block row */
-    const int row = lane_first<!C::ALONG_K, C::ROWS>(lane);
-    const int feature_at = first + lane_first<C::FLIP, C::NT>(lane);
+    const int row = lane / 4;
+    const int feature_at = lane_first<C::FLIP, C::NT>(lane);
     place p;
     p.s = (const char *)a.s + (int64_t)feature_at * (C::FLIP ? 1 : a.block_k) * 2;
-    p.s_pitch = (C::FLIP ? C::TI < 32 ? C::TI : a.features : 8 * a.block_k) * 2;
+    p.s_pitch = (C::FLIP ? C::TI : 8 * a.block_k) * 2;
     p.b = (const char *)a.b + row * a.b_n * 2;
-    p.b_pitch = C::ALONG_K ? (int32_t)(16 * a.b_n) : a.b_pitch;
+    p.b_pitch = (int32_t)(16 * a.b_n);
     p.samples = (int32_t)a.end.n - row;
     float sum[C::ROWS / 2][C::NT][4] = {};
     piece_multiply<C>(a.runs + (int64_t)piece.first * DSD_NARROW_STEP, piece.steps, p, sum);
     sums_put<C>(shared + threadIdx.x / 32 * C::SCRATCH, lane, sum);
     __syncthreads();
-    const int64_t feature = (int64_t)piece.row * a.features + first;
+    const int64_t feature = (int64_t)piece.row * C::TI;
     if (piece.row >= 0)
         warps_add<C>(a, piece, feature, shared);
     if (a.cluster == 1)
@@ -369,27 +354,21 @@ template <class C> FN void narrow(const dsd_narrow_arg &a)
     cluster_sync(); /* others may still read the scratch */
 }
 
-#define NARROW(T, type, flip, order, along_k, axis, ti, tn, blocks)                                \
+#define NARROW(T, type, flip, order, ti, tn, blocks)                                               \
     extern "C" __global__ void __launch_bounds__(DSD_NARROW_THREADS, blocks)                       \
-        dsd_sm90a_narrow_##ti##_##tn##_##order##_##axis##_##type(                                  \
-            const __grid_constant__ dsd_narrow_arg a)                                              \
+        dsd_sm90a_narrow_##ti##_##tn##_##order##_##type(const __grid_constant__ dsd_narrow_arg a)  \
     {                                                                                              \
-        narrow<config<T, flip, along_k, ti, tn>>(a);                                               \
+        narrow<config<T, flip, ti, tn>>(a);                                                        \
     }
-#define NARROW_SIZES(T, type, flip, order, along_k, axis)                                          \
-    NARROW(T, type, flip, order, along_k, axis, 8, 16, 6)                                          \
-    NARROW(T, type, flip, order, along_k, axis, 8, 32, 6)                                          \
-    NARROW(T, type, flip, order, along_k, axis, 8, 64, 6)                                          \
-    NARROW(T, type, flip, order, along_k, axis, 16, 16, 6)                                         \
-    NARROW(T, type, flip, order, along_k, axis, 16, 32, 6)                                         \
-    NARROW(T, type, flip, order, along_k, axis, 16, 64, 4)                                         \
-    NARROW(T, type, flip, order, along_k, axis, 32, 16, 5)                                         \
-    NARROW(T, type, flip, order, along_k, axis, 32, 32, 3)                                         \
-    NARROW(T, type, flip, order, along_k, axis, 32, 64, 3)
+#define NARROW_SIZES(T, type, flip, order)                                                         \
+    NARROW(T, type, flip, order, 8, 16, 6)                                                         \
+    NARROW(T, type, flip, order, 8, 32, 6)                                                         \
+    NARROW(T, type, flip, order, 8, 64, 6)                                                         \
+    NARROW(T, type, flip, order, 16, 16, 6)                                                        \
+    NARROW(T, type, flip, order, 16, 32, 6)                                                        \
+    NARROW(T, type, flip, order, 16, 64, 4)
 #define NARROW_ORDERS(T, type)                                                                     \
-    NARROW_SIZES(T, type, false, rows, true, nc)                                                   \
-    NARROW_SIZES(T, type, false, rows, false, cn)                                                  \
-    NARROW_SIZES(T, type, true, cols, true, nc)                                                    \
-    NARROW_SIZES(T, type, true, cols, false, cn)
+    NARROW_SIZES(T, type, false, rows)                                                             \
+    NARROW_SIZES(T, type, true, cols)
 NARROW_ORDERS(__nv_bfloat16, bf16)
 NARROW_ORDERS(__half, f16)

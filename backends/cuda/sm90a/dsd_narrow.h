@@ -35,9 +35,7 @@ typedef struct dsd_narrow_arg {
     const void *s, *b;
     const dsd_narrow_run *runs;
     const dsd_narrow_piece *pieces;
-    int64_t b_n;      /* from a sample of b to the next, elements */
-    int32_t b_pitch;  /* from a k to the next, bytes */
-    int32_t features; /* of a block row */
+    int64_t b_n; /* from a sample of b to the next, elements */
     int32_t block_k;
     int32_t cluster; /* thread blocks of a cluster */
     dsd_epilogue end;

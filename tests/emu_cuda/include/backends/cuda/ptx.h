@@ -195,6 +195,12 @@ template <int WIDTH, bool KEEP> PTX_FN void load_global(uint32_t *v, const void 
     memcpy(v, from, 2 * WIDTH);
 }
 
+PTX_FN void store_global_16(void *to, uint4 v)
+{
+    gpu_global_check(to, sizeof v);
+    memcpy(to, &v, sizeof v);
+}
+
 PTX_FN void prefetch_global(const void *)
 {
 }
