@@ -80,10 +80,10 @@ OMP_INLINE vec_f32 larger_f32(vec_f32 x, vec_f32 than)
 #endif
 }
 
-/* Where number `at` of a type lies. */
+/* Where number `at` of a type lies. What is empty has no address that could be added to. */
 OMP_INLINE char *line_at(bsk_dtype type, const void *data, int64_t at)
 {
-    return (char *)data + at * (int64_t)type_size(type);
+    return data ? (char *)data + at * (int64_t)type_size(type) : NULL;
 }
 
 /* Whether every row of a matrix begins with a whole line of the cache. */
