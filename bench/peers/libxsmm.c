@@ -2,8 +2,10 @@
  * The library gives the kernel only: the loop around it, its tiles and the packing of the samples
  * are tried out for each case, and the fastest is taken. Packing the samples is timed; the blocks
  * are given as the kernel wants them. */
+#define _DEFAULT_SOURCE /* madvise */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include <libxsmm.h>
@@ -243,6 +245,18 @@ static bool way_choose(xsmm_state *s)
     return chosen.tile > 0 && way_set(s, chosen);
 }
 
+/* Memory in large pages where the system has them, as the operands are. */
+static void *pages_alloc(size_t bytes)
+{
+    const size_t page = (size_t)2 << 20, whole = (bytes + page - 1) / page * page;
+    void *data = aligned_alloc(page, whole);
+#ifdef MADV_HUGEPAGE
+    if (data)
+        (void)madvise(data, whole, MADV_HUGEPAGE);
+#endif
+    return data;
+}
+
 static void *xsmm_prepare(void *library, const bench_gemm *g, const bench_blocks *blocks)
 {
     (void)library;
@@ -270,8 +284,8 @@ static void *xsmm_prepare(void *library, const bench_gemm *g, const bench_blocks
     s->col = malloc((kept + 1) * sizeof *s->col);
     s->image = kept * (size_t)(size * size) * bytes;
     s->copies = (int)(MEMORY / (s->image + MEMORY / MOST_COPIES)) + 1;
-    s->values = malloc(s->image * (size_t)s->copies + 1);
-    s->packed = malloc((size_t)(samples * g->k) * bytes);
+    s->values = pages_alloc(s->image * (size_t)s->copies + 1);
+    s->packed = pages_alloc((size_t)(samples * g->k) * bytes);
     s->list = malloc(((size_t)g->threads * 2 * (size_t)s->width + 1) * sizeof *s->list);
     bool good = s->start && s->col && s->values && s->packed && s->list;
     for (int64_t r = 0; good && r <= grid; r++)

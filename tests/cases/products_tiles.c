@@ -93,6 +93,20 @@ static void list_odd(test_list *list)
         emit_axis(list, s, 1200, BSK_NC);
 }
 
+/* A weight gradient in two units, for each of which a device of four has two thread blocks. */
+static void list_halves(test_list *list)
+{
+    for (int t = 0; t < 2 && list->tier != TIER_QUICK; t++) {
+        test_spec s = product("matmul_wgrad", dtypes[t], 64, 64, 256);
+        s.m = 384;
+        s.k = 256;
+        s.pattern_value = 0.4;
+        s.seed = 77;
+        s.fill = FILL_INT;
+        emit_axes(list, s, 1000);
+    }
+}
+
 /* Few samples: paths that read the weights once. */
 static void list_few(test_list *list)
 {
@@ -318,6 +332,7 @@ void cases_products_tiles(test_list *list)
     list_large(list);
     list_many(list);
     list_odd(list);
+    list_halves(list);
     list_few(list);
     list_long(list);
     list_epilogues(list);

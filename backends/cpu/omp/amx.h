@@ -158,10 +158,10 @@ OMP_INLINE void FN(tiles_of_parts)(const FN(piece) * piece, int64_t count, const
 
 OMP_INLINE void FN(tile_pieces)(T *restrict buffer, const FN(piece) * piece, int64_t count,
                                 const T *restrict b, int64_t lines, int64_t block_depth,
-                                int64_t ahead, bool resume, const int features, const bool wide)
+                                int64_t from, bool resume, const int features, const bool wide)
 {
     const bool tall = features > DSD_MR;
-    const T *fetch = piece[0].fetch + ahead;
+    const T *fetch = piece[0].fetch + from;
 
     if (resume)
         FN(sums_load)(buffer, tall, wide);
@@ -220,11 +220,12 @@ static void FN(panels_multiply)(T *restrict strips, int64_t strip_size, const T 
 
 #define DSD_TILES(name, features, wide)                                                            \
     static void FN(name)(T *restrict buffer, const FN(piece) * piece, int64_t count,               \
-                         const T *restrict b, int64_t lines, int64_t block_depth, int64_t ahead,   \
-                         bool resume)                                                              \
+                         const T *restrict b, int64_t shift, int64_t block_depth, int64_t from,    \
+                         int64_t lines, bool resume)                                               \
     {                                                                                              \
+        (void)shift;                                                                               \
         FN(tile_pieces)                                                                            \
-        (buffer, piece, count, b, lines, block_depth, ahead, resume, features, wide);              \
+        (buffer, piece, count, b, lines, block_depth, from, resume, features, wide);               \
     }
 DSD_TILES(tile_8_wide, 8, true)
 DSD_TILES(tile_8_narrow, 8, false)
@@ -234,13 +235,13 @@ DSD_TILES(tile_32_wide, 32, true)
 DSD_TILES(tile_32_narrow, 32, false)
 #undef DSD_TILES
 
-static FN(tile_fn) FN(tile_choose)(const FN(dsd) * d, bool copy, bool narrow)
+static FN(tile_fn) FN(tile_choose)(const FN(dsd) * d, bool copy, int64_t vectors)
 {
     static const FN(tile_fn) tiles[][2] = {{FN(tile_8_wide), FN(tile_8_narrow)},
                                            {FN(tile_16_wide), FN(tile_16_narrow)},
                                            {FN(tile_32_wide), FN(tile_32_narrow)}};
     (void)copy;
-    return tiles[d->tall / DSD_MR][narrow];
+    return tiles[d->tall / DSD_MR][vectors == 1];
 }
 
 /* --- sdd ------------------------------------------------------------------------------------- */

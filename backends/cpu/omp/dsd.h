@@ -14,12 +14,9 @@ enum {
     FN(SLICE) = DSD_SLICE / (FN(NR) * (int)sizeof(T)), /* depth over which they do */
     FN(PIECES) = 128,                                  /* pieces listed at a time */
     FN(COPIES) = FN(SLICE) > FN(PIECES) ? FN(SLICE) : FN(PIECES),
-    FN(DEEPEST) = 64, /* blocks on matrix tiles */
-    FN(AHEAD) = 8,    /* pieces that a kernel may look ahead */
-    FN(FAR) = 256,    /* depth by which copies fetch ahead, where no slice bounds it */
-    /* Ts from one request of a copy's to the next: half a line, since a request may be lost where
-     * its page is not known yet. */
-    FN(REQUEST) = 32 / (int)sizeof(T)
+    FN(DEEPEST) = 64,                     /* blocks on matrix tiles */
+    FN(PER_LINE) = 64 / (int)sizeof(T),   /* Ts of a line of the cache */
+    FN(LINES) = 8 * DSD_MR / FN(PER_LINE) /* lines of S that a row group takes for eight steps */
 };
 
 /* A piece of a block: all its features by depth, against rows of the packed B from `first` on. */
@@ -29,7 +26,7 @@ typedef struct FN(piece) {
     int32_t depth;
     int32_t slot, skip; /* where it was cut out: at this depth of the block */
     int64_t entry;      /* in the lists */
-    const T *fetch;     /* of a copy: what to fetch meanwhile */
+    const T *fetch;     /* S that is needed a slice later */
 } FN(piece);
 
 typedef struct FN(dsd) {
@@ -46,7 +43,6 @@ typedef struct FN(dsd) {
     int64_t batch, panels, groups; /* panels and groups of panels of one batch member */
     int64_t group_panels, chunk;   /* panels of a group, groups packed at a time */
     int64_t ranges;                /* of block rows: the second factor of the tasks */
-    int64_t ahead;                 /* pieces from a use of S to the fetch of another */
     int64_t strip;                 /* features that the epilogue takes at once, or more */
     bool expand;                   /* S cannot be used as it lies */
     int64_t image_size;            /* Ts in the packed form of one group of S */
@@ -59,13 +55,26 @@ typedef struct FN(dsd) {
     T *packed;
 } FN(dsd);
 
+/* The first column of a panel. A last panel that would have one vector of columns of three takes
+ * another from the one before it. */
+static int64_t FN(panel_col)(const FN(dsd) * d, int64_t panel)
+{
+    const bool alone = DSD_NV > 2 && bski_ceil_div(d->n, FN(VL)) % DSD_NV == 1;
+    return panel * FN(NR) - (alone && panel > 0 && panel == d->panels - 1 ? FN(VL) : 0);
+}
+
+static int64_t FN(panel_cols)(const FN(dsd) * d, int64_t panel)
+{
+    return min_i64(d->n, FN(panel_col)(d, panel + 1)) - FN(panel_col)(d, panel);
+}
+
 /* Features that a kernel takes at once. */
 #ifndef ROW_GROUP
 #define ROW_GROUP(d) (STREAMED ? (d)->tall : (int64_t)DSD_MR)
 #endif
 
 typedef void (*FN(tile_fn))(T *restrict, const FN(piece) *, int64_t, const T *restrict, int64_t,
-                            int64_t, int64_t, bool);
+                            int64_t, int64_t, int64_t, bool);
 
 #ifdef MATRIX_TILES
 #include MATRIX_TILES
@@ -86,31 +95,26 @@ typedef void (*FN(tile_fn))(T *restrict, const FN(piece) *, int64_t, const T *re
     }
 
 /* acc[MR][NV] += s b over the pieces. step_i, step_j: strides of s. S comes from main memory, in
- * an order that no hardware foresees: each eight steps fetch as much of what is needed `later`,
- * and each piece the start of the next one's part of B. Pieces beyond count are only looked at.
- * ahead: in pieces, or where copies fetch, in Ts from where they say. */
-#define DSD_TILE(name, NV, step_i, step_j, later, fetches, fetch_step)                             \
+ * an order that no hardware foresees: each eight steps fetch `lines` lines of what a later slice
+ * needs, which lie as these steps do, and begin `from` behind the piece's. */
+#define DSD_TILE(name, NV, step_i, step_j)                                                         \
     static void FN(name)(T *restrict buffer, const FN(piece) * piece, int64_t count,               \
-                         const T *restrict b, int64_t shift, int64_t stride, int64_t ahead,        \
-                         bool resume)                                                              \
+                         const T *restrict b, int64_t shift, int64_t stride, int64_t from,         \
+                         int64_t lines, bool resume)                                               \
     {                                                                                              \
         V acc[DSD_MR][NV];                                                                         \
         (void)stride;                                                                              \
-        (void)ahead;                                                                               \
         _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                                   \
             _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[i][v] =                       \
                 resume ? FN(vload)(buffer + i * FN(NR) + v * FN(VL)) : (V){0};                     \
         for (int64_t e = 0; e < count; e++) {                                                      \
             const T *restrict s = piece[e].s + shift;                                              \
             const T *restrict x = b + piece[e].first * FN(NR);                                     \
-            const T *fetch = (later);                                                              \
-            const T *next = b + piece[e + 1].first * FN(NR);                                       \
-            _Pragma("GCC unroll 16") for (int i = 0; i < 8 * FN(NR) * (int)sizeof(T) / 64; i++)    \
-                __builtin_prefetch((const char *)next + 64 * i);                                   \
+            const T *fetch = piece[e].fetch + from;                                                \
             for (int64_t k = piece[e].depth; k > 0; k -= 8) {                                      \
-                _Pragma("GCC unroll 8") for (int i = 0; i < (fetches); i++)                        \
-                    __builtin_prefetch(fetch + i * (fetch_step));                                  \
-                fetch += 8 * (step_j);                                                             \
+                for (int64_t i = 0; i < lines; i++)                                                \
+                    __builtin_prefetch(fetch + i * FN(PER_LINE));                                  \
+                fetch += FN(LINES) * FN(PER_LINE);                                                 \
                 if (k < 8) {                                                                       \
                     for (int64_t u = 0; u < k; u++)                                                \
                         DSD_STEP(NV, step_i, step_j)                                               \
@@ -124,27 +128,37 @@ typedef void (*FN(tile_fn))(T *restrict, const FN(piece) *, int64_t, const T *re
                 FN(vstore)(buffer + i * FN(NR) + v * FN(VL), acc[i][v]);                           \
     }
 
-/* By rows of the stored block, by its columns, and from a copy; full panels, and panels with one
- * vector's worth of columns. */
-#define DSD_TILES(suffix, NV)                                                                      \
-    DSD_TILE(tile_rows##suffix, NV, stride, 1, piece[e + ahead].s + shift, DSD_MR, stride)         \
-    DSD_TILE(tile_cols##suffix, NV, 1, stride, piece[e + ahead].s + shift, 8, stride)              \
-    DSD_TILE(tile_copy##suffix, NV, 1, DSD_MR, piece[e].fetch + ahead, 8 * DSD_MR / FN(REQUEST),   \
-             FN(REQUEST))
-DSD_TILES(, DSD_NV)
-DSD_TILES(_narrow, 1)
+/* By rows of the stored block, by its columns, and from a copy; for as many vectors of columns as
+ * a panel has. */
+#define DSD_TILES(NV)                                                                              \
+    DSD_TILE(tile_rows_##NV, NV, stride, 1)                                                        \
+    DSD_TILE(tile_cols_##NV, NV, 1, stride)                                                        \
+    DSD_TILE(tile_copy_##NV, NV, 1, DSD_MR)
+DSD_TILES(1)
+DSD_TILES(2)
+#if DSD_NV > 2
+DSD_TILES(3)
+#define DSD_FORMS(name)                                                                            \
+    {                                                                                              \
+        FN(name##_1), FN(name##_2), FN(name##_3)                                                   \
+    }
+#else
+#define DSD_FORMS(name)                                                                            \
+    {                                                                                              \
+        FN(name##_1), FN(name##_2)                                                                 \
+    }
+#endif
 #undef DSD_TILES
 #undef DSD_STEP
 #undef DSD_TILE
 
-static FN(tile_fn) FN(tile_choose)(const FN(dsd) * d, bool copy, bool narrow)
+static FN(tile_fn) FN(tile_choose)(const FN(dsd) * d, bool copy, int64_t vectors)
 {
-    if (copy)
-        return narrow ? FN(tile_copy_narrow) : FN(tile_copy);
-    if (d->stride_j == 1)
-        return narrow ? FN(tile_rows_narrow) : FN(tile_rows);
-    return narrow ? FN(tile_cols_narrow) : FN(tile_cols);
+    static const FN(tile_fn)
+        tiles[][DSD_NV] = {DSD_FORMS(tile_rows), DSD_FORMS(tile_cols), DSD_FORMS(tile_copy)};
+    return tiles[copy ? 2 : d->stride_j != 1][vectors - 1];
 }
+#undef DSD_FORMS
 
 #endif
 
@@ -158,36 +172,110 @@ typedef struct FN(band) {
     int64_t row, rows;  /* within the block; all inside the matrix */
 } FN(band);
 
-/* Lists pieces from the walk's position on, at most PIECES, and moves it on. */
-static int64_t FN(pieces_list)(const FN(dsd) * d, FN(band) * band, FN(piece) * piece)
+#ifdef MATRIX_TILES
+/* Where a row group of a block row begins in the packed form of S: for each block row, in the order
+ * of the list, [row group][tile][MR][TILE_DEPTH], where tiles may hold several blocks and each row
+ * group starts a new one. */
+static int64_t FN(image_at)(const FN(dsd) * d, int64_t row, int64_t first, int64_t end,
+                            int64_t group)
 {
-    const int64_t size = d->block_i * d->block_j;
-    int64_t count = 0;
+    const int64_t groups = bski_ceil_div(d->block_i, ROW_GROUP(d)), pad = TILE_DEPTH - 1;
+    const int64_t depth = bski_ceil_div((end - first) * d->block_j, TILE_DEPTH) * TILE_DEPTH;
+    return ((first * d->block_j + row * pad) * groups + group * depth) * ROW_GROUP(d);
+}
 
-    while (band->list < band->end && count < FN(PIECES)) {
-        const int32_t slot = d->slot[band->list];
-        const int64_t first = d->other[band->list] * d->block_j;
-        const int64_t depth = min_i64(d->block_j, d->J - first);
-        if (!d->gate || d->gate[slot * d->p->gate.strides[0]] != 0) {
+/* Of a depth within a row group, counted over its list. */
+static int64_t FN(image_depth)(const FN(dsd) * d, int64_t depth)
+{
+    return depth / TILE_DEPTH * TILE_DEPTH * ROW_GROUP(d);
+}
+
+/* Where a piece lies in the packed form, for the first row group of the band. */
+static const T *FN(image_of)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece)
+{
+    const int64_t group = band->row / ROW_GROUP(d);
+    return d->image + band->image + FN(image_at)(d, band->block, band->first, band->end, group) +
+           FN(image_depth)(d, (piece->entry - band->first) * d->block_j + piece->skip);
+}
+
+#if !STREAMED
+/* From there to the next row group. */
+static int64_t FN(image_step)(const FN(dsd) * d, const FN(band) * band)
+{
+    return FN(image_at)(d, 0, 0, band->end - band->first, 1);
+}
+#endif
+
+/* Pieces of the band's first row group where they lie in the packed form. */
+static void FN(slice_locate)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
+                             int64_t count, FN(piece) * copy)
+{
+    for (int64_t e = 0; e < count; e++) {
+        copy[e] = piece[e];
+        copy[e].s = FN(image_of)(d, band, &piece[e]);
+    }
+}
+#else
+/* Where a block begins in the packed form of S: [entry of the lists][row group][depth][MR]. */
+static int64_t FN(image_at)(const FN(dsd) * d, int64_t entry)
+{
+    return entry * d->block_j * bski_ceil_div(d->block_i, DSD_MR) * DSD_MR;
+}
+
+static int64_t FN(image_step)(const FN(dsd) * d, const FN(band) * band)
+{
+    (void)band;
+    return d->block_j * DSD_MR;
+}
+#endif
+
+/* Lists pieces from the walk's position on, at most PIECES, and moves it on. What is fetched while
+ * they are used are blocks that come a slice later in the lists, maybe in the next block row; each
+ * row group of each panel fetches its share of them. */
+static int64_t FN(pieces_list)(const FN(dsd) * d, FN(band) * band, FN(piece) *restrict piece)
+{
+    if (band->list >= band->end) /* S may have no address */
+        return 0;
+    const int32_t *slot_of = d->slot, *other = d->other;
+    const T *gate = d->gate;
+    const int64_t block = d->block_j, deep = d->J, gate_step = d->p->gate.strides[0];
+    const int64_t end = band->end;
+    int64_t count = 0, list = band->list, skip = band->skip;
+#ifndef MATRIX_TILES
+    const bool image = d->image != NULL;
+    const int64_t size = block * d->block_i * UNIT * (int64_t)type_size(d->p->s.dtype);
+    const int64_t step = image ? FN(image_at)(d, 1) * (int64_t)sizeof(T) : size;
+    const int64_t skip_step = image ? DSD_MR : d->stride_j, row = band->row * (int64_t)sizeof(T);
+    const int64_t last = d->t->nnz - 1, later = max_i64(1, FN(SLICE) / block);
+    const char *base = image ? (const char *)(d->image + band->image) : band->s;
+    const char *s = base + row * (image ? block : d->step_i), *fetch = base + row * block;
+#endif
+
+    while (list < end && count < FN(PIECES)) {
+        const int32_t slot = slot_of[list];
+        const int64_t first = other[list] * block, depth = min_i64(block, deep - first);
+        if (!gate || gate[slot * gate_step] != 0) {
             FN(piece) *next = &piece[count++];
-            next->first = first + band->skip;
-            next->depth = (int32_t)min_i64(depth - band->skip, FN(SLICE));
+            next->first = first + skip;
+            next->depth = (int32_t)min_i64(depth - skip, FN(SLICE));
             next->slot = slot;
-            next->skip = (int32_t)band->skip;
-            next->entry = band->list;
-            /* there is no S where its packed form is given */
-            next->s = d->expand || !band->s ? NULL
-                                            : (const T *)(const void *)band->s + slot * size +
-                                                  band->row * d->step_i + band->skip * d->stride_j;
-            band->skip += next->depth;
-            if (band->skip < depth)
+            next->skip = (int32_t)skip;
+            next->entry = list;
+#ifndef MATRIX_TILES
+            const int64_t then = min_i64(list + later, last);
+            next->s =
+                (const T *)(const void *)(s + (image ? list : slot) * step) + skip * skip_step;
+            next->fetch = (const T *)(const void *)(fetch + (image ? then : slot_of[then]) * step);
+#endif
+            skip += next->depth;
+            if (skip < depth)
                 continue;
         }
-        band->skip = 0;
-        band->list++;
+        skip = 0;
+        list++;
     }
-    for (int64_t e = 0; e < FN(AHEAD); e++) /* to be looked at */
-        piece[count + e] = (FN(piece)){.s = (const T *)(const void *)band->s};
+    band->list = list;
+    band->skip = skip;
     return count;
 }
 
@@ -214,16 +302,6 @@ static void FN(piece_expand)(const FN(dsd) * d, const FN(band) * band, const FN(
 }
 
 #if !STREAMED
-/* Blocks that come as much later in the lists as there are pieces are fetched while these are
- * used; they may belong to the next block row. Each row group fetches its share. */
-OMP_INLINE const T *FN(block_later)(const FN(dsd) * d, const FN(band) * band,
-                                    const FN(piece) * piece, int64_t pieces)
-{
-    const int64_t bytes = d->block_i * d->block_j * UNIT * (int64_t)type_size(d->p->s.dtype);
-    const int64_t entry = min_i64(piece->entry + pieces, d->t->nnz - 1);
-    return (const T *)(const void *)(band->s + d->slot[entry] * bytes);
-}
-
 /* Pieces of one row group of a band, as copies. */
 static void FN(slice_expand)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
                              int64_t count, int64_t row, FN(piece) * copy, T *restrict expanded)
@@ -236,7 +314,6 @@ static void FN(slice_expand)(const FN(dsd) * d, const FN(band) * band, const FN(
     for (int64_t e = 0; e < count; e++) {
         copy[e] = piece[e];
         copy[e].s = expanded;
-        copy[e].fetch = FN(block_later)(d, band, &piece[e], count);
 #if UNIT > 1
         if (plain && (piece[e].first + piece[e].depth) * UNIT <= d->depth_end)
             FN(group_load)
@@ -249,48 +326,8 @@ static void FN(slice_expand)(const FN(dsd) * d, const FN(band) * band, const FN(
             FN(piece_expand)(d, band, &piece[e], band->row + row, rows, expanded);
         expanded += piece[e].depth * DSD_MR;
     }
-    copy[count] = (FN(piece)){.s = expanded}; /* to be looked at */
 }
 #endif
-
-/* Where a row group of a block row begins in the packed form of S: for each block row, in the order
- * of the list, [row group][block][depth][MR], or with matrix tiles [row group][tile][MR][TILE_DEPTH],
- * where tiles may hold several blocks and each row group starts a new one. */
-static int64_t FN(image_at)(const FN(dsd) * d, int64_t row, int64_t first, int64_t end,
-                            int64_t group)
-{
-    const int64_t groups = bski_ceil_div(d->block_i, ROW_GROUP(d)), pad = TILE_DEPTH - 1;
-    const int64_t depth = bski_ceil_div((end - first) * d->block_j, TILE_DEPTH) * TILE_DEPTH;
-    return ((first * d->block_j + row * pad) * groups + group * depth) * ROW_GROUP(d);
-}
-
-/* Of a depth within a row group, counted over its list. */
-static int64_t FN(image_depth)(const FN(dsd) * d, int64_t depth)
-{
-    return depth / TILE_DEPTH * TILE_DEPTH * ROW_GROUP(d);
-}
-
-/* Where a piece lies in the packed form, for the row group that begins with `row` of the band. */
-static const T *FN(image_of)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
-                             int64_t row)
-{
-    const int64_t group = (band->row + row) / ROW_GROUP(d);
-    return d->image + band->image + FN(image_at)(d, band->block, band->first, band->end, group) +
-           FN(image_depth)(d, (piece->entry - band->first) * d->block_j + piece->skip);
-}
-
-/* The same pieces where they lie in the packed form. */
-static void FN(slice_locate)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
-                             int64_t count, int64_t row, FN(piece) * copy)
-{
-    const int64_t ahead = FN(image_depth)(d, band->rows > ROW_GROUP(d) ? FN(SLICE) : FN(FAR));
-    for (int64_t e = 0; e < count; e++) {
-        copy[e] = piece[e];
-        copy[e].s = FN(image_of)(d, band, &piece[e], row);
-        copy[e].fetch = copy[e].s + ahead;
-    }
-    copy[count] = (FN(piece)){.s = d->image}; /* to be looked at */
-}
 
 /* The epilogue and the store of features row .. row + rows - 1 of one panel. shift: by which sums are
  * too large, with INT_SHIFT. */
@@ -346,10 +383,13 @@ static void FN(strip_finish)(const FN(dsd) * d, int64_t member, T *restrict x, c
 typedef struct FN(scratch) {
     T strip[FN(PANELS)][(FN(STRIP) + FN(BAND) + DSD_TALL) * FN(NR)];
     T expanded[FN(SLICE) * DSD_MR];
-    FN(piece) piece[FN(PIECES) + FN(AHEAD)];
-    FN(piece) copy[FN(COPIES) + 1];
+    FN(piece) piece[FN(PIECES)];
+    FN(piece) copy[FN(COPIES)];
 #if STREAMED
     int64_t at[FN(COPIES) + 1]; /* see steps_list */
+#else
+    FN(tile_fn) tile[FN(PANELS)][2]; /* for each panel: on copies, and on S as it lies */
+    int64_t lines;                   /* that each panel fetches of S in eight steps, at most */
 #endif
 #if INT_SHIFT
     int32_t shift[FN(STRIP) + FN(BAND) + DSD_TALL];
@@ -376,7 +416,7 @@ static int64_t FN(steps_list)(const FN(piece) * piece, int64_t count, int64_t *a
  * and each fetches its share of what follows. */
 static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scratch) * scratch,
                               const FN(piece) * piece, int64_t count, int64_t filled,
-                              const T *packed, int64_t panels, int64_t cols, bool resume)
+                              const T *packed, int64_t panel0, int64_t panels, bool resume)
 {
     FN(piece) *copy = scratch->copy;
     int64_t depth = 0, first = 0;
@@ -386,57 +426,79 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
     const int64_t lines = bski_ceil_div(step * (int64_t)sizeof(T) / TILE_BYTES, panels);
 
     if (d->tall == DSD_TALL && FN(steps_list)(piece, count, scratch->at) > 0) {
-        first = cols - (panels - 1) * FN(NR) <= FN(VL) ? panels - 1 : panels;
+        first = panels - (FN(panel_cols)(d, panel0 + panels - 1) <= FN(VL));
         if (first > 0)
             FN(panels_multiply)
         (scratch->strip[0] + filled * FN(NR), scratch->strip[1] - scratch->strip[0],
-         FN(image_of)(d, band, piece, 0), scratch->at, steps, packed, d->J * FN(NR), first, lines,
+         FN(image_of)(d, band, piece), scratch->at, steps, packed, d->J * FN(NR), first, lines,
          resume);
         if (first == panels)
             return;
     }
-    FN(slice_locate)(d, band, piece, count, 0, copy);
+    FN(slice_locate)(d, band, piece, count, copy);
     copy[0].fetch = copy[0].s + steps * step;
     for (int64_t q = first; q < panels; q++)
         FN(tile_choose)
-    (d, true, cols - q * FN(NR) <= FN(VL))(
-        scratch->strip[q] + filled * FN(NR), copy, count, packed + q * d->J * FN(NR), lines,
-        d->block_j, q * steps * lines * (TILE_BYTES / (int64_t)sizeof(T)), resume);
+    (d, true, bski_ceil_div(FN(panel_cols)(d, panel0 + q), FN(VL)))(
+        scratch->strip[q] + filled * FN(NR), copy, count, packed + q * d->J * FN(NR), 0, d->block_j,
+        q * steps * lines * FN(PER_LINE), lines, resume);
 }
 #else
-/* A band times pieces of its list, for each panel of a group: results go to, or are added to,
- * strip + filled rows. Between row groups the slice's part of B stays in the first-level cache. */
-static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scratch) * scratch,
-                              const FN(piece) * piece, int64_t count, int64_t filled,
-                              const T *packed, int64_t panels, int64_t cols, bool resume)
+/* A row group of a band, from `row` on, times pieces for panel q of a group: results go to, or are
+ * added to, strip + filled rows. They lie as in memory if not `copied`. */
+static void FN(tile_compute)(const FN(dsd) * d, const FN(band) * band, FN(scratch) * scratch,
+                             const FN(piece) * piece, int64_t count, int64_t filled, int64_t row,
+                             const T *packed, int64_t q, bool copied, bool resume)
 {
     const int64_t block_stride = d->stride_j == 1 ? d->step_i : d->stride_j;
     const int64_t stride = TILE_DEPTH > 1 ? d->block_j : block_stride; /* tiles ask for the depth */
-    for (int64_t row = 0; row < band->rows; row += ROW_GROUP(d)) {
-        const bool copy = d->image || d->expand || band->rows - row < ROW_GROUP(d);
-        const int64_t share = d->image ? 0 : (band->row + row) * d->block_j;
-        if (d->image)
-            FN(slice_locate)(d, band, piece, count, row, scratch->copy);
-        else if (copy)
+    const int64_t image = d->image ? row / DSD_MR * FN(image_step)(d, band) : 0;
+    const int64_t first = q * scratch->lines;
+    scratch->tile[q][!copied](scratch->strip[q] + (filled + row) * FN(NR), piece, count,
+                              packed + q * d->J * FN(NR), copied ? image : row * d->step_i, stride,
+                              row * d->block_j + first * FN(PER_LINE),
+                              max_i64(0, min_i64(scratch->lines, FN(LINES) - first)), resume);
+}
+
+/* A band times pieces of its list, for each panel of a group. A panel's part of B stays in the
+ * first-level cache from row group to row group, unless S has to be copied for each of these. */
+static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scratch) * scratch,
+                              const FN(piece) * piece, int64_t count, int64_t filled,
+                              const T *packed, int64_t panel0, int64_t panels, bool resume)
+{
+    const bool apart = d->expand && !d->image;
+    const FN(piece) *located = piece;
+    (void)panel0;
+#ifdef MATRIX_TILES
+    FN(slice_locate)(d, band, piece, count, scratch->copy);
+    located = scratch->copy;
+#endif
+    for (int64_t row = 0; row < band->rows; row += DSD_MR) {
+        const bool copied = apart || (!d->image && band->rows - row < DSD_MR);
+        if (copied)
             FN(slice_expand)(d, band, piece, count, row, scratch->copy, scratch->expanded);
 #if INT_SHIFT
+        const FN(piece) *of = copied ? scratch->copy : piece;
+        const int64_t at = d->image ? row / DSD_MR * FN(image_step)(d, band) : 0;
         int32_t *shift = scratch->shift + filled + row;
         if (!resume)
-            memset(shift, 0, ROW_GROUP(d) * sizeof *shift);
+            memset(shift, 0, DSD_MR * sizeof *shift);
         for (int64_t e = 0; e < count; e++)
-            shift_sum_i8(shift, scratch->copy[e].s, scratch->copy[e].depth, ROW_GROUP(d));
+            shift_sum_i8(shift, of[e].s + at, of[e].depth, DSD_MR);
 #endif
-        for (int64_t q = 0; q < panels; q++)
-            FN(tile_choose)
-        (d, copy, cols - q * FN(NR) <= FN(VL))(
-            scratch->strip[q] + (filled + row) * FN(NR), copy ? scratch->copy : piece, count,
-            packed + q * d->J * FN(NR), copy ? 0 : row * d->step_i, stride, copy ? share : d->ahead,
-            resume);
+        for (int64_t q = 0; q < panels && copied; q++)
+            FN(tile_compute)
+        (d, band, scratch, scratch->copy, count, filled, row, packed, q, true, resume);
     }
+    for (int64_t q = 0; q < panels && !apart; q++)
+        for (int64_t row = 0; row < band->rows; row += DSD_MR)
+            if (d->image || band->rows - row >= DSD_MR)
+                FN(tile_compute)
+    (d, band, scratch, located, count, filled, row, packed, q, d->image, resume);
 }
 #endif
 
-/* Depth of a slice at most; all that there is where no row group follows that could use its B. */
+/* Depth of a slice at most. */
 static int64_t FN(slice_limit)(const FN(dsd) * d, const FN(band) * band)
 {
 #if STREAMED
@@ -448,13 +510,14 @@ static int64_t FN(slice_limit)(const FN(dsd) * d, const FN(band) * band)
     const int64_t slices = bski_ceil_div(total, most);
     return bski_ceil_div(bski_ceil_div(total, slices), unit) * unit; /* of about the same depth */
 #else
-    const bool whole = band->rows == DSD_MR && (d->image || !d->expand);
-    return whole ? INT64_MAX : FN(SLICE);
+    (void)d;
+    (void)band;
+    return FN(SLICE);
 #endif
 }
 
 static void FN(band_compute)(const FN(dsd) * d, FN(band) * band, FN(scratch) * scratch,
-                             int64_t filled, const T *packed, int64_t panels, int64_t cols)
+                             int64_t filled, const T *packed, int64_t panel0, int64_t panels)
 {
     const int64_t limit = FN(slice_limit)(d, band);
     bool resume = false;
@@ -466,7 +529,7 @@ static void FN(band_compute)(const FN(dsd) * d, FN(band) * band, FN(scratch) * s
             while (e + n < count && depth + scratch->piece[e + n].depth <= limit)
                 depth += scratch->piece[e + n++].depth;
             FN(slice_compute)
-            (d, band, scratch, scratch->piece + e, n, filled, packed, panels, cols, resume);
+            (d, band, scratch, scratch->piece + e, n, filled, packed, panel0, panels, resume);
             resume = true;
             e += n;
         }
@@ -485,7 +548,7 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
 {
     const int64_t head = member % d->t->heads, panel0 = group * d->group_panels;
     const int64_t panels = min_i64(d->group_panels, d->panels - panel0);
-    const int64_t *start = d->start + head * (d->grid_i + 1), col0 = panel0 * FN(NR);
+    const int64_t *start = d->start + head * (d->grid_i + 1);
     const char *s = d->s;
     int64_t image = 0;
     FN(scratch) scratch __attribute__((aligned(64)));
@@ -497,6 +560,13 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
 #endif
 #ifdef MATRIX_TILES
     FN(tiles_open)(d->block_i);
+#endif
+#if !STREAMED
+    scratch.lines = bski_ceil_div(FN(LINES), panels);
+    for (int64_t q = 0; q < panels; q++)
+        for (int64_t as = 0; as < 2; as++)
+            scratch.tile[q][as] =
+                FN(tile_choose)(d, as == 0, bski_ceil_div(FN(panel_cols)(d, panel0 + q), FN(VL)));
 #endif
 
     if (FN(s_groups)(d) > 1) {
@@ -517,12 +587,13 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
                     0,
                     row,
                     min_i64(FN(BAND), height - row)};
-            FN(band_compute)(d, &band, &scratch, filled, packed, panels, d->n - col0);
+            FN(band_compute)(d, &band, &scratch, filled, packed, panel0, panels);
             filled += band.rows;
             if (filled < d->strip && (block + 1 < last || row + FN(BAND) < height))
                 continue;
             for (int64_t q = 0; q < panels; q++) {
-                const int64_t col = col0 + q * FN(NR), cols = min_i64(FN(NR), d->n - col);
+                const int64_t col = FN(panel_col)(d, panel0 + q);
+                const int64_t cols = FN(panel_cols)(d, panel0 + q);
                 FN(strip_finish)(d, member, scratch.strip[q], shift, top, filled, col, cols);
             }
             top += filled;
@@ -554,7 +625,7 @@ static int64_t FN(pack_rows)(const FN(dsd) * d)
 /* Packs rows of B for one panel; columns beyond n are zero. */
 static void FN(panel_pack)(const FN(dsd) * d, int64_t member, int64_t panel, int64_t row, T *dst)
 {
-    const int64_t col = panel * FN(NR), cols = min_i64(FN(NR), d->n - col);
+    const int64_t col = FN(panel_col)(d, panel), cols = FN(panel_cols)(d, panel);
     const int64_t rows = min_i64(FN(pack_rows)(d), d->J - row);
     FN(matrix) b = d->b;
 
@@ -577,8 +648,9 @@ static void FN(panels_pack)(const FN(dsd) * d, int64_t member, int64_t group, in
 #ifdef PANELS_SPREAD
     const int64_t rows = min_i64(FN(pack_rows)(d), d->J - row);
     const S_STORED *b = (const S_STORED *)(const void *)d->b.data + member * d->b_member;
-    if ((row + rows) * UNIT <= d->depth_end) {
-        q = min_i64(panels, d->n / FN(NR) - first);
+    if (d->b.type == STORED && (row + rows) * UNIT <= d->depth_end) {
+        while (q < panels && FN(panel_cols)(d, first + q) == FN(NR))
+            q++;
         PANELS_SPREAD((void *)(dst + row * FN(NR)), FN(NR), size,
                       b + row * UNIT * d->b.row_stride + first * FN(NR), d->b.row_stride, rows, q);
     }
@@ -623,7 +695,8 @@ static void FN(image_put)(const FN(dsd) * d, const FN(band) * band, const FN(pie
                           int64_t row, int64_t rows, T *restrict group, int64_t depth, bool last)
 {
     (void)last;
-    FN(piece_expand)(d, band, piece, row, rows, group + FN(image_depth)(d, depth));
+    (void)depth;
+    FN(piece_expand)(d, band, piece, row, rows, group);
 }
 #endif
 
@@ -642,14 +715,20 @@ static void FN(image_make)(const FN(dsd) * d, int threads, T *image)
         if (group)
             band.s += (size_t)(group * d->p->s.strides[0]) * type_size(d->p->s.dtype);
         for (int64_t g = 0; g < groups; g++) {
+#ifdef MATRIX_TILES
             T *dst = image + group * d->image_size +
                      FN(image_at)(d, head * d->grid_i + block, start[0], start[1], g);
+#endif
             const int64_t rows = max_i64(0, min_i64(ROW_GROUP(d), height - g * ROW_GROUP(d)));
             for (int64_t e = start[0]; e < start[1]; e++) {
                 const int64_t first = d->other[e] * d->block_j;
                 const FN(piece) piece = {.first = first,
                                          .depth = (int32_t)min_i64(d->block_j, d->J - first),
                                          .slot = d->slot[e]};
+#ifndef MATRIX_TILES
+                T *dst =
+                    image + group * d->image_size + FN(image_at)(d, e) + g * DSD_MR * d->block_j;
+#endif
                 FN(image_put)
                 (d, &band, &piece, g * ROW_GROUP(d), rows, dst, (e - start[0]) * d->block_j,
                  e + 1 == start[1]);
@@ -706,7 +785,7 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
         return false;
     /* Where S is slow to fetch, or bands reuse B from the first-level cache, more panels share a
      * fetch of S than the second level holds. */
-    const bool far = !STREAMED && (swap || d->block_i >= 32 || sizeof(T) == 8);
+    const bool far = !STREAMED;
     const size_t near = far ? 2 * (size_t)NEAR : NEAR;
     d->group_panels = max_i64(1, min_i64(FN(PANELS), (int64_t)(near / panel)));
     d->groups = bski_ceil_div(d->panels, d->group_panels);
@@ -716,7 +795,6 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
     if (!bski_mul_size(panel, (size_t)d->group_panels, &group))
         return false;
     d->chunk = max_i64(1, min_i64(d->chunk, (int64_t)(DSD_PACKED / group)));
-    d->ahead = max_i64(1, min_i64(FN(AHEAD), 64 / d->block_j));
     d->step_i = d->stride_i / UNIT;
 #ifdef INTEGER
     const bool copies = true; /* which sums of rows, or words of 16 bits, are made of */

@@ -209,59 +209,102 @@ static int32_t keep_limit(double keep)
     return (int32_t)ceil(keep * 0x1p24);
 }
 
-/* x where its random word is below the limit, else 0. */
-OMP_INLINE vec_f32 drop_vector(vec_f32 x, const uint32_t *words, int32_t limit)
-{
-#if defined(BSK_ISA_AVX512)
-    const __m512i number = _mm512_srli_epi32(_mm512_loadu_si512(words), 8);
-    return (vec_f32)_mm512_maskz_mov_ps(_mm512_cmplt_epi32_mask(number, _mm512_set1_epi32(limit)),
-                                        (__m512)x);
-#else
-    vec_i32 number;
-    memcpy(&number, words, sizeof number);
-    return (vec_f32)((vec_i32)x & ((number >> 8 & 0xffffff) < limit));
-#endif
-}
+typedef struct drop_job drop_job;
+typedef int64_t drop_batches_fn(const drop_job *d, const walk_piece *at, int64_t ahead);
 
-typedef struct drop_job {
+struct drop_job {
+    drop_batches_fn *batches;
     const void *x;
     void *y;
     bsk_dtype x_type, y_type;
     int32_t limit;
     float scale;
+    uint64_t seed, offset;
     bool stream;
-} drop_job;
+#if defined(BSK_ISA_AVX512)
+    random_batch words; /* of the lowest counters */
+#endif
+};
 
-/* A part of which each element has a word of its own. */
-OMP_INLINE void drop_part(const drop_job *d, const walk_piece *at, int64_t ahead,
-                          const uint32_t *words, bsk_dtype x_type, bsk_dtype y_type)
+#if defined(BSK_ISA_AVX512)
+/* How many elements at the beginning of a part, each with a word of its own, went by batches: loads and
+ * stores of one while the words of the next are computed. */
+OMP_INLINE int64_t drop_batches(const drop_job *d, const walk_piece *at, int64_t ahead,
+                                bsk_dtype x_type, bsk_dtype y_type, bool split)
 {
+    const uint64_t first = (uint64_t)at->at[2];
+    const __m512i last = _mm512_set1_epi32((int)(((uint32_t)d->limit << 8) - 1));
     int64_t k = 0;
-    for (; k + PAIR <= at->count; k += PAIR) {
-        line_fetch(x_type, d->x, ahead + k);
-        const vec_f32 a = line_load(x_type, d->x, at->at[1] + k) * d->scale;
-        const vec_f32 b = line_load(x_type, d->x, at->at[1] + k + F32_LANES) * d->scale;
-        line_put(y_type, d->y, at->at[0] + k, drop_vector(a, words + k, d->limit),
-                 drop_vector(b, words + k + F32_LANES, d->limit), d->stream);
+    if (first % 4 || !d->limit || first / 4 >> 32 != d->words.upper ||
+        (first + (uint64_t)at->count) / 4 >> 32 != d->words.upper)
+        return 0;
+    for (; k + RANDOM_BATCH <= at->count; k += RANDOM_BATCH) {
+        __m512i words[BATCH_PAIRS][2];
+        random_pairs(&d->words, (first + (uint64_t)k) / 4, split, words);
+        _Pragma("GCC unroll 4") for (int i = 0; i < BATCH_PAIRS; i++)
+        {
+            line_pair p = pair_load(x_type, d->x, at->at[1] + k + i * PAIR, split);
+            line_fetch(x_type, d->x, ahead + k + i * PAIR);
+            for (int j = 0; j < 2; j++)
+                p.v[j] = (vec_f32)_mm512_maskz_mul_ps(_mm512_cmple_epu32_mask(words[i][j], last),
+                                                      (__m512)p.v[j], _mm512_set1_ps(d->scale));
+            pair_put(y_type, d->y, at->at[0] + k + i * PAIR, p, split, d->stream);
+        }
     }
-    if (k < at->count) {
-        float row[PAIR] = {0};
-        row_load_f32(row, d->x_type, d->x, at->at[1] + k, at->count - k);
-        for (int64_t i = 0; i < at->count - k; i++)
-            row[i] = (int32_t)(words[k + i] >> 8) < d->limit ? row[i] * d->scale : 0;
-        row_store_f32(row, d->y_type, d->y, at->at[0] + k, at->count - k);
+    return k;
+}
+#else
+/* The same by words in memory. */
+OMP_INLINE int64_t drop_batches(const drop_job *d, const walk_piece *at, int64_t ahead,
+                                bsk_dtype x_type, bsk_dtype y_type, bool split)
+{
+    uint32_t buffer[STRETCH + RANDOM_SLACK] __attribute__((aligned(64)));
+    int64_t k = 0;
+    (void)split;
+    for (; k + STRETCH <= at->count; k += STRETCH) {
+        const uint32_t *words =
+            random_words(d->seed, d->offset, (uint64_t)(at->at[2] + k), STRETCH, buffer);
+        for (int64_t i = 0; i < STRETCH; i += PAIR) {
+            line_pair p = pair_load(x_type, d->x, at->at[1] + k + i, false);
+            line_fetch(x_type, d->x, ahead + k + i);
+            for (int j = 0; j < 2; j++) {
+                vec_i32 number;
+                memcpy(&number, words + i + j * F32_LANES, sizeof number);
+                p.v[j] =
+                    (vec_f32)((vec_i32)(p.v[j] * d->scale) & ((number >> 8 & 0xffffff) < d->limit));
+            }
+            pair_put(y_type, d->y, at->at[0] + k + i, p, false, d->stream);
+        }
     }
+    return k;
+}
+#endif
+
+#define DROP_BATCHES(name, x_type, y_type, split)                                                  \
+    static int64_t name(const drop_job *d, const walk_piece *at, int64_t ahead)                    \
+    {                                                                                              \
+        return drop_batches(d, at, ahead, x_type, y_type, split);                                  \
+    }
+DROP_BATCHES(drop_batches_f32, BSK_F32, BSK_F32, false)
+DROP_BATCHES(drop_batches_bf16, BSK_BF16, BSK_BF16, true)
+DROP_BATCHES(drop_batches_mixed, d->x_type, d->y_type, false)
+
+static drop_batches_fn *drop_batches_of(const bsk_dropout_params *p)
+{
+    if (p->x.dtype != p->y.dtype)
+        return drop_batches_mixed;
+    return p->x.dtype == BSK_F32    ? drop_batches_f32
+           : p->x.dtype == BSK_BF16 ? drop_batches_bf16
+                                    : drop_batches_mixed;
 }
 
-static void drop_part_any(const drop_job *d, const walk_piece *at, int64_t ahead,
-                          const uint32_t *words)
+/* A part in a buffer, each element with a word of its own. */
+static void drop_own(const drop_job *d, float *row, uint64_t element, int64_t count)
 {
-    if (d->x_type == BSK_F32 && d->y_type == BSK_F32)
-        drop_part(d, at, ahead, words, BSK_F32, BSK_F32);
-    else if (d->x_type == BSK_BF16 && d->y_type == BSK_BF16)
-        drop_part(d, at, ahead, words, BSK_BF16, BSK_BF16);
-    else
-        drop_part(d, at, ahead, words, d->x_type, d->y_type);
+    uint32_t buffer[STRETCH + RANDOM_SLACK];
+    const uint32_t *words = random_words(d->seed, d->offset, element, count, buffer);
+    for (int64_t k = 0; k < count; k++)
+        row[k] = (int32_t)(words[k] >> 8) < d->limit ? row[k] * d->scale : 0;
 }
 
 /* A part of which all elements share a word, or which repeats one element of x. */
@@ -283,31 +326,36 @@ OMP_LAUNCH(dropout)
     walk w;
 
     walk_numbered(&w, &p->y, &p->x, p->shared);
-    const drop_job d = {.x = bsk_mem_address(a->x),
-                        .y = bsk_mem_address(a->y),
-                        .x_type = p->x.dtype,
-                        .y_type = p->y.dtype,
-                        .limit = keep_limit(a->keep),
-                        .scale = a->keep > 0 ? (float)(1 / a->keep) : 0,
-                        .stream = streams(p->y.dtype, w.rows, w.inner) &&
-                                  walk_whole(&w, 0, p->y.dtype, bsk_mem_address(a->y))};
+    drop_job d = {.batches = drop_batches_of(p),
+                  .x = bsk_mem_address(a->x),
+                  .y = bsk_mem_address(a->y),
+                  .x_type = p->x.dtype,
+                  .y_type = p->y.dtype,
+                  .limit = keep_limit(a->keep),
+                  .scale = a->keep > 0 ? (float)(1 / a->keep) : 0,
+                  .seed = a->seed,
+                  .offset = a->offset,
+                  .stream = streams(p->y.dtype, w.rows, w.inner) &&
+                            walk_whole(&w, 0, p->y.dtype, bsk_mem_address(a->y))};
+#if defined(BSK_ISA_AVX512)
+    random_batch_begin(&d.words, a->seed, a->offset, 0);
+#endif
 #pragma omp parallel num_threads(queue_threads(queue))
     {
         float row[STRETCH];
-        uint32_t buffer[STRETCH + RANDOM_SLACK] __attribute__((aligned(64)));
 #pragma omp for schedule(static) nowait
         for (int64_t i = 0; i < walk_pieces(&w); i++) {
             const walk_piece piece = walk_at(&w, i), ahead = walk_ahead(&w, i);
-            for (int64_t k = 0; k < piece.count; k += STRETCH) {
+            const bool own = w.step[1] && w.step[2]; /* of every element, and a word for it */
+            const int64_t done = own ? d.batches(&d, &piece, ahead.at[1]) : 0;
+            for (int64_t k = done; k < piece.count; k += STRETCH) {
                 const walk_piece at = walk_part(&w, &piece, k);
                 const uint64_t element = (uint64_t)at.at[2];
-                if (w.step[1] && w.step[2]) {
-                    drop_part_any(&d, &at, ahead.at[1] + k,
-                                  random_words(a->seed, a->offset, element, at.count, buffer));
-                    continue;
-                }
                 walk_load(&w, &at, 1, d.x_type, d.x, row);
-                drop_row(&d, row, a, element, w.step[2] != 0, at.count);
+                if (own)
+                    drop_own(&d, row, element, at.count);
+                else
+                    drop_row(&d, row, a, element, w.step[2] != 0, at.count);
                 row_put(row, d.y_type, d.y, at.at[0], at.count, d.stream);
             }
         }

@@ -207,6 +207,14 @@ OMP_LAUNCH(dsd_nc_f32)
  * sums of a few rows of a block stay in registers meanwhile. */
 enum { STEPS_LEAST = 64, STEPS_MOST = 512, WALK = 128, PACK = 16 };
 
+/* Steps from which on that is faster: blocks pass through memory once more than in `sdd`, which stores
+ * them past the caches where there are instructions for it. */
+#if defined(BSK_ISA_AVX512)
+enum { LONG = 512 };
+#else
+enum { LONG = WALK };
+#endif
+
 typedef struct weights {
     const bsk_sdd_params *p;
     const bsk_sdd_args *a;
@@ -255,7 +263,7 @@ OMP_ACCEPT(sdd_nc_f32)
     if (t->block_rows % HIGH || t->block_cols % STRIP || t->rows % t->block_rows ||
         t->cols % t->block_cols)
         return BSK_REFUSE_BLOCK;
-    if (p->b.dims[0] < WALK) /* blocks pass through memory once more than elsewhere */
+    if (p->b.dims[0] < LONG)
         return BSK_REFUSE_SHAPE;
     return weights_shape(&d, problem, &bytes) ? BSK_ACCEPT : BSK_REFUSE_LIMIT;
 }

@@ -169,7 +169,8 @@ static void FN(gemv_list)(const FN(dsd) * d, const FN(gemv) * g, const FN(band) 
         piece[e] = (FN(piece)){
             .first = row, .depth = (int32_t)min_i64(d->block_j, d->J - row), .entry = first + e};
         piece[e].s = (const T *)(const void *)(band->s + d->slot[first + e] * bytes);
-        piece[e].fetch = FN(block_later)(d, band, &piece[e], g->ahead);
+        const int64_t later = min_i64(first + e + g->ahead, d->t->nnz - 1);
+        piece[e].fetch = (const T *)(const void *)(band->s + d->slot[later] * bytes);
     }
 }
 

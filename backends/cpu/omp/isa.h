@@ -72,26 +72,36 @@
 #if defined(BSK_ISA_AMX)
 #define VEC_PAIRS    0
 #define MATRIX_TILES "amx.h"
-enum { VEC_BYTES = 64, DSD_MR = 16, DSD_NV = 2, SDD_MR = 16, NEAR = 5 << 18, TILE_DEPTH = 16 };
+enum { VEC_BYTES = 64, DSD_MR = 16, SDD_MR = 16, NEAR = 5 << 18, TILE_DEPTH = 16 };
 enum { TILE_BYTES = 64 }; /* a row of a tile */
+#define DSD_NV   2
 #define STREAMED 1
 #define DSD_TALL 32
 #elif defined(BSK_ISA_AVX512)
 #define VEC_PAIRS 1
-enum { VEC_BYTES = 64, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, NEAR = 1 << 20, TILE_DEPTH = 1 };
+#ifdef PRODUCTS_WIDE
+#define DSD_NV 3
+#else
+#define DSD_NV 2
+#endif
+enum { VEC_BYTES = 64, DSD_MR = 8, SDD_MR = 8, NEAR = 1 << 20, TILE_DEPTH = 1 };
 #elif defined(BSK_ISA_AVX2)
 #define VEC_PAIRS 1
-enum { VEC_BYTES = 32, DSD_MR = 4, DSD_NV = 3, SDD_MR = 4, NEAR = 1 << 19, TILE_DEPTH = 1 };
+#define DSD_NV    3
+enum { VEC_BYTES = 32, DSD_MR = 4, SDD_MR = 4, NEAR = 1 << 19, TILE_DEPTH = 1 };
 #elif defined(BSK_ISA_NEONBF16)
 #define VEC_PAIRS    0
 #define MATRIX_TILES "mmla.h"
-enum { VEC_BYTES = 16, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, NEAR = 1 << 19, TILE_DEPTH = 2 };
+#define DSD_NV       2
+enum { VEC_BYTES = 16, DSD_MR = 8, SDD_MR = 8, NEAR = 1 << 19, TILE_DEPTH = 2 };
 #elif defined(BSK_ISA_NEON)
 #define VEC_PAIRS 0
-enum { VEC_BYTES = 16, DSD_MR = 8, DSD_NV = 2, SDD_MR = 8, NEAR = 1 << 19, TILE_DEPTH = 1 };
+#define DSD_NV    2
+enum { VEC_BYTES = 16, DSD_MR = 8, SDD_MR = 8, NEAR = 1 << 19, TILE_DEPTH = 1 };
 #else
 #define VEC_PAIRS 0
-enum { VEC_BYTES = 16, DSD_MR = 4, DSD_NV = 2, SDD_MR = 4, NEAR = 1 << 18, TILE_DEPTH = 1 };
+#define DSD_NV    2
+enum { VEC_BYTES = 16, DSD_MR = 4, SDD_MR = 4, NEAR = 1 << 18, TILE_DEPTH = 1 };
 #endif
 
 #ifndef STREAMED

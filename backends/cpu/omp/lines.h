@@ -55,17 +55,104 @@ OMP_INLINE void line_narrow(bsk_dtype type, uint16_t *half, vec_f32 a, vec_f32 b
     (type == BSK_BF16 ? f32_to_bf16_row : f32_to_f16_row)(half, wide, PAIR);
 }
 
+/* --- PAIR numbers of a line ------------------------------------------------------------------- */
+
+/* In order, or `split`: bf16 numbers of even places in v[0], of odd ones in v[1], as they come out of
+ * memory by one instruction each. What splits reads and writes bf16 alone, and computes with no other
+ * NaN than bf16 has, so that rounding need not look for those that it would carry into the sign. */
+typedef struct line_pair {
+    vec_f32 v[2];
+} line_pair;
+
+typedef uint32_t vec_u32 __attribute__((vector_size(VEC_BYTES)));
+
+OMP_INLINE line_pair pair_load(bsk_dtype type, const void *src, int64_t at, bool split)
+{
+    if (!split)
+        return (line_pair){{line_load(type, src, at), line_load(type, src, at + F32_LANES)}};
+    vec_u32 both;
+#if defined(BSK_ISA_AVX512)
+    both = (vec_u32)_mm512_loadu_si512((const uint16_t *)src + at);
+    __asm__("" : "+v"(both)); /* in a register: GCC would make a copy on the stack */
+#else
+    memcpy(&both, (const uint16_t *)src + at, sizeof both);
+#endif
+    return (line_pair){{(vec_f32)(both << 16), (vec_f32)(both & 0xffff0000u)}};
+}
+
+/* A pair that was split as one vector of bf16, rounded to nearest even. */
+OMP_INLINE vec_u32 pair_join(line_pair p)
+{
+#if defined(BSK_ISA_AVX512)
+    const __mmask32 odd = 0xaaaaaaaa;
+    const __m512i a = (__m512i)p.v[0], b = (__m512i)p.v[1];
+    const __m512i cut = _mm512_mask_mov_epi16(_mm512_srli_epi32(a, 16), odd, b);
+    const __m512i rest = _mm512_mask_mov_epi16(a, odd, _mm512_slli_epi32(b, 16));
+    /* half a unit is enough where the last bit is set, and has to be exceeded where it is not */
+    const __m512i enough = _mm512_ternarylogic_epi32(cut, _mm512_set1_epi16(1),
+                                                     _mm512_set1_epi16((short)0x8001), 0x6a);
+    const __mmask32 up = _mm512_cmpge_epu16_mask(rest, enough);
+    return (vec_u32)_mm512_mask_sub_epi16(cut, up, cut, _mm512_set1_epi16(-1));
+#else
+    const vec_u32 a = (vec_u32)p.v[0], b = (vec_u32)p.v[1];
+    return ((a + 0x7fff + (a >> 16 & 1)) >> 16) | ((b + 0x7fff + (b >> 16 & 1)) & 0xffff0000u);
+#endif
+}
+
 /* Two vectors, past the caches if `stream`; then dst + at is a multiple of the vector's bytes. */
-OMP_INLINE void line_put(bsk_dtype type, void *dst, int64_t at, vec_f32 a, vec_f32 b, bool stream)
+OMP_INLINE void pair_put(bsk_dtype type, void *dst, int64_t at, line_pair p, bool split,
+                         bool stream)
 {
     uint16_t half[PAIR] __attribute__((aligned(VEC_BYTES)));
-    if (type == BSK_F32) {
-        vector_put((float *)dst + at, &a, stream);
-        vector_put((float *)dst + at + F32_LANES, &b, stream);
+    if (split) {
+        const vec_u32 joined = pair_join(p);
+        vector_put((uint16_t *)dst + at, &joined, stream);
+    } else if (type == BSK_F32) {
+        vector_put((float *)dst + at, &p.v[0], stream);
+        vector_put((float *)dst + at + F32_LANES, &p.v[1], stream);
     } else {
-        line_narrow(type, half, a, b);
+        line_narrow(type, half, p.v[0], p.v[1]);
         vector_put((uint16_t *)dst + at, half, stream);
     }
+}
+
+/* A number that bf16 may have. */
+OMP_INLINE float plain_f32(float x)
+{
+    return x != x ? NAN : x;
+}
+
+/* count numbers of f32, a multiple of PAIR, in the order of split pairs, or out of it. */
+static inline void pairs_split(float *restrict dst, const float *restrict src, int64_t count)
+{
+#if defined(BSK_ISA_AVX512)
+    const __m512i step =
+        _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    for (int64_t i = 0; i < count; i += PAIR)
+        for (int odd = 0; odd < 2; odd++) {
+            const __m512i at = _mm512_add_epi32(step, _mm512_set1_epi32(odd));
+            const __m512 v = _mm512_permutex2var_ps(_mm512_loadu_ps(src + i), at,
+                                                    _mm512_loadu_ps(src + i + F32_LANES));
+            const __mmask16 none = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+            _mm512_storeu_ps(dst + i + odd * F32_LANES,
+                             _mm512_mask_mov_ps(v, none, _mm512_set1_ps(NAN)));
+        }
+#else
+    for (int64_t i = 0; i < count; i += PAIR)
+        for (int64_t k = 0; k < F32_LANES; k++) {
+            dst[i + k] = plain_f32(src[i + 2 * k]);
+            dst[i + F32_LANES + k] = plain_f32(src[i + 2 * k + 1]);
+        }
+#endif
+}
+
+static inline void pairs_merge(float *restrict dst, const float *restrict src, int64_t count)
+{
+    for (int64_t i = 0; i < count; i += PAIR)
+        for (int64_t k = 0; k < F32_LANES; k++) {
+            dst[i + 2 * k] = src[i + k];
+            dst[i + 2 * k + 1] = src[i + F32_LANES + k];
+        }
 }
 
 /* The larger one; NaN of x is passed over. */

@@ -78,13 +78,13 @@ OMP_INLINE void mmla_step(mmla_sums *sum, int v, const bfloat16x8_t *s, float32x
 }
 
 OMP_INLINE void mmla_pieces(float *restrict buffer, const piece_bf16 *piece, int64_t count,
-                            const float *restrict b, bool resume, const int n)
+                            const float *restrict b, int64_t shift, bool resume, const int n)
 {
     bfloat16x8_t tile[MMLA_ROWS];
     mmla_sums sum;
     mmla_load(&sum, buffer, NR_bf16, VL_bf16, resume, n);
     for (int64_t e = 0; e < count; e++) {
-        const float *restrict s = piece[e].s;
+        const float *restrict s = piece[e].s + shift;
         const float *restrict x = b + piece[e].first * NR_bf16;
         int64_t k = piece[e].depth;
         for (; k >= TILE_DEPTH; k -= TILE_DEPTH) {
@@ -105,29 +105,29 @@ OMP_INLINE void mmla_pieces(float *restrict buffer, const piece_bf16 *piece, int
 
 static void tile_wide_bf16(float *restrict buffer, const piece_bf16 *piece, int64_t count,
                            const float *restrict b, int64_t shift, int64_t block_depth,
-                           int64_t ahead, bool resume)
+                           int64_t from, int64_t lines, bool resume)
 {
-    (void)shift;
     (void)block_depth;
-    (void)ahead;
-    mmla_pieces(buffer, piece, count, b, resume, DSD_NV);
+    (void)from;
+    (void)lines;
+    mmla_pieces(buffer, piece, count, b, shift, resume, DSD_NV);
 }
 
 static void tile_narrow_bf16(float *restrict buffer, const piece_bf16 *piece, int64_t count,
                              const float *restrict b, int64_t shift, int64_t block_depth,
-                             int64_t ahead, bool resume)
+                             int64_t from, int64_t lines, bool resume)
 {
-    (void)shift;
     (void)block_depth;
-    (void)ahead;
-    mmla_pieces(buffer, piece, count, b, resume, 1);
+    (void)from;
+    (void)lines;
+    mmla_pieces(buffer, piece, count, b, shift, resume, 1);
 }
 
-static tile_fn_bf16 tile_choose_bf16(const dsd_bf16 *d, bool copy, bool narrow)
+static tile_fn_bf16 tile_choose_bf16(const dsd_bf16 *d, bool copy, int64_t vectors)
 {
     (void)d;
     (void)copy;
-    return narrow ? tile_narrow_bf16 : tile_wide_bf16;
+    return vectors == 1 ? tile_narrow_bf16 : tile_wide_bf16;
 }
 
 /* out: tiles [MR][VL] of n strips += a b over steps, a multiple of TILE_DEPTH. */

@@ -1,6 +1,6 @@
 /* layer_norm and its gradient. Rows are taken a few at a time, and stay in a cache from their load to
  * their store; rows that lie across memory, a band of columns at a time. */
-#include "lines.h"
+#include "affine.h"
 
 /* Columns of a band, at most; partial sums of a column; rows of a band, and how many bands. */
 enum { COLUMNS = 512, COLUMN_UNIT = 16, COLUMN_PART = 64, BAND_ROWS = 32, BANDS = 64 };
@@ -28,30 +28,6 @@ static int64_t band_count(const act_shape *s)
 static const float *optional(bsk_dtype type, bsk_mem mem, int64_t at)
 {
     return type == BSK_NONE ? NULL : (const float *)bsk_mem_address(mem) + at;
-}
-
-/* The gain and the bias of a piece: 1 and 0 where there are none, and behind the end of a row. */
-typedef struct affine {
-    const float *gain, *bias;
-    float one[PIECE], zero[PIECE], gains[PIECE], biases[PIECE];
-} affine;
-
-static void affine_begin(affine *f)
-{
-    for (int64_t k = 0; k < PIECE; k++)
-        f->gains[k] = f->one[k] = 1, f->biases[k] = f->zero[k] = 0;
-}
-
-static void affine_at(affine *f, const float *gain, const float *bias, int64_t count)
-{
-    f->gain = gain ? gain : f->one;
-    f->bias = bias ? bias : f->zero;
-    if (count == PIECE)
-        return;
-    memcpy(f->gains, f->gain, (size_t)count * sizeof *f->gains);
-    memcpy(f->biases, f->bias, (size_t)count * sizeof *f->biases);
-    f->gain = f->gains;
-    f->bias = f->biases;
 }
 
 /* --- layer_norm ------------------------------------------------------------------------------- */
@@ -137,22 +113,43 @@ static void norm_begin(const layer_norm *v, norm_lines *l)
     }
 }
 
-/* A piece of line r, which begins at x[at]; what begins at x[ahead] is asked for. */
-OMP_INLINE void norm_take(norm_lines *l, int r, bsk_dtype type, const void *x, int64_t at,
-                          int64_t ahead, int64_t count)
+/* Where a piece of some lines is, and of which type; `split`: whether its pairs are. */
+typedef struct norm_from {
+    bsk_dtype type;
+    bool split;
+    const void *x;
+    int64_t at[LINES], ahead[LINES]; /* where it is, and what to ask for */
+} norm_from;
+
+typedef struct norm_sums {
+    vec_f32 sum[LINES], square[LINES];
+} norm_sums;
+
+/* The pairs at k of lines 0 .. rows - 1. */
+OMP_INLINE void norm_take(norm_sums *s, const norm_from *from, const float *shift, int rows,
+                          int64_t k)
 {
-    const float shift = l->shift[r];
-    vec_f32 sum = l->sum[r], square = l->square[r];
-    for (int64_t k = 0; k < count; k += PAIR) {
-        const vec_f32 a = line_load(type, x, at + k) - shift;
-        const vec_f32 b = line_load(type, x, at + k + F32_LANES) - shift;
-        line_fetch(type, x, ahead + k);
-        sum += a + b;
-        square += a * a;
-        square += b * b;
+    _Pragma("GCC unroll 4") for (int r = 0; r < rows; r++)
+    {
+        const line_pair x = pair_load(from->type, from->x, from->at[r] + k, from->split);
+        const vec_f32 a = x.v[0] - shift[r], b = x.v[1] - shift[r];
+        line_fetch(from->type, from->x, from->ahead[r] + k);
+        s->sum[r] += a + b;
+        s->square[r] += a * a;
+        s->square[r] += b * b;
     }
-    l->sum[r] = sum;
-    l->square[r] = square;
+}
+
+/* A piece of line r alone. */
+OMP_INLINE void norm_take_line(norm_lines *l, int r, bsk_dtype type, const void *x, int64_t at,
+                               int64_t ahead, int64_t count, bool split)
+{
+    norm_sums s = {.sum = {l->sum[r]}, .square = {l->square[r]}};
+    const norm_from from = {type, split, x, {at}, {ahead}};
+    for (int64_t k = 0; k < count; k += PAIR)
+        norm_take(&s, &from, &l->shift[r], 1, k);
+    l->sum[r] = s.sum[0];
+    l->square[r] = s.square[0];
 }
 
 /* The sum of (x - mean)^2 of a line, by a pass of its own. */
@@ -184,86 +181,173 @@ static void norm_end(const layer_norm *v, norm_lines *l)
     }
 }
 
-/* y = act((x - mean) * rstd * gain + bias) of a piece of line r. */
-OMP_INLINE void norm_put(const norm_lines *l, int r, const affine *f, float low, bsk_dtype type,
-                         const void *x, int64_t at, bsk_dtype y_type, void *y, int64_t to,
-                         int64_t count, bool stream)
+/* (x - mean) * rstd of some lines; early: the product before the difference, which is one instruction
+ * less. It is as good for bf16, whose numbers were rounded more coarsely; but not before relu, which
+ * asks for the sign of what may be small, nor where many of them are added. */
+typedef struct normal {
+    bool early;
+    vec_f32 scale[LINES], shift[LINES];
+} normal;
+
+OMP_INLINE void normal_at(normal *n, int r, float mean, float rstd)
 {
-    const float mean = l->mean[r], rstd = l->rstd[r];
-    for (int64_t k = 0; k < count; k += PAIR) {
-        vec_f32 z[2];
+    n->scale[r] = splat_f32(rstd);
+    n->shift[r] = splat_f32(n->early ? -mean * rstd : -mean);
+}
+
+OMP_INLINE vec_f32 normal_f32(const normal *n, int r, vec_f32 x)
+{
+    return n->early ? x * n->scale[r] + n->shift[r] : (x + n->shift[r]) * n->scale[r];
+}
+
+/* Where a piece of some lines goes; at: where it is. */
+typedef struct norm_to {
+    bsk_dtype type, y_type;
+    bool split, relu, stream;
+    const void *x;
+    void *y;
+    const float *gain, *bias;
+    int64_t at[LINES], to[LINES];
+    normal n;
+} norm_to;
+
+/* y = act((x - mean) * rstd * gain + bias) of the pairs at k of lines 0 .. rows - 1. */
+OMP_INLINE void norm_put(const norm_to *d, int rows, int64_t k)
+{
+    const line_pair gain = pair_load(BSK_F32, d->gain, k, false);
+    const line_pair bias = pair_load(BSK_F32, d->bias, k, false);
+    _Pragma("GCC unroll 4") for (int r = 0; r < rows; r++)
+    {
+        line_pair p = pair_load(d->type, d->x, d->at[r] + k, d->split);
         for (int j = 0; j < 2; j++) {
-            const int64_t i = k + j * F32_LANES;
-            const vec_f32 h = (line_load(type, x, at + i) - mean) * rstd;
-            z[j] = larger_f32(splat_f32(low), h * load_f32(f->gain + i) + load_f32(f->bias + i));
+            p.v[j] = normal_f32(&d->n, r, p.v[j]) * gain.v[j] + bias.v[j];
+            if (d->relu)
+                p.v[j] = larger_f32(splat_f32(0), p.v[j]);
         }
-        line_put(y_type, y, to + k, z[0], z[1], stream);
+        pair_put(d->y_type, d->y, d->to[r] + k, p, d->split, d->stream);
     }
 }
 
-/* The same for pieces at i of all the lines; the last one of a row may be shorter, and takes the
- * way through a buffer. */
-OMP_INLINE void norm_piece(const layer_norm *v, norm_lines *l, const norm_lines *late,
-                           const norm_lines *next, affine *f, int64_t i, bsk_dtype type,
-                           bsk_dtype y_type)
+/* A piece of line r alone. */
+OMP_INLINE void norm_put_line(const norm_lines *l, int r, norm_to *d, int64_t count)
+{
+    normal_at(&d->n, 0, l->mean[r], l->rstd[r]);
+    for (int64_t k = 0; k < count; k += PAIR)
+        norm_put(d, 1, k);
+}
+
+/* The last piece of the lines, at i, which is shorter and takes the way through a buffer. */
+static void norm_rest(const layer_norm *v, norm_lines *l, const norm_lines *late, affine *f,
+                      int64_t i)
 {
     const bsk_layer_norm_params *p = v->p;
-    const void *x = bsk_mem_address(v->a->x);
-    void *y = bsk_mem_address(v->a->y);
-    const int64_t count = min_i64(PIECE, v->count - i);
-    const float low = lowest(p->relu != 0);
+    const int64_t count = v->count - i;
     float row[PIECE];
     for (int r = 0; r < l->count; r++) {
-        if (count == PIECE) {
-            norm_take(l, r, type, x, l->x[r] + i, next->x[r] + i, PIECE);
-        } else {
-            row_load_f32(row, p->x.dtype, x, l->x[r] + i, count);
-            for (int64_t k = count; k % PAIR; k++)
-                row[k] = l->shift[r];
-            norm_take(l, r, BSK_F32, row, 0, 0, count);
-        }
+        row_load_f32(row, p->x.dtype, bsk_mem_address(v->a->x), l->x[r] + i, count);
+        for (int64_t k = count; k % PAIR; k++)
+            row[k] = l->shift[r];
+        norm_take_line(l, r, BSK_F32, row, 0, 0, count, false);
     }
     for (int r = 0; r < late->count; r++) {
         const int64_t feature = late->s[r] * v->count + i;
-        if (r == 0 || late->s[r] != late->s[r - 1])
-            affine_at(f, optional(p->gain.dtype, v->a->gain, feature),
-                      optional(p->bias.dtype, v->a->bias, feature), count);
-        if (count == PIECE) {
-            norm_put(late, r, f, low, type, x, late->x[r] + i, y_type, y, late->y[r] + i, PIECE,
-                     v->stream);
-        } else {
-            row_load_f32(row, p->x.dtype, x, late->x[r] + i, count);
-            for (int64_t k = count; k % PAIR; k++)
-                row[k] = 0;
-            norm_put(late, r, f, low, BSK_F32, row, 0, BSK_F32, row, 0, count, false);
-            row_store_f32(row, p->y.dtype, y, late->y[r] + i, count);
+        affine_at(f, feature, count, false);
+        norm_to d = {.type = BSK_F32,
+                     .y_type = BSK_F32,
+                     .relu = p->relu != 0,
+                     .x = row,
+                     .y = row,
+                     .gain = f->gain,
+                     .bias = f->bias};
+        row_load_f32(row, p->x.dtype, bsk_mem_address(v->a->x), late->x[r] + i, count);
+        for (int64_t k = count; k % PAIR; k++)
+            row[k] = 0;
+        norm_put_line(late, r, &d, count);
+        row_store_f32(row, p->y.dtype, bsk_mem_address(v->a->y), late->y[r] + i, count);
+    }
+}
+
+/* Whole pieces at i of all the lines: together where there are as many as usual, and of one segment. */
+OMP_INLINE void norm_piece(const layer_norm *v, norm_lines *l, const norm_lines *late,
+                           const norm_lines *next, affine *f, int64_t i, bsk_dtype type,
+                           bsk_dtype y_type, bool split)
+{
+    const bsk_layer_norm_params *p = v->p;
+    const void *x = bsk_mem_address(v->a->x);
+    norm_from from = {type, split, x, {0}, {0}};
+    norm_to d; /* filling all of it would take as long as a piece */
+    d.type = type;
+    d.y_type = y_type;
+    d.split = split;
+    d.relu = p->relu != 0;
+    d.stream = v->stream;
+    d.n.early = split && !d.relu;
+    d.x = x;
+    d.y = bsk_mem_address(v->a->y);
+    if (l->count == LINES && late->count == LINES && p->segments == 1) {
+        float shift[LINES];
+        norm_sums s;
+        memcpy(s.sum, l->sum, sizeof s.sum);
+        memcpy(s.square, l->square, sizeof s.square);
+        affine_at(f, i, PIECE, split);
+        d.gain = f->gain;
+        d.bias = f->bias;
+        for (int r = 0; r < LINES; r++) {
+            shift[r] = l->shift[r];
+            normal_at(&d.n, r, late->mean[r], late->rstd[r]);
+            from.at[r] = l->x[r] + i;
+            from.ahead[r] = next->x[r] + i;
+            d.at[r] = late->x[r] + i;
+            d.to[r] = late->y[r] + i;
         }
+        for (int64_t k = 0; k < PIECE; k += PAIR)
+            norm_take(&s, &from, shift, LINES, k);
+        for (int64_t k = 0; k < PIECE; k += PAIR)
+            norm_put(&d, LINES, k);
+        memcpy(l->sum, s.sum, sizeof s.sum);
+        memcpy(l->square, s.square, sizeof s.square);
+        return;
+    }
+    for (int r = 0; r < l->count; r++)
+        norm_take_line(l, r, type, x, l->x[r] + i, next->x[r] + i, PIECE, split);
+    for (int r = 0; r < late->count; r++) {
+        const int64_t feature = late->s[r] * v->count + i;
+        if (r == 0 || late->s[r] != late->s[r - 1])
+            affine_at(f, feature, PIECE, split);
+        d.gain = f->gain;
+        d.bias = f->bias;
+        d.at[0] = late->x[r] + i;
+        d.to[0] = late->y[r] + i;
+        norm_put_line(late, r, &d, PIECE);
     }
 }
 
 /* Reads some lines, while the ones before them are written; asks for the next. */
 OMP_INLINE void norm_pass(const layer_norm *v, norm_lines *l, const norm_lines *late, affine *f,
-                          bsk_dtype type, bsk_dtype y_type)
+                          bsk_dtype type, bsk_dtype y_type, bool split)
 {
     norm_lines next;
+    int64_t i = 0;
     norm_lines_at(v, &next, l->first + LINES);
     for (int r = next.count; r < l->count; r++) /* nothing else to ask for */
         next.x[r] = l->x[r];
     norm_begin(v, l);
-    for (int64_t i = 0; i < v->count; i += PIECE)
-        norm_piece(v, l, late, &next, f, i, type, y_type);
+    for (; i + PIECE <= v->count; i += PIECE)
+        norm_piece(v, l, late, &next, f, i, type, y_type, split);
+    if (i < v->count)
+        norm_rest(v, l, late, f, i);
     norm_end(v, l);
 }
 
-#define NORM_PASS(name, type, y_type)                                                              \
+#define NORM_PASS(name, type, y_type, split)                                                       \
     static void name(const layer_norm *v, norm_lines *l, const norm_lines *late, affine *f)        \
     {                                                                                              \
-        norm_pass(v, l, late, f, type, y_type);                                                    \
+        norm_pass(v, l, late, f, type, y_type, split);                                             \
     }
-NORM_PASS(norm_pass_f32, BSK_F32, BSK_F32)
-NORM_PASS(norm_pass_f16, BSK_F16, BSK_F16)
-NORM_PASS(norm_pass_bf16, BSK_BF16, BSK_BF16)
-NORM_PASS(norm_pass_mixed, v->p->x.dtype, v->p->y.dtype)
+NORM_PASS(norm_pass_f32, BSK_F32, BSK_F32, false)
+NORM_PASS(norm_pass_f16, BSK_F16, BSK_F16, false)
+NORM_PASS(norm_pass_bf16, BSK_BF16, BSK_BF16, true)
+NORM_PASS(norm_pass_mixed, v->p->x.dtype, v->p->y.dtype, false)
 
 typedef void norm_pass_fn(const layer_norm *v, norm_lines *l, const norm_lines *late, affine *f);
 
@@ -282,7 +366,9 @@ static void layer_norm_rows(const layer_norm *v)
     norm_lines lines[2] = {{.count = 0}, {.count = 0}};
     affine f;
     int turn = 0;
-    affine_begin(&f);
+    affine_begin(&f, optional(v->p->gain.dtype, v->a->gain, 0),
+                 optional(v->p->bias.dtype, v->a->bias, 0), v->shape.inner, v->p->segments,
+                 pass == norm_pass_bf16);
 #pragma omp for schedule(static) nowait
     for (int64_t g = 0; g < bski_ceil_div(v->rows * v->p->segments, LINES); g++) {
         norm_lines_at(v, &lines[turn], g * LINES);
@@ -453,21 +539,39 @@ static void grad_lines_at(const layer_grad *v, grad_lines *l, int64_t first, int
         l->dy[r] = row_at(&p->dy, &v->shape, n, s * v->count);
         l->x[r] = row_at(&p->x, &v->shape, n, s * v->count);
         l->dx[r] = row_at(&p->dx, &v->shape, n, s * v->count);
-        l->mean[r] = mean_at(v, s, n);
-        l->rstd[r] = v->rstd[s * v->rows + n];
+        l->mean[r] = plain_f32(mean_at(v, s, n));
+        l->rstd[r] = plain_f32(v->rstd[s * v->rows + n]);
         l->sum[r] = l->sum_h[r] = (vec_f32){0};
     }
 }
 
-/* Where a piece of a row is, and of which types; slopes: of relu. */
+/* Where a piece of some rows is, and of which types; `split`: whether its pairs are. */
 typedef struct grad_piece {
     bsk_dtype dy_type, x_type, dx_type;
-    const void *dy, *x;
-    void *dx;
-    const affine *f;
-    bool relu, stream;
-    const void *dy_ahead, *x_ahead; /* what to ask for */
+    bool split, relu, stream;
+    const float *gain, *bias;
+    const void *dy[LINES], *x[LINES], *dy_ahead[LINES], *x_ahead[LINES]; /* the latter to ask for */
+    void *dx[LINES];
+    normal n;
+    vec_f32 part[LINES], part_h[LINES]; /* times rstd */
 } grad_piece;
+
+/* The rest is left as it is: a piece takes no longer than filling all of it would. */
+OMP_INLINE void grad_types(grad_piece *at, bsk_dtype dy, bsk_dtype x, bsk_dtype dx, bool split,
+                           bool relu, bool stream)
+{
+    at->dy_type = dy;
+    at->x_type = x;
+    at->dx_type = dx;
+    at->split = split;
+    at->relu = relu;
+    at->stream = stream;
+    at->n.early = false;
+}
+
+typedef struct grad_sums {
+    vec_f32 sum[LINES], sum_h[LINES];
+} grad_sums;
 
 OMP_INLINE vec_f32 relu_slopes(vec_f32 x)
 {
@@ -475,37 +579,46 @@ OMP_INLINE vec_f32 relu_slopes(vec_f32 x)
     return select_f32(x <= 0.0f, splat_f32(0), kept);
 }
 
-/* g = dy where relu let it through, and h, of one vector. */
-OMP_INLINE vec_f32 grad_load(const grad_piece *at, int64_t k, float mean, float rstd, vec_f32 *h)
+/* g = dy where relu let it through, and h, of the pair at k of row r. */
+OMP_INLINE line_pair grad_load(const grad_piece *at, int r, int64_t k, line_pair gain, line_pair *h)
 {
-    const vec_f32 g = line_load(at->dy_type, at->dy, k);
-    *h = (line_load(at->x_type, at->x, k) - mean) * rstd;
-    return at->relu ? g * relu_slopes(*h * load_f32(at->f->gain + k) + load_f32(at->f->bias + k))
-                    : g;
+    line_pair g = pair_load(at->dy_type, at->dy[r], k, at->split);
+    *h = pair_load(at->x_type, at->x[r], k, at->split);
+    for (int j = 0; j < 2; j++) {
+        h->v[j] = normal_f32(&at->n, r, h->v[j]);
+        if (at->relu)
+            g.v[j] *= relu_slopes(h->v[j] * gain.v[j] + load_f32(at->bias + k + j * F32_LANES));
+    }
+    return g;
 }
 
-/* A piece of line r; sums: those of the features, dgain before dbias, or NULL. */
-OMP_INLINE void grad_take(grad_lines *l, int r, const grad_piece *at, int64_t count, float *dgain,
+/* The pairs at k of lines 0 .. rows - 1; dgain, dbias: sums of the features, or NULL. */
+OMP_INLINE void grad_take(grad_sums *s, const grad_piece *at, int rows, int64_t k, float *dgain,
                           float *dbias)
 {
-    const float mean = l->mean[r], rstd = l->rstd[r];
-    vec_f32 sum = l->sum[r], sum_h = l->sum_h[r];
-    for (int64_t k = 0; k < count; k += F32_LANES) {
-        vec_f32 h;
-        const vec_f32 g = grad_load(at, k, mean, rstd, &h), t = g * load_f32(at->f->gain + k);
-        if (k % PAIR == 0) {
-            line_fetch(at->dy_type, at->dy_ahead, k);
-            line_fetch(at->x_type, at->x_ahead, k);
-        }
-        if (dgain) {
-            store_f32(dgain + k, load_f32(dgain + k) + g * h);
-            store_f32(dbias + k, load_f32(dbias + k) + g);
-        }
-        sum += t;
-        sum_h += t * h;
+    const line_pair gain = pair_load(BSK_F32, at->gain, k, false);
+    line_pair h, to_gain = {{{0}}}, to_bias = {{{0}}};
+    if (dgain) {
+        to_gain = pair_load(BSK_F32, dgain, k, false);
+        to_bias = pair_load(BSK_F32, dbias, k, false);
     }
-    l->sum[r] = sum;
-    l->sum_h[r] = sum_h;
+    _Pragma("GCC unroll 4") for (int r = 0; r < rows; r++)
+    {
+        const line_pair g = grad_load(at, r, k, gain, &h);
+        line_fetch(at->dy_type, at->dy_ahead[r], k);
+        line_fetch(at->x_type, at->x_ahead[r], k);
+        for (int j = 0; j < 2; j++) {
+            const vec_f32 t = g.v[j] * gain.v[j];
+            to_gain.v[j] += g.v[j] * h.v[j];
+            to_bias.v[j] += g.v[j];
+            s->sum[r] += t;
+            s->sum_h[r] += t * h.v[j];
+        }
+    }
+    if (dgain) {
+        pair_put(BSK_F32, dgain, k, to_gain, false, false);
+        pair_put(BSK_F32, dbias, k, to_bias, false, false);
+    }
 }
 
 static void grad_end(const layer_grad *v, grad_lines *l)
@@ -516,111 +629,195 @@ static void grad_end(const layer_grad *v, grad_lines *l)
     }
 }
 
-OMP_INLINE void grad_put(const grad_lines *l, int r, const grad_piece *at, int64_t count)
+/* Line r of l becomes number `to` of the piece: its numbers. */
+OMP_INLINE void grad_line(grad_piece *at, int to, const grad_lines *l, int r)
 {
-    const float mean = l->mean[r], rstd = l->rstd[r], part = l->part[r], part_h = l->part_h[r];
-    for (int64_t k = 0; k < count; k += PAIR) {
-        vec_f32 z[2];
-        for (int j = 0; j < 2; j++) {
-            const int64_t i = k + j * F32_LANES;
-            vec_f32 h;
-            const vec_f32 t = grad_load(at, i, mean, rstd, &h) * load_f32(at->f->gain + i);
-            z[j] = rstd * (t - (part + h * part_h));
-        }
-        line_put(at->dx_type, at->dx, k, z[0], z[1], at->stream);
+    normal_at(&at->n, to, l->mean[r], l->rstd[r]);
+    at->part[to] = splat_f32(l->rstd[r] * l->part[r]);
+    at->part_h[to] = splat_f32(l->rstd[r] * l->part_h[r]);
+}
+
+/* dx of the pairs at k of lines 0 .. rows - 1. */
+OMP_INLINE void grad_put(const grad_piece *at, int rows, int64_t k)
+{
+    const line_pair gain = pair_load(BSK_F32, at->gain, k, false);
+    _Pragma("GCC unroll 4") for (int r = 0; r < rows; r++)
+    {
+        line_pair h, g = grad_load(at, r, k, gain, &h);
+        for (int j = 0; j < 2; j++)
+            g.v[j] = g.v[j] * gain.v[j] * at->n.scale[r] - (at->part[r] + h.v[j] * at->part_h[r]);
+        pair_put(at->dx_type, at->dx[r], k, g, at->split, at->stream);
     }
 }
 
-/* The last piece of a row, which is shorter: by buffers filled up with what adds nothing. */
-static void grad_rest(const layer_grad *v, grad_lines *l, int r, const affine *f, int64_t i,
-                      int64_t count, float *dgain, float *dbias, bool put)
+/* A piece of line r alone. */
+OMP_INLINE void grad_take_line(grad_lines *l, int r, grad_piece *at, int64_t count, float *dgain,
+                               float *dbias)
+{
+    grad_sums s = {{l->sum[r]}, {l->sum_h[r]}};
+    grad_line(at, 0, l, r);
+    for (int64_t k = 0; k < count; k += PAIR)
+        grad_take(&s, at, 1, k, dgain, dbias);
+    l->sum[r] = s.sum[0];
+    l->sum_h[r] = s.sum_h[0];
+}
+
+OMP_INLINE void grad_put_line(const grad_lines *l, int r, grad_piece *at, int64_t count)
+{
+    grad_line(at, 0, l, r);
+    for (int64_t k = 0; k < count; k += PAIR)
+        grad_put(at, 1, k);
+}
+
+/* The last piece of line r, at i, which is shorter: by buffers filled up with what adds nothing. */
+static void grad_rest(const layer_grad *v, grad_lines *l, int r, affine *f, int64_t i, float *sums,
+                      bool put)
 {
     const bsk_layer_norm_grad_params *p = v->p;
-    float dy[PIECE] = {0}, x[PIECE], sums[2][PIECE] = {{0}};
-    const grad_piece at = {BSK_F32, BSK_F32, BSK_F32, dy, x, dy, f, p->relu != 0, false, dy, x};
+    const int64_t count = v->count - i, feature = l->s[r] * v->count + i;
+    float dy[PIECE] = {0}, x[PIECE], parts[2][PIECE] = {{0}};
+    affine_at(f, feature, count, false);
+    grad_piece at = {.dy_type = BSK_F32,
+                     .x_type = BSK_F32,
+                     .dx_type = BSK_F32,
+                     .relu = p->relu != 0,
+                     .gain = f->gain,
+                     .bias = f->bias,
+                     .dy = {dy},
+                     .x = {x},
+                     .dy_ahead = {dy},
+                     .x_ahead = {x},
+                     .dx = {dy}};
     row_load_f32(dy, p->dy.dtype, bsk_mem_address(v->a->dy), l->dy[r] + i, count);
     row_load_f32(x, p->x.dtype, bsk_mem_address(v->a->x), l->x[r] + i, count);
     for (int64_t k = count; k % PAIR; k++)
         x[k] = l->mean[r];
     if (put) {
-        grad_put(l, r, &at, count);
+        grad_put_line(l, r, &at, count);
         row_store_f32(dy, p->dx.dtype, bsk_mem_address(v->a->dx), l->dx[r] + i, count);
         return;
     }
-    grad_take(l, r, &at, count, dgain ? sums[0] : NULL, sums[1]);
-    for (int64_t k = 0; dgain && k < count; k++) {
-        dgain[k] += sums[0][k];
-        dbias[k] += sums[1][k];
+    grad_take_line(l, r, &at, count, sums ? parts[0] : NULL, parts[1]);
+    for (int64_t k = 0; sums && k < count; k++) {
+        sums[feature + k] += parts[0][k];
+        sums[v->features + feature + k] += parts[1][k];
     }
 }
 
-/* Pieces at i of all the lines. */
+/* Line r of l becomes number `to` of the piece at i: as one that is read, or written. */
+OMP_INLINE void grad_read(const layer_grad *v, grad_piece *at, int to, const grad_lines *l,
+                          const grad_lines *next, int r, int64_t i)
+{
+    const void *dy = bsk_mem_address(v->a->dy), *x = bsk_mem_address(v->a->x);
+    at->dy[to] = line_at(at->dy_type, dy, l->dy[r] + i);
+    at->x[to] = line_at(at->x_type, x, l->x[r] + i);
+    at->dy_ahead[to] = line_at(at->dy_type, dy, next->dy[r] + i);
+    at->x_ahead[to] = line_at(at->x_type, x, next->x[r] + i);
+}
+
+OMP_INLINE void grad_write(const layer_grad *v, grad_piece *at, int to, const grad_lines *l, int r,
+                           int64_t i)
+{
+    at->dy[to] = line_at(at->dy_type, bsk_mem_address(v->a->dy), l->dy[r] + i);
+    at->x[to] = line_at(at->x_type, bsk_mem_address(v->a->x), l->x[r] + i);
+    at->dx[to] = line_at(at->dx_type, bsk_mem_address(v->a->dx), l->dx[r] + i);
+}
+
+/* Whole pieces at i of all the lines, of one segment. */
+OMP_INLINE void grad_together(const layer_grad *v, grad_lines *l, const grad_lines *late,
+                              const grad_lines *next, int64_t i, float *sums, grad_piece *in,
+                              grad_piece *out)
+{
+    /* split pairs need so many instructions that reading and writing by turns only adds registers */
+    const int64_t step = in->split ? PIECE : PAIR;
+    grad_sums s;
+    memcpy(s.sum, l->sum, sizeof s.sum);
+    memcpy(s.sum_h, l->sum_h, sizeof s.sum_h);
+    for (int r = 0; r < LINES; r++) {
+        grad_read(v, in, r, l, next, r, i);
+        grad_write(v, out, r, late, r, i);
+        grad_line(in, r, l, r);
+        grad_line(out, r, late, r);
+    }
+    for (int64_t from = 0; from < PIECE; from += step) {
+        for (int64_t k = from; k < from + step; k += PAIR)
+            grad_take(&s, in, LINES, k, sums ? sums + i : NULL,
+                      sums ? sums + v->features + i : NULL);
+        for (int64_t k = from; k < from + step; k += PAIR)
+            grad_put(out, LINES, k);
+    }
+    memcpy(l->sum, s.sum, sizeof s.sum);
+    memcpy(l->sum_h, s.sum_h, sizeof s.sum_h);
+}
+
+/* Whole pieces at i of all the lines: together where there are as many as usual, and of one segment. */
 OMP_INLINE void grad_pieces(const layer_grad *v, grad_lines *l, grad_lines *late,
                             const grad_lines *next, affine *f, int64_t i, float *sums, bsk_dtype dy,
-                            bsk_dtype x, bsk_dtype dx)
+                            bsk_dtype x, bsk_dtype dx, bool split)
 {
-    const bsk_layer_norm_grad_params *p = v->p;
-    const int64_t count = min_i64(PIECE, v->count - i);
-    for (int side = 0; side < 2; side++) {
-        grad_lines *each = side ? late : l;
-        for (int r = 0; r < each->count; r++) {
-            const int64_t feature = each->s[r] * v->count + i;
-            float *dgain = sums ? sums + feature : NULL, *dbias = sums ? dgain + v->features : NULL;
-            affine_at(f, optional(p->gain.dtype, v->a->gain, feature),
-                      optional(p->bias.dtype, v->a->bias, feature), count);
-            if (count < PIECE) {
-                grad_rest(v, each, r, f, i, count, dgain, dbias, side);
-                continue;
-            }
-            const grad_piece at = {dy,
-                                   x,
-                                   dx,
-                                   line_at(dy, bsk_mem_address(v->a->dy), each->dy[r] + i),
-                                   line_at(x, bsk_mem_address(v->a->x), each->x[r] + i),
-                                   line_at(dx, bsk_mem_address(v->a->dx), each->dx[r] + i),
-                                   f,
-                                   p->relu != 0,
-                                   v->stream,
-                                   line_at(dy, bsk_mem_address(v->a->dy), next->dy[r] + i),
-                                   line_at(x, bsk_mem_address(v->a->x), next->x[r] + i)};
-            if (side)
-                grad_put(each, r, &at, PIECE);
-            else
-                grad_take(each, r, &at, PIECE, dgain, dbias);
-        }
+    grad_piece in, out;
+    grad_types(&in, dy, x, dx, split, v->p->relu != 0, v->stream);
+    grad_types(&out, dy, x, dx, split, v->p->relu != 0, v->stream);
+    if (l->count == LINES && late->count == LINES && v->p->segments == 1) {
+        affine_at(f, i, PIECE, split);
+        in.gain = out.gain = f->gain;
+        in.bias = out.bias = f->bias;
+        grad_together(v, l, late, next, i, sums, &in, &out);
+        return;
+    }
+    for (int r = 0; r < l->count; r++) {
+        const int64_t feature = l->s[r] * v->count + i;
+        affine_at(f, feature, PIECE, split);
+        in.gain = f->gain;
+        in.bias = f->bias;
+        grad_read(v, &in, 0, l, next, r, i);
+        grad_take_line(l, r, &in, PIECE, sums ? sums + feature : NULL,
+                       sums ? sums + v->features + feature : NULL);
+    }
+    for (int r = 0; r < late->count; r++) {
+        affine_at(f, late->s[r] * v->count + i, PIECE, split);
+        out.gain = f->gain;
+        out.bias = f->bias;
+        grad_write(v, &out, 0, late, r, i);
+        grad_put_line(late, r, &out, PIECE);
     }
 }
 
 /* Reads the lines from `first` on, which end at `end`, while the ones before them are written. */
 OMP_INLINE void grad_pass(const layer_grad *v, grad_lines *l, grad_lines *late, affine *f,
                           int64_t first, int64_t end, float *sums, bsk_dtype dy, bsk_dtype x,
-                          bsk_dtype dx)
+                          bsk_dtype dx, bool split)
 {
     const bsk_layer_norm_grad_params *p = v->p;
     grad_lines next;
+    int64_t i = 0;
     grad_lines_at(v, l, first, end);
     grad_lines_at(v, &next, first + LINES, v->rows * p->segments);
     for (int r = next.count; r < l->count; r++) { /* nothing else to ask for */
         next.dy[r] = l->dy[r];
         next.x[r] = l->x[r];
     }
-    for (int64_t i = 0; i < v->count; i += PIECE)
-        grad_pieces(v, l, late, &next, f, i, sums, dy, x, dx);
+    for (; i + PIECE <= v->count; i += PIECE)
+        grad_pieces(v, l, late, &next, f, i, sums, dy, x, dx, split);
+    for (int r = 0; i < v->count && r < l->count; r++)
+        grad_rest(v, l, r, f, i, sums, false);
+    for (int r = 0; i < v->count && r < late->count; r++)
+        grad_rest(v, late, r, f, i, NULL, true);
     grad_end(v, l);
     if (p->dx.dtype == BSK_NONE) /* nothing to write */
         l->count = 0;
 }
 
-#define GRAD_PASS(name, dy, x, dx)                                                                 \
+#define GRAD_PASS(name, dy, x, dx, split)                                                          \
     static void name(const layer_grad *v, grad_lines *l, grad_lines *late, affine *f,              \
                      int64_t first, int64_t end, float *sums)                                      \
     {                                                                                              \
-        grad_pass(v, l, late, f, first, end, sums, dy, x, dx);                                     \
+        grad_pass(v, l, late, f, first, end, sums, dy, x, dx, split);                              \
     }
-GRAD_PASS(grad_pass_f32, BSK_F32, BSK_F32, BSK_F32)
-GRAD_PASS(grad_pass_f16, BSK_F16, BSK_F16, BSK_F16)
-GRAD_PASS(grad_pass_bf16, BSK_BF16, BSK_BF16, BSK_BF16)
-GRAD_PASS(grad_pass_mixed, v->p->dy.dtype, v->p->x.dtype, v->p->dx.dtype)
+GRAD_PASS(grad_pass_f32, BSK_F32, BSK_F32, BSK_F32, false)
+GRAD_PASS(grad_pass_f16, BSK_F16, BSK_F16, BSK_F16, false)
+GRAD_PASS(grad_pass_bf16, BSK_BF16, BSK_BF16, BSK_BF16, true)
+GRAD_PASS(grad_pass_mixed, v->p->dy.dtype, v->p->x.dtype, v->p->dx.dtype, false)
 
 static grad_pass_fn *grad_pass_of(const bsk_layer_norm_grad_params *p)
 {
@@ -688,6 +885,18 @@ static void layer_grad_columns(const layer_grad *v, int64_t s, int64_t n, int64_
         }
 }
 
+/* Sums of features whose pairs are split, in order. */
+static void grad_sums_merge(const layer_grad *v, float *sums)
+{
+    float piece[PIECE];
+    for (int64_t s = 0; s < v->p->segments; s++)
+        for (int64_t i = 0; i + PIECE <= v->count; i += PIECE) {
+            float *at = sums + s * v->count + i;
+            memcpy(piece, at, sizeof piece);
+            pairs_merge(at, piece, PIECE);
+        }
+}
+
 /* One band; sums: its part of the workspace, or NULL; lines: of this thread, whose turn it is to be
  * read first. */
 static void layer_grad_band(const layer_grad *v, int64_t band, float *sums, grad_lines lines[2],
@@ -704,6 +913,10 @@ static void layer_grad_band(const layer_grad *v, int64_t band, float *sums, grad
         memset(sums, 0, 2 * (size_t)v->features * sizeof *sums);
     for (int64_t i = band * size * segments; i < end * segments; i += LINES, *turn = !*turn)
         v->pass(v, &lines[*turn], &lines[!*turn], f, i, end * segments, sums);
+    if (sums && v->pass == grad_pass_bf16) {
+        grad_sums_merge(v, sums);
+        grad_sums_merge(v, sums + v->features);
+    }
 }
 
 /* The sums over the bands of up to CHUNK features. */
@@ -743,7 +956,10 @@ OMP_LAUNCH(layer_norm_grad)
         grad_lines lines[2] = {{.count = 0}, {.count = 0}};
         affine f;
         int turn = 0;
-        affine_begin(&f);
+        if (s->features_inner)
+            affine_begin(&f, optional(p->gain.dtype, a->gain, 0),
+                         optional(p->bias.dtype, a->bias, 0), v.features, p->segments,
+                         v.pass == grad_pass_bf16);
 #pragma omp for schedule(static) nowait
         for (int64_t i = 0; i < bands; i++)
             layer_grad_band(&v, i, work ? work + i * 2 * v.features : NULL, lines, &f, &turn);

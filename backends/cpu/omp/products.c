@@ -69,8 +69,10 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 #define S_STORED T
 #define PAIRS    VEC_PAIRS
 #include "tile.h"
+#define PANELS_SPREAD rows_spread_f32
 #include "dsd.h"
 #include "sdd.h"
+#undef PANELS_SPREAD
 #undef T
 #undef V
 #undef OWN

@@ -2,6 +2,8 @@
 #ifndef BSKI_OMP_RANDOM_H
 #define BSKI_OMP_RANDOM_H
 
+#include <stdbool.h>
+
 #include <common/philox.h>
 
 #include "isa.h"
@@ -118,5 +120,113 @@ static inline const uint32_t *random_words(uint64_t seed, uint64_t offset, uint6
         random_vectors(seed, offset, first / 4 + (uint64_t)i / 4, buffer + i);
     return buffer + skip;
 }
+
+#if defined(BSK_ISA_AVX512)
+/* --- the words of a batch of elements, in registers ------------------------------------------- */
+
+enum { BATCH_PAIRS = 4, RANDOM_BATCH = BATCH_PAIRS * 32 };
+
+#define PHILOX_0 0xD2511F53u
+#define PHILOX_1 0xCD9E8D57u
+
+/* The keys of all rounds, and what the first two rounds have in common where counters agree in their
+ * upper half: the offset is the same for all, so one product of each is. */
+typedef struct random_batch {
+    uint64_t upper; /* of the counters */
+    uint32_t k0[10], k1[10];
+    uint32_t to_c2, to_c0, to_c2_next, to_c2_last; /* by rounds 0, 1, 1 and 2 */
+} random_batch;
+
+static inline void random_batch_begin(random_batch *b, uint64_t seed, uint64_t offset,
+                                      uint64_t upper)
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+        b->k0[round] = k0;
+        b->k1[round] = k1;
+    }
+    const uint64_t p1 = (uint64_t)PHILOX_1 * (uint32_t)offset;
+    const uint32_t c0 = (uint32_t)(p1 >> 32) ^ (uint32_t)upper ^ b->k0[0];
+    const uint64_t p0 = (uint64_t)PHILOX_0 * c0;
+    b->upper = upper;
+    b->to_c2 = (uint32_t)(offset >> 32) ^ b->k1[0];
+    b->to_c0 = (uint32_t)p1 ^ b->k0[1];
+    b->to_c2_next = (uint32_t)(p0 >> 32) ^ b->k1[1];
+    b->to_c2_last = (uint32_t)p0 ^ b->k1[2];
+}
+
+OMP_INLINE __m512i batch_xor(__m512i a, __m512i b, uint32_t key)
+{
+    return _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi32((int)key), 0x96);
+}
+
+OMP_INLINE __m512i batch_upper(__m512i p)
+{
+    return _mm512_shuffle_epi32(p, 0xf5);
+}
+
+OMP_INLINE __m512i batch_times(__m512i c, uint32_t factor)
+{
+    return _mm512_mul_epu32(c, _mm512_set1_epi64((long long)factor));
+}
+
+/* The first three rounds of the counters in the lower halves of c0. */
+OMP_INLINE void batch_begin(const random_batch *b, random_state *s)
+{
+    const __m512i p0 = batch_times(s->c0, PHILOX_0), zero = _mm512_setzero_si512();
+    const __m512i c2 = batch_xor(batch_upper(p0), zero, b->to_c2), p1 = batch_times(c2, PHILOX_1);
+    const __m512i next0 = batch_xor(batch_upper(p1), zero, b->to_c0);
+    const __m512i next2 = batch_xor(p0, zero, b->to_c2_next);
+    s->c3 = batch_times(next0, PHILOX_0);
+    s->c1 = batch_times(next2, PHILOX_1);
+    s->c0 = batch_xor(batch_upper(s->c1), p1, b->k0[2]);
+    s->c2 = batch_xor(batch_upper(s->c3), zero, b->to_c2_last);
+}
+
+OMP_INLINE void batch_round(const random_batch *b, random_state *s, int round)
+{
+    const __m512i p0 = batch_times(s->c0, PHILOX_0), p1 = batch_times(s->c2, PHILOX_1);
+    s->c0 = batch_xor(batch_upper(p1), s->c1, b->k0[round]);
+    s->c2 = batch_xor(batch_upper(p0), s->c3, b->k1[round]);
+    s->c1 = p1;
+    s->c3 = p0;
+}
+
+/* The last one: words 0 and 2 of each counter beside each other in c0, words 1 and 3 in c1. */
+OMP_INLINE void batch_end(const random_batch *b, random_state *s)
+{
+    enum { LOWER = 0x5555, UPPER = 0xaaaa };
+    const __m512i p0 = batch_times(s->c0, PHILOX_0), p1 = batch_times(s->c2, PHILOX_1);
+    const __m512i key = _mm512_set1_epi64((long long)((uint64_t)b->k1[9] << 32 | b->k0[9]));
+    const __m512i high = _mm512_mask_shuffle_epi32(p0, LOWER, p1, 0xf5);
+    const __m512i low = _mm512_mask_shuffle_epi32(s->c1, UPPER, s->c3, 0xa0);
+    s->c0 = _mm512_ternarylogic_epi32(high, low, key, 0x96);
+    s->c1 = _mm512_mask_shuffle_epi32(p1, UPPER, p0, 0xa0);
+}
+
+/* The words of the elements of `counter` on: pairs of vectors, in order or `split` into even and odd
+ * ones. All the counters have the upper half that b was made for. */
+OMP_INLINE void random_pairs(const random_batch *b, uint64_t counter, bool split,
+                             __m512i words[BATCH_PAIRS][2])
+{
+    const __m512i order =
+        split ? _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0) : _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
+    random_state s[BATCH_PAIRS];
+    _Pragma("GCC unroll 4") for (int i = 0; i < BATCH_PAIRS; i++)
+    {
+        s[i].c0 =
+            _mm512_add_epi64(order, _mm512_set1_epi64((long long)(counter + 8 * (uint64_t)i)));
+        batch_begin(b, &s[i]);
+    }
+    _Pragma("GCC unroll 6") for (int round = 3; round < 9; round++)
+        _Pragma("GCC unroll 4") for (int i = 0; i < BATCH_PAIRS; i++) batch_round(b, &s[i], round);
+    _Pragma("GCC unroll 4") for (int i = 0; i < BATCH_PAIRS; i++)
+    {
+        batch_end(b, &s[i]);
+        words[i][0] = split ? s[i].c0 : _mm512_unpacklo_epi32(s[i].c0, s[i].c1);
+        words[i][1] = split ? s[i].c1 : _mm512_unpackhi_epi32(s[i].c0, s[i].c1);
+    }
+}
+#endif
 
 #endif

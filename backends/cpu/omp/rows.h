@@ -103,6 +103,29 @@ OMP_INLINE void transpose_large_f32(float *dst, int64_t dst_ld, const float *src
 #endif
 
 #ifdef BSK_ISA_AVX512
+/* Whether rows of floats, each a multiple of LARGE_f32 of them, are whole lines of the cache. */
+static inline bool lines_f32(const float *dst, int64_t ld)
+{
+    return (uintptr_t)dst % 64 == 0 && ld % LARGE_f32 == 0;
+}
+
+/* dst[r * dst_ld + c] = src[r * src_ld + c] past the caches, for whole lines; turned, dst[c * dst_ld
+ * + r], for multiples of LARGE_f32 rows. */
+static inline void stream_to_f32(float *dst, int64_t dst_ld, const float *src, int64_t src_ld,
+                                 int64_t rows, int64_t cols, bool turned)
+{
+    float part[LARGE_f32 * LARGE_f32] __attribute__((aligned(64)));
+    for (int64_t r = 0; r < rows && !turned; r++)
+        for (int64_t c = 0; c < cols; c += LARGE_f32)
+            _mm512_stream_ps(dst + r * dst_ld + c, _mm512_loadu_ps(src + r * src_ld + c));
+    for (int64_t c = 0; c < cols && turned; c += LARGE_f32)
+        for (int64_t r = 0; r < rows; r += LARGE_f32) {
+            transpose_large_f32(part, LARGE_f32, src + r * src_ld + c, src_ld);
+            for (int64_t k = 0; k < min_i64(LARGE_f32, cols - c); k++)
+                _mm512_stream_ps(dst + (c + k) * dst_ld + r, _mm512_load_ps(part + k * LARGE_f32));
+        }
+}
+
 /* Rounded to bf16 in the upper half of each element, to nearest even; NaN stays NaN. */
 OMP_INLINE __m512i upper_bf16(__m512 v)
 {
@@ -223,6 +246,25 @@ enum { SQUARE_f32 = 4, SQUARE_f64 = 4 };
 TRANSPOSE_SQUARE(transpose_square_f32, float)
 TRANSPOSE_SQUARE(transpose_square_f64, double)
 #endif
+
+/* Rows of a matrix with contiguous columns, for panels side by side: of `width` columns each, a
+ * multiple of a vector's elements, and `size` elements apart. Rows further on are asked for
+ * meanwhile, since a group's share of them is too short for the processor to foresee. */
+static inline void rows_spread_f32(float *restrict dst, int64_t width, int64_t size,
+                                   const float *restrict src, int64_t row_stride, int64_t rows,
+                                   int64_t panels)
+{
+    enum { VL = VEC_BYTES / (int)sizeof(float), LINE = 64 / (int)sizeof(float), AHEAD = 16 };
+
+    for (int64_t r = 0; r < rows; r++, src += row_stride, dst += width)
+        for (int64_t q = 0; q < panels; q++)
+            for (int64_t c = 0; c < width; c += VL) {
+                const float *from = src + q * width + c;
+                if (c % LINE == 0)
+                    __builtin_prefetch(from + AHEAD * row_stride);
+                *(vec_mem_f32 *)(dst + q * size + c) = *(const vec_mem_f32 *)from;
+            }
+}
 
 static inline void f16_to_f32_row(float *dst, const uint16_t *src, int64_t count)
 {

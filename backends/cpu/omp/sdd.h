@@ -258,7 +258,8 @@ static void FN(tile_finish)(const FN(sdd) * d, const FN(target) * g, const FN(st
     const int64_t base = d->groups > 1 ? g->group * p->s.strides[0] : 0;
     const FN(matrix) s = {p->s.dtype, bc, 1,
                           (char *)bsk_mem_address(d->args->s) +
-                              (size_t)(base + stream->slot * size) * type_size(p->s.dtype)};
+                              (size_t)(base + stream->slot * size) * type_size(p->s.dtype),
+                          d->past};
     const T scale = FN(block_scale)(d, stream->slot);
     if (scale != 1)
         for (int64_t i = 0; i < rows; i++)
@@ -453,7 +454,7 @@ static void FN(row_compute)(const FN(sdd) * d, const FN(target) * g, int64_t row
     }
     if (count)
         FN(streams_compute)(d, g, stream, count, row, steps);
-#if STREAMED
+#ifdef TRANSPOSE_LARGE
     if (d->past)
         _mm_sfence();
 #endif
@@ -622,17 +623,20 @@ static void FN(chunk_run)(const FN(sdd) * d, const FN(target) * g, const FN(pack
     }
 }
 
-#if STREAMED
-/* Whether S is so large that what is stored of it would be swept out of the caches for nothing, and
- * its blocks begin with lines. */
+#ifdef TRANSPOSE_LARGE
+/* Whether S is so large that what is stored of it would be swept out of the caches for nothing, and,
+ * where pairs of strips are stored at once, its blocks begin with lines. */
 static bool FN(goes_past)(const FN(sdd) * d)
 {
     const int64_t numbers = VEC_BYTES / 2; /* of a line */
-    const int64_t size = d->t->block_rows * d->t->block_cols * 2;
+    const int64_t size = d->t->block_rows * d->t->block_cols;
     const int64_t group = d->groups > 1 ? d->p->s.strides[0] : 0;
-    return UNIT == 2 && d->beta == 0 && !d->sums && d->p->s.dtype == BSK_BF16 &&
-           d->t->block_cols % numbers == 0 && group % numbers == 0 &&
-           (uintptr_t)bsk_mem_address(d->args->s) % VEC_BYTES == 0 && d->t->nnz * size >= DSD_PAST;
+    const bool lines = d->t->block_cols % numbers == 0 && group % numbers == 0 &&
+                       (uintptr_t)bsk_mem_address(d->args->s) % VEC_BYTES == 0;
+    const bool whole =
+        STREAMED ? UNIT == 2 && d->p->s.dtype == BSK_BF16 && lines : d->p->s.dtype == OWN;
+    return whole && d->beta == 0 && !d->sums &&
+           d->t->nnz * size * (int64_t)type_size(d->p->s.dtype) >= DSD_PAST;
 }
 #endif
 
@@ -649,7 +653,7 @@ static void FN(sdd_run)(const bsk_prepared *prepared, int threads, const bsk_sdd
     d.alpha = (T)args->alpha * FN(operand_scale)(args->a_scale, args->b_scale);
     d.beta = (T)args->beta;
     d.gate = bsk_mem_address(args->gate);
-#if STREAMED
+#ifdef TRANSPOSE_LARGE
     d.past = FN(goes_past)(&d);
 #endif
     d.a = (T *)(void *)workspace;

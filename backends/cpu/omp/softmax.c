@@ -163,39 +163,82 @@ static void softmax_lines_at(const walk *w, softmax_lines *l, int64_t first)
     }
 }
 
-/* Piece number i of line r, at x[at]: e = scale * x, and the peak; what is at x[ahead] is asked for.
- * Several maxima at once, so that one need not wait for the other. */
-OMP_INLINE void softmax_take(softmax_lines *l, int r, int64_t i, bsk_dtype type, const void *x,
-                             int64_t at, int64_t ahead, int64_t count, float scale, float *e)
+/* e^x, within 4 units in the last place, for x <= 0. */
+OMP_INLINE vec_f32 exp_below(vec_f32 x)
 {
-    vec_f32 best[4];
-    for (int k = 0; k < 4; k++)
-        best[k] = splat_f32(l->max[r]);
-    for (int64_t k = 0; k < count; k += F32_LANES) {
-        const vec_f32 v = line_load(type, x, at + k) * scale;
-        store_f32(e + k, v);
-        if (k % PAIR == 0)
-            line_fetch(type, x, ahead + k);
-        best[k / F32_LANES % 4] = larger_f32(v, best[k / F32_LANES % 4]);
-    }
-    l->peak[r][i] =
-        lanes_max(larger_f32(larger_f32(best[0], best[1]), larger_f32(best[2], best[3])));
+#if defined(BSK_ISA_AVX512)
+    /* 2^f of the fraction by a polynomial that is 1 at 0; infinity has the fraction 0 */
+    const __m512 power = (__m512)(x * 1.44269504f);
+    const vec_f32 f = (vec_f32)_mm512_reduce_ps(power, _MM_FROUND_TO_NEG_INF);
+    vec_f32 p = f * 1.86713007e-3f + 9.01703032e-3f;
+    p = p * f + 5.57999131e-2f;
+    p = p * f + 2.40164450e-1f;
+    p = p * f + 6.93151312e-1f;
+    p = p * f + 1.0f;
+    return (vec_f32)_mm512_scalef_ps((__m512)p, power);
+#else
+    return exp_f32(x);
+#endif
 }
 
-/* The same piece: e = the exponentials, which are added to the sum. */
-OMP_INLINE void softmax_power(softmax_lines *l, int r, int64_t i, int64_t count, float *e)
+/* A piece of some lines, and the exponentials of theirs; `split`: whether its pairs are. */
+typedef struct softmax_piece {
+    bsk_dtype type;
+    bool split;
+    const void *x;
+    int64_t at[POWER_LINES], ahead[POWER_LINES]; /* where it is, and what to ask for */
+    float *e[POWER_LINES];
+} softmax_piece;
+
+/* e = scale * x of a piece of lines first .. first + rows - 1, which is number i of theirs, and the
+ * peaks. */
+OMP_INLINE void softmax_take(softmax_lines *l, int first, const softmax_piece *at, int rows,
+                             int64_t i, int64_t count, float scale)
 {
-    const float max = l->peak[r][i], middle = max == -INFINITY ? 0 : max;
-    vec_f32 sum[4] = {l->sum[r]};
-    if (max > l->max[r])
-        sum[0] *= exp_f32(splat_f32(l->max[r] - max));
-    for (int64_t k = 0; k < count; k += F32_LANES) {
-        const vec_f32 v = exp_f32(load_f32(e + k) - middle);
-        store_f32(e + k, v);
-        sum[k / F32_LANES % 4] += v;
+    line_pair best[POWER_LINES];
+    for (int r = 0; r < rows; r++)
+        best[r].v[0] = best[r].v[1] = splat_f32(l->max[first + r]);
+    for (int64_t k = 0; k < count; k += PAIR)
+        _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++)
+        {
+            line_pair v = pair_load(at->type, at->x, at->at[r] + k, at->split);
+            line_fetch(at->type, at->x, at->ahead[r] + k);
+            for (int j = 0; j < 2; j++) {
+                v.v[j] *= scale;
+                best[r].v[j] = larger_f32(v.v[j], best[r].v[j]);
+            }
+            pair_put(BSK_F32, at->e[r], k, v, false, false);
+        }
+    for (int r = 0; r < rows; r++)
+        l->peak[first + r][i] = lanes_max(larger_f32(best[r].v[0], best[r].v[1]));
+}
+
+/* The same pieces: e = the exponentials, which are added to the sums. */
+OMP_INLINE void softmax_power(softmax_lines *l, int first, const softmax_piece *at, int rows,
+                              int64_t i, int64_t count)
+{
+    line_pair sum[POWER_LINES] = {{{{0}}}};
+    float middle[POWER_LINES];
+    for (int r = 0; r < rows; r++) {
+        const float max = l->peak[first + r][i], before = l->max[first + r];
+        middle[r] = max == -INFINITY ? 0 : max;
+        sum[r].v[0] = l->sum[first + r];
+        if (max > before)
+            sum[r].v[0] *= exp_below(splat_f32(before - max));
+        l->max[first + r] = max;
     }
-    l->max[r] = max;
-    l->sum[r] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    for (int64_t k = 0; k < count; k += PAIR)
+        _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++)
+        {
+            line_pair v = pair_load(BSK_F32, at->e[r], k, false);
+            for (int j = 0; j < 2; j++) {
+                v.v[j] = exp_below(v.v[j] - middle[r]);
+                sum[r].v[j] += v.v[j];
+            }
+            pair_put(BSK_F32, at->e[r], k, v, false, false);
+        }
+    for (int r = 0; r < rows; r++)
+        l->sum[first + r] = sum[r].v[0] + sum[r].v[1];
 }
 
 static void softmax_end(softmax_lines *l, int64_t pieces)
@@ -204,63 +247,82 @@ static void softmax_end(softmax_lines *l, int64_t pieces)
         const float sum = lanes_sum(l->sum[r]), inverse = sum == 0 ? 0 : 1 / sum;
         float *peak = l->peak[r], max = l->max[r];
         for (int64_t i = 0; i < pieces; i++)
-            peak[i] = peak[i] == max ? inverse : inverse * exp_f32(splat_f32(peak[i] - max))[0];
+            peak[i] = plain_f32(peak[i] == max ? inverse
+                                               : inverse * exp_below(splat_f32(peak[i] - max))[0]);
     }
 }
 
 OMP_INLINE void softmax_put(const float *e, float factor, bsk_dtype type, void *y, int64_t at,
-                            int64_t count, bool stream)
+                            int64_t count, bool split, bool stream)
 {
-    for (int64_t k = 0; k < count; k += PAIR)
-        line_put(type, y, at + k, factor * load_f32(e + k), factor * load_f32(e + k + F32_LANES),
-                 stream);
+    for (int64_t k = 0; k < count; k += PAIR) {
+        line_pair v = pair_load(BSK_F32, e, k, false);
+        v.v[0] *= factor;
+        v.v[1] *= factor;
+        pair_put(type, y, at + k, v, split, stream);
+    }
+}
+
+/* The last piece of the lines, at i, which is shorter. */
+static void softmax_rest(const softmax_job *j, softmax_lines *l, const softmax_lines *late,
+                         float (*e)[ROW], int64_t i)
+{
+    const int64_t part = j->count - i, piece = i / PIECE;
+    float rest[PIECE];
+    for (int r = 0; r < late->count; r++) {
+        softmax_put(e[r] + i, late->peak[r][piece], BSK_F32, rest, 0, part, false, false);
+        row_store_f32(rest, j->y_type, j->y, late->y[r] + i, part);
+    }
+    for (int r = 0; r < l->count; r++) {
+        const softmax_piece at = {BSK_F32, false, rest, {0}, {0}, {e[r] + i}};
+        row_load_f32(rest, j->x_type, j->x, l->x[r] + i, part);
+        for (int64_t k = part; k % PAIR; k++)
+            rest[k] = j->scale < 0 ? INFINITY : -INFINITY;
+        softmax_take(l, r, &at, 1, piece, part, j->scale);
+        softmax_power(l, r, &at, 1, piece, part);
+    }
 }
 
 /* Reads some lines, while the ones before them are written; e: the exponentials of both. */
 OMP_INLINE void softmax_pass(const softmax_job *j, softmax_lines *l, const softmax_lines *late,
                              const softmax_lines *next, float (*e)[ROW], bsk_dtype x_type,
-                             bsk_dtype y_type)
+                             bsk_dtype y_type, bool split)
 {
-    const int64_t count = j->count;
-    float rest[PIECE];
-    for (int64_t i = 0; i < count; i += PIECE) {
-        const int64_t part = min_i64(PIECE, count - i), piece = i / PIECE;
-        for (int r = 0; r < late->count; r++) {
-            if (part == PIECE) {
-                softmax_put(e[r] + i, late->peak[r][piece], y_type, j->y, late->y[r] + i, PIECE,
-                            j->stream);
-            } else {
-                softmax_put(e[r] + i, late->peak[r][piece], BSK_F32, rest, 0, part, false);
-                row_store_f32(rest, j->y_type, j->y, late->y[r] + i, part);
-            }
-        }
+    const int64_t whole = j->count - j->count % PIECE;
+    for (int64_t i = 0; i < whole; i += PIECE) {
+        const int64_t piece = i / PIECE;
+        softmax_piece at = {x_type, split, j->x, {0}, {0}, {0}};
+        for (int r = 0; r < late->count; r++)
+            softmax_put(e[r] + i, late->peak[r][piece], y_type, j->y, late->y[r] + i, PIECE, split,
+                        j->stream);
         for (int r = 0; r < l->count; r++) {
-            if (part == PIECE) {
-                softmax_take(l, r, piece, x_type, j->x, l->x[r] + i, next->x[r] + i, PIECE,
-                             j->scale, e[r] + i);
-            } else {
-                row_load_f32(rest, j->x_type, j->x, l->x[r] + i, part);
-                for (int64_t k = part; k % PAIR; k++)
-                    rest[k] = j->scale < 0 ? INFINITY : -INFINITY;
-                softmax_take(l, r, piece, BSK_F32, rest, 0, 0, part, j->scale, e[r] + i);
-            }
+            at.at[r] = l->x[r] + i;
+            at.ahead[r] = next->x[r] + i;
+            at.e[r] = e[r] + i;
         }
-        for (int r = 0; r < l->count; r++)
-            softmax_power(l, r, piece, part, e[r] + i);
+        if (l->count == POWER_LINES) {
+            softmax_take(l, 0, &at, POWER_LINES, piece, PIECE, j->scale);
+            softmax_power(l, 0, &at, POWER_LINES, piece, PIECE);
+        } else if (l->count) {
+            softmax_take(l, 0, &at, 1, piece, PIECE, j->scale);
+            softmax_power(l, 0, &at, 1, piece, PIECE);
+        }
     }
-    softmax_end(l, bski_ceil_div(count, PIECE));
+    if (whole < j->count)
+        softmax_rest(j, l, late, e, whole);
+    softmax_end(l, bski_ceil_div(j->count, PIECE));
 }
 
-#define SOFTMAX_PASS(name, x_type, y_type)                                                         \
+#define SOFTMAX_PASS(name, x_type, y_type, split)                                                  \
     static void name(const softmax_job *j, softmax_lines *l, const softmax_lines *late,            \
                      const softmax_lines *next, float(*e)[ROW])                                    \
     {                                                                                              \
-        softmax_pass(j, l, late, next, e, x_type, y_type);                                         \
+        softmax_pass(j, l, late, next, e, x_type, y_type, split);                                  \
     }
-SOFTMAX_PASS(softmax_pass_f32, BSK_F32, BSK_F32)
-SOFTMAX_PASS(softmax_pass_f16, BSK_F16, BSK_F16)
-SOFTMAX_PASS(softmax_pass_bf16, BSK_BF16, BSK_BF16)
-SOFTMAX_PASS(softmax_pass_mixed, j->x_type, j->y_type)
+SOFTMAX_PASS(softmax_pass_f32, BSK_F32, BSK_F32, false)
+SOFTMAX_PASS(softmax_pass_f16, BSK_F16, BSK_F16, false)
+SOFTMAX_PASS(softmax_pass_bf16, BSK_BF16, BSK_BF16, true)
+SOFTMAX_PASS(softmax_pass_mixed, j->x_type, j->y_type, false)
 
 /* By one of the threads; every one has two groups of lines on their way. */
 static void softmax_rows(const softmax_job *j, const walk *w)
@@ -360,9 +422,9 @@ OMP_ACCEPT(masked_softmax_grad)
 }
 
 /* One row; at: of dx, dy, y and mask. */
-static void softmax_grad_line(const bsk_masked_softmax_grad_params *p,
-                              const bsk_masked_softmax_grad_args *a, const int64_t *at,
-                              int64_t length, bool stream)
+static void softmax_grad_row(const bsk_masked_softmax_grad_params *p,
+                             const bsk_masked_softmax_grad_args *a, const int64_t *at,
+                             int64_t length, bool stream)
 {
     const float scale = (float)(a->alpha * (a->scale != 0 ? a->scale : 1));
     const bool whole = length <= ROW, masked = p->mask.dtype != BSK_NONE;
@@ -429,36 +491,55 @@ typedef struct softmax_grad_job {
     bool stream;
 } softmax_grad_job;
 
-/* A piece of dy and y, which begin at element 0; what is at dy[ahead[0]] and y[ahead[1]] is asked
- * for. */
-OMP_INLINE vec_f32 softmax_grad_take(vec_f32 sum, bsk_dtype dy_type, const void *dy,
-                                     bsk_dtype y_type, const void *y, int64_t count,
-                                     const int64_t ahead[2])
+/* A piece of dy and y of some lines, and where dx goes; `split`: whether its pairs are. */
+typedef struct softmax_grad_piece {
+    bsk_dtype dy_type, y_type, dx_type;
+    bool split, stream;
+    float scale;
+    const void *dy[LINES], *y[LINES], *dy_ahead[LINES], *y_ahead[LINES]; /* the latter to ask for */
+    void *dx[LINES];
+} softmax_grad_piece;
+
+/* The pairs at k of lines 0 .. rows - 1 are added to the sums of y * dy. */
+OMP_INLINE void softmax_grad_take(vec_f32 *sum, const softmax_grad_piece *at, int rows, int64_t k)
 {
-    for (int64_t k = 0; k < count; k += F32_LANES) {
-        const vec_f32 v = line_load(y_type, y, k), g = line_load(dy_type, dy, k);
-        if (k % PAIR == 0) {
-            line_fetch(dy_type, dy, ahead[0] + k);
-            line_fetch(y_type, y, ahead[1] + k);
-        }
-        sum += select_f32(v != 0.0f, g, (vec_f32){0}) * v;
+    _Pragma("GCC unroll 4") for (int r = 0; r < rows; r++)
+    {
+        const line_pair y = pair_load(at->y_type, at->y[r], k, at->split);
+        const line_pair dy = pair_load(at->dy_type, at->dy[r], k, at->split);
+        line_fetch(at->dy_type, at->dy_ahead[r], k);
+        line_fetch(at->y_type, at->y_ahead[r], k);
+        for (int j = 0; j < 2; j++)
+            sum[r] += select_f32(y.v[j] != 0.0f, dy.v[j], (vec_f32){0}) * y.v[j];
     }
-    return sum;
 }
 
-OMP_INLINE void softmax_grad_put(float dot, float scale, bsk_dtype dy_type, const void *dy,
-                                 bsk_dtype y_type, const void *y, bsk_dtype dx_type, void *dx,
-                                 int64_t count, bool stream)
+OMP_INLINE void softmax_grad_put(const float *dot, const softmax_grad_piece *at, int rows,
+                                 int64_t k)
 {
-    for (int64_t k = 0; k < count; k += PAIR) {
-        vec_f32 z[2];
-        for (int j = 0; j < 2; j++) {
-            const int64_t i = k + j * F32_LANES;
-            const vec_f32 v = line_load(y_type, y, i), g = line_load(dy_type, dy, i);
-            z[j] = select_f32(v != 0.0f, (g - dot) * v * scale, (vec_f32){0});
-        }
-        line_put(dx_type, dx, k, z[0], z[1], stream);
+    _Pragma("GCC unroll 4") for (int r = 0; r < rows; r++)
+    {
+        const line_pair y = pair_load(at->y_type, at->y[r], k, at->split);
+        line_pair dx = pair_load(at->dy_type, at->dy[r], k, at->split);
+        for (int j = 0; j < 2; j++)
+            dx.v[j] =
+                select_f32(y.v[j] != 0.0f, (dx.v[j] - dot[r]) * y.v[j] * at->scale, (vec_f32){0});
+        pair_put(at->dx_type, at->dx[r], k, dx, at->split, at->stream);
     }
+}
+
+/* A piece of line r alone. */
+OMP_INLINE void softmax_grad_line(softmax_grad_lines *l, int r, const softmax_grad_piece *at,
+                                  int64_t count, bool put)
+{
+    vec_f32 sum = l->sum[r];
+    for (int64_t k = 0; k < count; k += PAIR) {
+        if (put)
+            softmax_grad_put(&l->dot[r], at, 1, k);
+        else
+            softmax_grad_take(&sum, at, 1, k);
+    }
+    l->sum[r] = sum;
 }
 
 /* The last piece of a row, which is shorter. */
@@ -466,56 +547,87 @@ static void softmax_grad_rest(const softmax_grad_job *j, softmax_grad_lines *l, 
                               bool put)
 {
     const int64_t part = j->count - i;
-    const int64_t none[2] = {0, 0};
     float dy[PIECE] = {0}, y[PIECE] = {0};
+    const softmax_grad_piece at = {BSK_F32, BSK_F32, BSK_F32, false, false, j->scale,
+                                   {dy},    {y},     {dy},    {y},   {dy}};
     row_load_f32(dy, j->dy_type, j->dy, l->dy[r] + i, part);
     row_load_f32(y, j->y_type, j->y, l->y[r] + i, part);
-    if (!put) {
-        l->sum[r] = softmax_grad_take(l->sum[r], BSK_F32, dy, BSK_F32, y, part, none);
+    softmax_grad_line(l, r, &at, part, put);
+    if (put)
+        row_store_f32(dy, j->dx_type, j->dx, l->dx[r] + i, part);
+}
+
+/* Line r of l becomes number `to` of the piece at i. */
+OMP_INLINE void softmax_grad_at(const softmax_grad_job *j, softmax_grad_piece *at, int to,
+                                const softmax_grad_lines *l, const softmax_grad_lines *next, int r,
+                                int64_t i)
+{
+    at->dy[to] = line_at(at->dy_type, j->dy, l->dy[r] + i);
+    at->y[to] = line_at(at->y_type, j->y, l->y[r] + i);
+    at->dx[to] = line_at(at->dx_type, j->dx, l->dx[r] + i);
+    at->dy_ahead[to] = line_at(at->dy_type, j->dy, next->dy[r] + i);
+    at->y_ahead[to] = line_at(at->y_type, j->y, next->y[r] + i);
+}
+
+/* Whole pieces at i of all the lines: together where there are as many as usual. */
+OMP_INLINE void softmax_grad_pieces(const softmax_grad_job *j, softmax_grad_lines *l,
+                                    softmax_grad_lines *late, const softmax_grad_lines *next,
+                                    int64_t i, bsk_dtype dy_type, bsk_dtype y_type,
+                                    bsk_dtype dx_type, bool split)
+{
+    softmax_grad_piece in = {dy_type, y_type, dx_type, split, j->stream, j->scale,
+                             {0},     {0},    {0},     {0},   {0}};
+    softmax_grad_piece out = in;
+    if (l->count == LINES && late->count == LINES) {
+        vec_f32 sum[LINES];
+        memcpy(sum, l->sum, sizeof sum);
+        for (int r = 0; r < LINES; r++) {
+            softmax_grad_at(j, &in, r, l, next, r, i);
+            softmax_grad_at(j, &out, r, late, l, r, i);
+        }
+        for (int64_t k = 0; k < PIECE; k += PAIR) {
+            softmax_grad_take(sum, &in, LINES, k);
+            softmax_grad_put(late->dot, &out, LINES, k);
+        }
+        memcpy(l->sum, sum, sizeof sum);
         return;
     }
-    softmax_grad_put(l->dot[r], j->scale, BSK_F32, dy, BSK_F32, y, BSK_F32, dy, part, false);
-    row_store_f32(dy, j->dx_type, j->dx, l->dx[r] + i, part);
+    for (int r = 0; r < l->count; r++) {
+        softmax_grad_at(j, &in, 0, l, next, r, i);
+        softmax_grad_line(l, r, &in, PIECE, false);
+    }
+    for (int r = 0; r < late->count; r++) {
+        softmax_grad_at(j, &out, 0, late, late, r, i);
+        softmax_grad_line(late, r, &out, PIECE, true);
+    }
 }
 
 OMP_INLINE void softmax_grad_pass(const softmax_grad_job *j, softmax_grad_lines *l,
                                   softmax_grad_lines *late, const softmax_grad_lines *next,
-                                  bsk_dtype dy_type, bsk_dtype y_type, bsk_dtype dx_type)
+                                  bsk_dtype dy_type, bsk_dtype y_type, bsk_dtype dx_type,
+                                  bool split)
 {
-    for (int64_t i = 0; i < j->count; i += PIECE) {
-        const bool whole = i + PIECE <= j->count;
-        for (int r = 0; r < l->count; r++) {
-            const int64_t ahead[2] = {next->dy[r] - l->dy[r], next->y[r] - l->y[r]};
-            if (whole)
-                l->sum[r] =
-                    softmax_grad_take(l->sum[r], dy_type, line_at(dy_type, j->dy, l->dy[r] + i),
-                                      y_type, line_at(y_type, j->y, l->y[r] + i), PIECE, ahead);
-            else
-                softmax_grad_rest(j, l, r, i, false);
-        }
-        for (int r = 0; r < late->count; r++)
-            if (whole)
-                softmax_grad_put(late->dot[r], j->scale, dy_type,
-                                 line_at(dy_type, j->dy, late->dy[r] + i), y_type,
-                                 line_at(y_type, j->y, late->y[r] + i), dx_type,
-                                 line_at(dx_type, j->dx, late->dx[r] + i), PIECE, j->stream);
-            else
-                softmax_grad_rest(j, late, r, i, true);
-    }
+    int64_t i = 0;
+    for (; i + PIECE <= j->count; i += PIECE)
+        softmax_grad_pieces(j, l, late, next, i, dy_type, y_type, dx_type, split);
+    for (int r = 0; i < j->count && r < l->count; r++)
+        softmax_grad_rest(j, l, r, i, false);
+    for (int r = 0; i < j->count && r < late->count; r++)
+        softmax_grad_rest(j, late, r, i, true);
     for (int r = 0; r < l->count; r++)
         l->dot[r] = lanes_sum(l->sum[r]);
 }
 
-#define SOFTMAX_GRAD_PASS(name, dy_type, y_type, dx_type)                                          \
+#define SOFTMAX_GRAD_PASS(name, dy_type, y_type, dx_type, split)                                   \
     static void name(const softmax_grad_job *j, softmax_grad_lines *l, softmax_grad_lines *late,   \
                      const softmax_grad_lines *next)                                               \
     {                                                                                              \
-        softmax_grad_pass(j, l, late, next, dy_type, y_type, dx_type);                             \
+        softmax_grad_pass(j, l, late, next, dy_type, y_type, dx_type, split);                      \
     }
-SOFTMAX_GRAD_PASS(softmax_grad_pass_f32, BSK_F32, BSK_F32, BSK_F32)
-SOFTMAX_GRAD_PASS(softmax_grad_pass_f16, BSK_F16, BSK_F16, BSK_F16)
-SOFTMAX_GRAD_PASS(softmax_grad_pass_bf16, BSK_BF16, BSK_BF16, BSK_BF16)
-SOFTMAX_GRAD_PASS(softmax_grad_pass_mixed, j->dy_type, j->y_type, j->dx_type)
+SOFTMAX_GRAD_PASS(softmax_grad_pass_f32, BSK_F32, BSK_F32, BSK_F32, false)
+SOFTMAX_GRAD_PASS(softmax_grad_pass_f16, BSK_F16, BSK_F16, BSK_F16, false)
+SOFTMAX_GRAD_PASS(softmax_grad_pass_bf16, BSK_BF16, BSK_BF16, BSK_BF16, true)
+SOFTMAX_GRAD_PASS(softmax_grad_pass_mixed, j->dy_type, j->y_type, j->dx_type, false)
 
 static void softmax_grad_rows(const softmax_grad_job *j, const walk *w)
 {
@@ -571,7 +683,7 @@ OMP_LAUNCH(masked_softmax_grad)
             for (int64_t i = 0; i < w.rows; i++) {
                 int64_t at[WALK_TENSORS];
                 walk_row(&w, i, at);
-                softmax_grad_line(p, a, at, w.inner, stream);
+                softmax_grad_row(p, a, at, w.inner, stream);
             }
         }
         stream_fence();

@@ -2,7 +2,7 @@
  * them. Included once for each arithmetic type, after T (its name), V (its vector) and FN (the
  * name of an instance) are defined. */
 
-enum { FN(VL) = VEC_BYTES / (int)sizeof(T), FN(RUN) = 64, FN(TURN) = 16 };
+enum { FN(VL) = VEC_BYTES / (int)sizeof(T), FN(RUN) = 64, FN(TURN) = 16, FN(FETCH) = 64 };
 
 OMP_INLINE V FN(vload)(const T *p)
 {
@@ -14,15 +14,21 @@ OMP_INLINE void FN(vstore)(T *p, V v)
     *(FN(vec_mem) *)p = v;
 }
 
-/* dst[r * dst_ld + c] = src[c * src_ld + r] */
-static void FN(transpose)(T *restrict dst, int64_t dst_ld, const T *restrict src, int64_t src_ld,
-                          int64_t rows, int64_t cols)
+/* dst[r * dst_ld + c] = src[c * src_ld + r]. ahead: where src is fetched meanwhile, as there are too
+ * many runs of it for the processor to foresee; or 0. */
+OMP_INLINE void FN(transpose_ahead)(T *restrict dst, int64_t dst_ld, const T *restrict src,
+                                    int64_t src_ld, int64_t rows, int64_t cols, int64_t ahead)
 {
     int64_t c = 0;
+    (void)ahead;
 #ifdef TRANSPOSE_LARGE
     for (; rows % LARGE_f32 == 0 && c + LARGE_f32 <= cols; c += LARGE_f32)
-        for (int64_t r = 0; r < rows; r += LARGE_f32)
-            TRANSPOSE_LARGE(dst + r * dst_ld + c, dst_ld, src + c * src_ld + r, src_ld);
+        for (int64_t r = 0; r < rows; r += LARGE_f32) {
+            const T *s = src + c * src_ld + r;
+            for (int64_t i = 0; ahead && i < LARGE_f32; i++)
+                __builtin_prefetch(s + i * src_ld + ahead);
+            TRANSPOSE_LARGE(dst + r * dst_ld + c, dst_ld, s, src_ld);
+        }
 #endif
     for (; c + FN(SQUARE) <= cols; c += FN(SQUARE)) {
         const T *s = src + c * src_ld;
@@ -42,6 +48,12 @@ static void FN(transpose)(T *restrict dst, int64_t dst_ld, const T *restrict src
     for (; c < cols; c++)
         for (int64_t r = 0; r < rows; r++)
             dst[r * dst_ld + c] = src[c * src_ld + r];
+}
+
+static void FN(transpose)(T *restrict dst, int64_t dst_ld, const T *restrict src, int64_t src_ld,
+                          int64_t rows, int64_t cols)
+{
+    FN(transpose_ahead)(dst, dst_ld, src, src_ld, rows, cols, 0);
 }
 
 /* A matrix in memory: element (r, c) at index r * row_stride + c * col_stride. */
@@ -77,7 +89,8 @@ static void FN(tile_load)(T *restrict dst, int64_t ld, const FN(matrix) * m, int
         for (int64_t r = 0; r < rows; r++)
             FN(row_load)(dst + r * ld, m->type, m->data, origin + r * rs, cols);
     } else if (rs == 1 && own) {
-        FN(transpose)(dst, ld, (const T *)(const void *)m->data + origin, cs, rows, cols);
+        FN(transpose_ahead)
+        (dst, ld, (const T *)(const void *)m->data + origin, cs, rows, cols, FN(FETCH));
     } else if (rs == 1 || rows == 1) {
         T run[FN(TURN) * FN(RUN)];
         for (int64_t c = 0; c < cols; c += FN(TURN))
@@ -149,6 +162,16 @@ static void FN(tile_store)(const T *restrict src, int64_t ld, const FN(matrix) *
     const bool own = m->type == OWN;
 
 #ifdef TRANSPOSE_LARGE
+    if (m->past && own && lines_f32((float *)(void *)m->data + origin, cs == 1 ? rs : cs) &&
+        (cs == 1   ? cols
+         : rs == 1 ? rows
+                   : 1) %
+                LARGE_f32 ==
+            0) {
+        stream_to_f32((float *)(void *)m->data + origin, cs == 1 ? rs : cs, src, ld, rows, cols,
+                      cs != 1);
+        return;
+    }
     uint16_t *line = (uint16_t *)(void *)m->data + origin;
     if (m->past && cs == 1 && m->type == BSK_BF16 && cols % BF16_LINE == 0 &&
         lines_bf16(line, rs)) {
