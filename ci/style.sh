@@ -91,6 +91,15 @@ find_unguarded() {
     done
 }
 
+# A portable kernel may start before the queue's earlier work has ended: its first statement waits.
+find_unwaiting() {
+    awk '
+        /^ *([A-Z]+_)?KERNEL(_[A-Z]+)?\(/ { kernel = FILENAME ":" FNR ": " $1; body = 0 }
+        body && $1 != "QUEUE_WAIT();" { print kernel }
+        body { kernel = body = "" }
+        kernel && $1 == "{" { body = 1 }' $(select_files '^backends/simt/.*\.h$')
+}
+
 find_bad_scripts() {
     for f in "${scripts[@]}"; do
         bash -n "$f" 2>&1 || echo "$f: does not parse"
@@ -130,6 +139,7 @@ check "unfinished words" < <(grep -nwE 'TODO|FIXME|XXX|HACK' "${texts[@]}" |
 check "no newline at the end" < <(find_unterminated)
 check "more than $max_lines lines" < <(find_long)
 check "header guards" < <(find_unguarded)
+check "kernels that do not begin with QUEUE_WAIT()" < <(find_unwaiting)
 check "getenv outside api/src/env.c" < <(grep -nE '\b(secure_)?getenv *\(' $(library_files) |
     grep -v '^api/src/env.c:')
 # The log that BSK_VERBOSE asks for is an fprintf, and the only output.

@@ -11,6 +11,7 @@
 typedef struct bski_cuda_device {
     simt_device simt; /* first: what the portable kernels see */
     int index;
+    bool waits; /* its code of portable kernels waits for the queue's earlier work itself */
 } bski_cuda_device;
 
 typedef struct bski_cuda_queue {

@@ -128,6 +128,14 @@ static bsk_status device_kernel(simt_device *device, const char *file, const cha
 
 enum { MAX_GROUPS_X = INT32_MAX, MAX_GROUPS_YZ = 65535 };
 
+/* Whether a launch of a portable kernel may start early. Larger grids run for longer than the host
+ * works on their launch, and a step of training with all of them early took longer
+ * (docs/measuring.md). */
+static bool starts_before(const bski_cuda_device *d, const int64_t *groups)
+{
+    return d->waits && groups[0] * groups[1] * groups[2] <= d->simt.props.compute_units;
+}
+
 static bsk_status device_launch(simt_queue *queue, const simt_kernel *kernel, const simt_launch *l)
 {
     const bski_cuda_queue *q = (const bski_cuda_queue *)queue;
@@ -149,11 +157,15 @@ static bsk_status device_launch(simt_queue *queue, const simt_kernel *kernel, co
     }
     /* Read before the call returns; the cast is what the interface asks for. */
     arguments[l->buffer_count] = (void *)(uintptr_t)l->scalars;
-    const dim3 grid = {(unsigned)groups[0], (unsigned)groups[1], (unsigned)groups[2]};
-    const dim3 group = {(unsigned)l->group_size, 1, 1};
-    cudaError_t error;
-    ON_DEVICE(error, d, cudaLaunchKernel(kernel->function, grid, group, arguments, 0, q->stream));
-    return status_of(host, error, kernel->name);
+    const bski_cuda_run run = {
+        .function = kernel->function,
+        .name = kernel->name,
+        .grid = {(unsigned)groups[0], (unsigned)groups[1], (unsigned)groups[2]},
+        .threads = (unsigned)l->group_size,
+        .arguments = arguments,
+        .early = starts_before(d, groups),
+    };
+    return bski_cuda_launch(q, &run);
 }
 
 /* --- Tuned kernels --- */
@@ -289,6 +301,18 @@ static cudaError_t device_props(int index, bsk_device_props *props)
     return cudaSuccess;
 }
 
+/* Code of portable kernels for 9.0 and all newer capabilities is made by one front end, whether the
+ * build assembled it or the driver does: of older PTX nothing waits. */
+static bool portable_wait(int index)
+{
+#ifdef CUDA_PORTABLE_WAITS
+    return device_number(index, cudaDevAttrComputeCapabilityMajor) >= 9;
+#else
+    (void)index;
+    return false;
+#endif
+}
+
 bsk_status bski_cuda_device_open(const bsk_host *host, int32_t index, void **device,
                                  bsk_device_props *props)
 {
@@ -304,6 +328,7 @@ bsk_status bski_cuda_device_open(const bsk_host *host, int32_t index, void **dev
     d->simt.host = host;
     d->simt.props = *props;
     d->index = index;
+    d->waits = portable_wait(index);
     *device = d;
     return BSK_OK;
 }

@@ -89,6 +89,7 @@ DEVICE i64 heads_at(const heads_arg *h, i64 batch, i64 head)
 KERNEL(attention_delta, LANES)
 (BUF(const T, o), BUF(const T, dout), BUF(R, delta), const delta_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, o);
     OPEN(const T, dout);

@@ -63,6 +63,7 @@ KERNEL_DENSE(FORMED(attention), LANES)
 (BUF(const T, q), BUF(const T, k), BUF(const T, v), BUF(u8, o), BUF(R, lse), RULES_BUFFERS,
  BUF(const i64, start), BUF(const i32, index), BUF(const i32, slots), const attention_arg a)
 {
+    QUEUE_WAIT();
     TILE_LOCALS(FORWARD_RN);
     LOCAL R scratch[LANES];
     LOCAL R row_factor[TM];

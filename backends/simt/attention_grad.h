@@ -26,6 +26,7 @@ KERNEL_DENSE(FORMED(attention_grad), LANES)
  BUF(u8, out), BUF(const R, lse), BUF(const R, delta), RULES_BUFFERS, BUF(const i64, start),
  BUF(const i32, index), BUF(const i32, slots), const attention_grad_arg a)
 {
+    QUEUE_WAIT();
     TILE_LOCALS(GRAD_RN);
     LOCAL R query_lse[GRAD_MOST];
     LOCAL R query_delta[GRAD_MOST];

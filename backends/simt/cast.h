@@ -62,6 +62,7 @@ DEVICE void NAME(cast_run)(const map_arg *a, const shape_walk *w, GLOBAL u8 *y, 
 
 KERNEL(cast, LANES)(BUF(const u8, x0), BUF(u8, y), const map_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const u8, x0);
     OPEN(u8, y);
     const GLOBAL u8 *const x[1] = {x0};
@@ -74,6 +75,7 @@ KERNEL(cast, LANES)(BUF(const u8, x0), BUF(u8, y), const map_arg a)
 #if LANES > 1
 KERNEL(cast_tile, LANES)(BUF(const u8, x), BUF(u8, y), const cast_tile_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R tile[SIDE][SIDE + 1];
     OPEN(const u8, x);
     OPEN(u8, y);
@@ -120,6 +122,7 @@ DEVICE f32 whole_to_odd(i64 v)
 /* From whole numbers. */
 KERNEL(cast_whole, LANES)(BUF(const u8, x), BUF(u8, y), const map_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const u8, x);
     OPEN(u8, y);
     shape_walk w;

@@ -275,6 +275,7 @@ KERNEL(decode_parts, LANES)
  BUF(const i32, k_len), BUF(const i32, table), BUF(const i32, index), BUF(const i32, count),
  BUF(R, partial), const decode_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R query[DECODE_ROWS * DECODE_HEAD] ALIGNED;
     LOCAL R stage[DECODE_KEYS * PITCH] ALIGNED;
     LOCAL R score[DECODE_KEYS * DECODE_ROWS] ALIGNED;
@@ -368,6 +369,7 @@ KERNEL(decode_parts, LANES)
 KERNEL(decode_join, LANES)
 (BUF(const R, partial), BUF(u8, o), BUF(R, lse), const decode_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const R, partial);
     OPEN(u8, o);
     OPEN(R, lse);

@@ -143,6 +143,7 @@ DEVICE KEY NAME(list_cut)(const NAME(list_keys) * l, LOCAL_ARG i32 *room, i64 wa
 KERNEL(layout_topk, LANES)
 (BUF(const T, scores), BUF(i32, index), BUF(i32, count), BUF(const i32, limit), const list_arg a)
 {
+    QUEUE_WAIT();
     LOCAL i32 room[2 * LANES];
     LOCAL KEY held[LIST_KEYS];
     OPEN(const T, scores);
@@ -190,6 +191,7 @@ KERNEL(layout_topk, LANES)
 KERNEL(layout_mask, LANES)
 (BUF(const u8, mask), BUF(i32, index), BUF(i32, count), const list_arg a)
 {
+    QUEUE_WAIT();
     LOCAL i32 room[2 * LANES];
     OPEN(const u8, mask);
     OPEN(i32, index);

@@ -294,6 +294,7 @@ KERNEL(add_n, LANES)
  BUF(const u8, x5), BUF(const u8, x6), BUF(const u8, x7), BUF(u8, y), BUF(u8, partial),
  const add_n_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const u8, x0);
     OPEN(const u8, x1);
     OPEN(const u8, x2);

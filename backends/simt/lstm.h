@@ -71,6 +71,7 @@ KERNEL(lstm_gates, LANES)
 (BUF(const u8, c), BUF(const u8, gate_i), BUF(const u8, gate_u), BUF(const u8, gate_f),
  BUF(const u8, gate_o), BUF(const R, bias), BUF(u8, c_next), BUF(u8, h_next), const lstm_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const u8, c);
     OPEN(const u8, gate_i);
     OPEN(const u8, gate_u);
@@ -102,6 +103,7 @@ KERNEL(lstm_gates_grad, LANES)
  BUF(const u8, gate_u), BUF(const u8, gate_f), BUF(const u8, gate_o), BUF(const R, bias),
  BUF(u8, dc), BUF(u8, di), BUF(u8, du), BUF(u8, df), BUF(u8, dout), const lstm_grad_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const u8, dh);
     OPEN(const u8, c);
     OPEN(const u8, dc_next);
@@ -153,6 +155,7 @@ KERNEL(lstm_gates_grad, LANES)
 KERNEL(quarters, LANES)
 (BUF(u8, whole), BUF(u8, y0), BUF(u8, y1), BUF(u8, y2), BUF(u8, y3), const quarters_arg a)
 {
+    QUEUE_WAIT();
     OPEN(u8, whole);
     OPEN(u8, y0);
     OPEN(u8, y1);

@@ -103,6 +103,7 @@ DEVICE void NAME(map_store)(const map_arg *a, const shape_walk *w, GLOBAL u8 *y,
     (BUF(const u8, x0), BUF(const u8, x1), BUF(const u8, x2), BUF(const u8, x3), BUF(u8, y),       \
      const map_arg a)                                                                              \
     {                                                                                              \
+        QUEUE_WAIT();                                                                              \
         OPEN(const u8, x0);                                                                        \
         OPEN(const u8, x1);                                                                        \
         OPEN(const u8, x2);                                                                        \
@@ -121,6 +122,7 @@ DEVICE void NAME(map_store)(const map_arg *a, const shape_walk *w, GLOBAL u8 *y,
     KERNEL(name, LANES)                                                                            \
     (BUF(const T, x0), BUF(const T, x1), BUF(u8, y), const map_arg a)                              \
     {                                                                                              \
+        QUEUE_WAIT();                                                                              \
         OPEN(const T, x0);                                                                         \
         OPEN(const T, x1);                                                                         \
         OPEN(u8, y);                                                                               \

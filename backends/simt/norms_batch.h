@@ -35,6 +35,7 @@ KERNEL(norm_sums_cols, LANES)
 (BUF(const T, dy), BUF(const u8, x), BUF(const R, mean), BUF(const R, spread), BUF(const R, gain),
  BUF(const R, bias), BUF(R, partial), const norm_sums_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES * VEC];
     OPEN(const T, dy);
     OPEN(const u8, x);
@@ -101,6 +102,7 @@ KERNEL(norm_sums_rows, LANES)
 (BUF(const T, dy), BUF(const u8, x), BUF(const R, mean), BUF(const R, spread), BUF(const R, gain),
  BUF(const R, bias), BUF(R, partial), const norm_sums_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, dy);
     OPEN(const u8, x);
@@ -155,6 +157,7 @@ KERNEL(norm_sums_rows, LANES)
 KERNEL(norm_finish, LANES)
 (BUF(const R, partial), BUF(R, first), BUF(R, second), const norm_finish_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const R, partial);
     OPEN(R, first);
@@ -204,6 +207,7 @@ KERNEL(batch_norm, LANES)
 (BUF(const T, x), BUF(const R, mean), BUF(const R, var), BUF(const R, gain), BUF(const R, bias),
  BUF(u8, y), const batch_norm_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, x);
     OPEN(const R, mean);
     OPEN(const R, var);
@@ -230,6 +234,7 @@ KERNEL(batch_norm_grad, LANES)
 (BUF(const T, dy), BUF(const u8, x), BUF(const R, mean), BUF(const R, var), BUF(const R, gain),
  BUF(const R, total), BUF(u8, dx), const batch_norm_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, dy);
     OPEN(const u8, x);
     OPEN(const R, mean);

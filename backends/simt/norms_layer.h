@@ -54,6 +54,7 @@ KERNEL(layer_norm, LANES)
 (BUF(const T, x), BUF(const R, gain), BUF(const R, bias), BUF(R, mean), BUF(R, rstd), BUF(u8, y),
  const layer_norm_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, x);
     OPEN(const R, gain);
@@ -123,6 +124,7 @@ KERNEL(layer_norm_packed, LANES)
 (BUF(const T, x), BUF(const R, gain), BUF(const R, bias), BUF(R, mean), BUF(R, rstd), BUF(u8, y),
  const layer_norm_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, x);
     OPEN(const R, gain);
@@ -174,6 +176,7 @@ KERNEL(layer_norm_cols, LANES)
 (BUF(const T, x), BUF(const R, gain), BUF(const R, bias), BUF(R, mean), BUF(R, rstd), BUF(u8, y),
  const layer_norm_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES * VEC];
     OPEN(const T, x);
     OPEN(const R, gain);
@@ -257,6 +260,7 @@ KERNEL(layer_norm_grad, LANES)
 (BUF(const T, dy), BUF(const u8, x), BUF(const R, mean), BUF(const R, rstd), BUF(const R, gain),
  BUF(const R, bias), BUF(u8, dx), const layer_norm_grad_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, dy);
     OPEN(const u8, x);
@@ -487,6 +491,7 @@ DEVICE void NAME(grad_packed)(const layer_norm_grad_arg *a, i32 mixed, i32 relu,
      BUF(const R, gain), BUF(const R, bias), BUF(X, dx), BUF(R, partial),                          \
      const layer_norm_grad_arg a)                                                                  \
     {                                                                                              \
+        QUEUE_WAIT();                                                                              \
         LOCAL R scratch[ROW_SCRATCH] ALIGNED;                                                      \
         OPEN(const T, dy);                                                                         \
         OPEN(const X, x);                                                                          \
@@ -510,6 +515,7 @@ KERNEL(layer_norm_grad_cols, LANES)
 (BUF(const T, dy), BUF(const u8, x), BUF(const R, mean), BUF(const R, rstd), BUF(const R, gain),
  BUF(const R, bias), BUF(u8, dx), const layer_norm_grad_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES * VEC];
     OPEN(const T, dy);
     OPEN(const u8, x);

@@ -41,6 +41,7 @@ DEVICE void NAME(bias_add_packed)(i32 on, const GLOBAL R *bias, i64 row, i64 run
 KERNEL(bias_act, LANES)
 (BUF(const T, x), BUF(const R, bias), BUF(u8, y), const bias_act_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, x);
     OPEN(const R, bias);
     OPEN(u8, y);
@@ -67,6 +68,7 @@ KERNEL(bias_act, LANES)
 KERNEL(bias_act_packed, LANES)
 (BUF(const T, x), BUF(const R, bias), BUF(T, y), const bias_act_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, x);
     OPEN(const R, bias);
     OPEN(T, y);
@@ -156,6 +158,7 @@ DEVICE void NAME(slope_store)(const bias_act_grad_arg *a, const walk *w, GLOBAL 
 KERNEL(bias_act_grad, LANES)
 (BUF(const T, dy), BUF(const u8, x), BUF(const R, bias), BUF(u8, dx), const bias_act_grad_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, dy);
     OPEN(const u8, x);
     OPEN(const R, bias);
@@ -197,6 +200,7 @@ KERNEL(bias_act_grad_cols, LANES)
 (BUF(const T, dy), BUF(const u8, x), BUF(const R, bias), BUF(u8, dx), BUF(R, partial),
  const bias_act_grad_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES * VEC];
     OPEN(const T, dy);
     OPEN(const u8, x);
@@ -257,6 +261,7 @@ KERNEL(bias_act_grad_cols, LANES)
 /* Partial sums of packed dy alone. */
 KERNEL(bias_grad_cols, LANES)(BUF(const T, dy), BUF(R, partial), const bias_act_grad_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES * VEC];
     OPEN(const T, dy);
     OPEN(R, partial);
@@ -299,6 +304,7 @@ KERNEL(bias_act_grad_rows, LANES)
 (BUF(const T, dy), BUF(const u8, x), BUF(const R, bias), BUF(u8, dx), BUF(R, partial),
  const bias_act_grad_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const T, dy);
     OPEN(const u8, x);
@@ -351,6 +357,7 @@ KERNEL(bias_act_grad_rows, LANES)
 /* A group sums SHARE_COLS features. */
 KERNEL(dbias_finish, LANES)(BUF(const R, partial), BUF(R, dbias), const dbias_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const R, partial);
     OPEN(R, dbias);

@@ -3,6 +3,7 @@
 KERNEL(embedding, LANES)
 (BUF(const T, table), BUF(const u8, index), BUF(u8, y), const embedding_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, table);
     OPEN(const u8, index);
     OPEN(u8, y);
@@ -37,6 +38,7 @@ KERNEL(embedding, LANES)
 KERNEL(copy_rows, LANES)
 (BUF(const T, table), BUF(const u8, index), BUF(T, y), const embedding_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, table);
     OPEN(const u8, index);
     OPEN(T, y);
@@ -69,6 +71,7 @@ KERNEL(copy_rows, LANES)
 KERNEL(copy_slices, LANES)
 (BUF(const T, table), BUF(const u8, index), BUF(T, y), const embedding_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, table);
     OPEN(const u8, index);
     OPEN(T, y);
@@ -130,6 +133,7 @@ DEVICE i32 NAME(sort_matches)(const LOCAL_ARG i32 *tile, i32 count, i32 digit)
 KERNEL(sort_count, LANES)
 (BUF(const u8, index), BUF(const i32, keys), BUF(i32, counts), const sort_arg a)
 {
+    QUEUE_WAIT();
     LOCAL i32 tile[SORT_TILE];
     LOCAL i32 sum[SORT_DIGITS];
     OPEN(const u8, index);
@@ -172,6 +176,7 @@ KERNEL(sort_move, LANES)
 (BUF(const u8, index), BUF(const i32, keys), BUF(const i32, values), BUF(const i32, counts),
  BUF(i32, keys_out), BUF(i32, values_out), const sort_arg a)
 {
+    QUEUE_WAIT();
     LOCAL i32 tile[SORT_TILE];
     LOCAL i32 next[SORT_DIGITS];
     OPEN(const u8, index);
@@ -222,6 +227,7 @@ KERNEL(sort_move, LANES)
 KERNEL(embedding_starts, LANES)
 (BUF(const i32, keys), BUF(i32, start), const embedding_grad_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const i32, keys);
     OPEN(i32, start);
     for (walk w = walk_start(a.rows + 1, 1, 1); w.left > 0; walk_next(&w)) {
@@ -317,6 +323,7 @@ KERNEL(embedding_parts, LANES)
 (BUF(const u8, dy), BUF(const i32, keys), BUF(const i32, values), BUF(const i32, start),
  BUF(R, partial), const embedding_grad_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const u8, dy);
     OPEN(const i32, keys);
     OPEN(const i32, values);
@@ -363,6 +370,7 @@ KERNEL(embedding_grad, LANES)
 (BUF(const u8, dy), BUF(const i32, values), BUF(const i32, start), BUF(const R, partial),
  BUF(u8, dtable), const embedding_grad_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const u8, dy);
     OPEN(const i32, values);
     OPEN(const i32, start);
@@ -436,6 +444,7 @@ KERNEL_GROUPS(embedding_grad_packed, LANES, 3)
 (BUF(const T, dy), BUF(const i32, values), BUF(const i32, start), BUF(const R, partial),
  BUF(T, dtable), const embedding_grad_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, dy);
     OPEN(const i32, values);
     OPEN(const i32, start);

@@ -246,6 +246,7 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
     (BUF(const T, logits), BUF(const u8, labels), BUF(R, loss), BUF(u8, dlogits),                  \
      BUF(const R, dloss), const cross_entropy_arg a)                                               \
     {                                                                                              \
+        QUEUE_WAIT();                                                                              \
         LOCAL R scratch[LOSS_SCRATCH(lanes)];                                                      \
         LOCAL RAW keep[(kept) > 0 ? (kept) * (lanes) : 1];                                         \
         OPEN(const T, logits);                                                                     \

@@ -7,6 +7,7 @@ KERNEL(sdd_finish, LANES)
 (BUF(const R, parts), BUF(u8, s), BUF(const T, w), BUF(const R, gate), BUF(R, dgate),
  BUF(const i32, slot_row), BUF(const i32, slot_col), const sdd_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const R, parts);
     OPEN(u8, s);
@@ -55,6 +56,7 @@ KERNEL(sdd_finish, LANES)
 /* Sums of 32 columns over a share of n. The lanes are 4 x 32, with 32 along the contiguous axis. */
 KERNEL(column_sums, LANES)(BUF(const T, b), BUF(R, parts), const bsum_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R sums[32][33];
     OPEN(const T, b);
     OPEN(R, parts);
@@ -87,6 +89,7 @@ KERNEL(column_sums, LANES)(BUF(const T, b), BUF(R, parts), const bsum_arg a)
 /* out[i] = alpha * the sum of its partial results + beta * out[i]. */
 KERNEL(parts_finish, LANES)(BUF(const R, parts), BUF(u8, out), const finish_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const R, parts);
     OPEN(u8, out);
@@ -106,6 +109,7 @@ KERNEL(parts_finish, LANES)(BUF(const R, parts), BUF(u8, out), const finish_arg 
  * 32 x 32 come through local memory, so that loads follow the contiguous axis. */
 KERNEL(block_norms, LANES)(BUF(const T, x), BUF(R, norms), const norm_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R tile[32][33];
     OPEN(const T, x);
     OPEN(R, norms);
@@ -178,6 +182,7 @@ KERNEL(block_norms, LANES)(BUF(const T, x), BUF(R, norms), const norm_arg a)
 KERNEL(norm_products, LANES)
 (BUF(const R, left), BUF(const R, right), BUF(R, parts), const reduced_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R left_tile[8][33], right_tile[16][33];
     OPEN(const R, left);
     OPEN(const R, right);

@@ -221,6 +221,7 @@ DEVICE void FN(walk_enter)(FN(walk) * w, const dsd_arg *a, const GLOBAL R *gate,
 
 TILE_KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R pool[2 * DSD_STAGE] ALIGNED;
     DSD_OPEN(T);
 
@@ -474,6 +475,7 @@ TILE_KERNEL(FORMED(sdd), LANES)
 (BUF(const T, left), BUF(const T, right), BUF(u8, s), BUF(R, parts), BUF(const R, gate),
  BUF(const sdd_strip, strips), BUF(const i32, col), BUF(const i32, slot), const sdd_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R pool[SDD_POOL] ALIGNED;
     OPEN(const T, left);
     OPEN(const T, right);

@@ -64,6 +64,7 @@ DEVICE void FN(strip_add)(V *acc0, V *acc1, const GLOBAL R *const *left, i64 lef
 
 KERNEL(dsd_wide, LANES)(DSD_BUFFERS(R), const dsd_arg a)
 {
+    QUEUE_WAIT();
     DSD_OPEN(R);
     const i64 tiles = (i64)a.grid_rows * a.tiles_m;
     const i64 m = GROUP(0) / (tiles * a.tiles_n), tile = GROUP(0) % tiles;
@@ -144,6 +145,7 @@ KERNEL(sdd_wide, LANES)
 (BUF(const R, a_rows), BUF(const R, b_rows), BUF(u8, s), BUF(R, parts), BUF(const R, gate),
  BUF(const i32, slot_row), BUF(const i32, slot_col), BUF(const i32, slot_head), const sdd_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const R, a_rows);
     OPEN(const R, b_rows);
     OPEN(u8, s);
@@ -224,6 +226,7 @@ KERNEL(sdd_wide, LANES)
 /* to[m] = from, in the type of the arithmetic and by panels of columns; tiles of up to 32 x 32. */
 KERNEL(spread_wide, LANES)(BUF(const T, from), BUF(R, to), const spread_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, from);
     OPEN(R, to);
     const i64 across = (a.panel + 31) / 32, panels = (a.cols + a.panel - 1) / a.panel;

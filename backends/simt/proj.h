@@ -23,6 +23,7 @@ enum { PROJ_COPY = 0, PROJ_ADD = 1, PROJ_MUL = 2 };
  * filled: targets are distinct, so every element is written once. */
 KERNEL(proj_inverse, LANES)(BUF(const i32, index), BUF(i32, inverse), const proj_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const i32, index);
     OPEN(i32, inverse);
     for (walk w = walk_start(a.mode ? a.small : a.large, 1, 1); w.left > 0; walk_next(&w))
@@ -36,6 +37,7 @@ KERNEL(proj_inverse, LANES)(BUF(const i32, index), BUF(i32, inverse), const proj
 KERNEL(proj_gather, LANES)
 (BUF(const T, x), BUF(const T, v), BUF(const i32, index), BUF(T, y), const proj_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, x);
     OPEN(const T, v);
     OPEN(const i32, index);
@@ -57,6 +59,7 @@ KERNEL(proj_gather, LANES)
 KERNEL(proj_scatter, LANES)
 (BUF(const T, x), BUF(const T, v), BUF(const i32, inverse), BUF(T, y), const proj_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, x);
     OPEN(const T, v);
     OPEN(const i32, inverse);

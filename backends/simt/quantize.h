@@ -143,6 +143,7 @@ DEVICE void NAME(quantize_run)(const map_arg *a, const NAME(format) * f, const s
 KERNEL(quantize, LANES)
 (BUF(const u8, x0), BUF(const i32, exponent), BUF(u8, y), const map_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const u8, x0);
     OPEN(const i32, exponent);
     OPEN(u8, y);
@@ -157,6 +158,7 @@ KERNEL(quantize, LANES)
 /* What each group has found in its share of x: part is [STATS_PARTS][parts]. */
 KERNEL(stats_parts, LANES)(BUF(const u8, x), BUF(R, part), const stats_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const u8, x);
     OPEN(R, part);
@@ -194,6 +196,7 @@ KERNEL(stats_parts, LANES)(BUF(const u8, x), BUF(R, part), const stats_arg a)
 /* All numbers but std from the parts, by one group. */
 KERNEL(stats_join, LANES)(BUF(const R, part), BUF(R, stats), const stats_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const R, part);
     OPEN(R, stats);
@@ -243,6 +246,7 @@ DEVICE R NAME(stats_scale)(R most)
 KERNEL(stats_squares, LANES)
 (BUF(const u8, x), BUF(const R, stats), BUF(R, part), const stats_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const u8, x);
     OPEN(const R, stats);
@@ -269,6 +273,7 @@ KERNEL(stats_squares, LANES)
 KERNEL(stats_finish, LANES)
 (BUF(const R, part), BUF(R, stats), BUF(i32, exponent), const stats_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const R, part);
     OPEN(R, stats);

@@ -149,6 +149,7 @@ KERNEL(block_softmax, LANES)
 (BUF(const T, x), BUF(u8, y), BUF(R, lse), BUF(const i64, start), BUF(const i32, col),
  BUF(const i32, slot), RULES_BUFFERS, const block_softmax_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, x);
     OPEN(u8, y);
@@ -209,6 +210,7 @@ KERNEL(block_softmax_grad, LANES)
 (BUF(const T, dy), BUF(const u8, y), BUF(const u8, x), BUF(u8, dx), BUF(const i64, start),
  BUF(const i32, col), BUF(const i32, slot), const block_softmax_grad_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, dy);
     OPEN(const u8, y);
@@ -425,6 +427,7 @@ KERNEL_GROUPS(block_softmax_packed, LANES, 3)
 (BUF(const T, x), BUF(T, y), BUF(R, lse), BUF(const i64, start), BUF(const i32, slot),
  const scores_packed_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, x);
     OPEN(T, y);
@@ -508,6 +511,7 @@ KERNEL_GROUPS(block_softmax_grad_packed, LANES, 3)
 (BUF(const T, dy), BUF(const T, y), BUF(T, dx), BUF(const i64, start), BUF(const i32, slot),
  const scores_packed_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, dy);
     OPEN(const T, y);

@@ -78,6 +78,7 @@ DEVICE void NAME(tile_add)(const LOCAL_ARG R *left, i32 left_pitch, const LOCAL_
 
 KERNEL(JOIN_FORM(attn_scores), LANES)(ATTN_SCORES_BUFFERS, const attn_scores_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R pool[2 * SCORES_STAGE] ALIGNED;
     ATTN_SCORES_OPEN;
     const i64 member = GROUP(0) / a.strips / a.tiles_m;
@@ -187,6 +188,7 @@ KERNEL(JOIN_FORM(attn_scores), LANES)(ATTN_SCORES_BUFFERS, const attn_scores_arg
 
 KERNEL(JOIN_FORM(attn_apply), LANES)(ATTN_APPLY_BUFFERS, const attn_apply_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R pool[2 * APPLY_STAGE] ALIGNED;
     ATTN_APPLY_OPEN;
     const i64 n0 = GROUP(0) % a.tiles_n * APPLY_TN, tile = GROUP(0) / a.tiles_n;

@@ -34,6 +34,7 @@ DEVICE void NAME(attn_dots)(const GLOBAL T *const *left, const GLOBAL T *const *
 
 KERNEL(attn_scores_wide, LANES)(ATTN_SCORES_BUFFERS, const attn_scores_arg a)
 {
+    QUEUE_WAIT();
     ATTN_SCORES_OPEN;
     const i64 member = GROUP(0) / a.strips / a.tiles_m;
     const attn_strip strip = strips[GROUP(0) % a.strips];
@@ -111,6 +112,7 @@ DEVICE void NAME(attn_apply_block)(const attn_apply_arg *a, const attn_walk *w, 
 
 KERNEL(attn_apply_wide, LANES)(ATTN_APPLY_BUFFERS, const attn_apply_arg a)
 {
+    QUEUE_WAIT();
     ATTN_APPLY_OPEN;
     const i64 n0 = GROUP(0) % a.tiles_n * APPLY_TN, tile = GROUP(0) / a.tiles_n;
     const i32 in_block = (i32)(tile % a.tiles_m) * a.tile;

@@ -74,6 +74,7 @@ DEVICE i32 NAME(max_moves)(R a, i32 i, R b, i32 j)
 KERNEL(reduce_max, LANES)
 (BUF(const T, x), BUF(u8, y), BUF(u8, argmax), const reduce_max_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R most[LANES * VEC];
     LOCAL i32 place[LANES * VEC];
     OPEN(const T, x);
@@ -135,6 +136,7 @@ KERNEL(reduce_max, LANES)
 KERNEL(take_along, LANES)
 (BUF(const T, x), BUF(const u8, index), BUF(u8, y), const take_along_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, x);
     OPEN(const u8, index);
     OPEN(u8, y);
@@ -169,6 +171,7 @@ KERNEL(take_along, LANES)
 KERNEL(take_along_grad, LANES)
 (BUF(const T, dy), BUF(const u8, index), BUF(u8, dx), const take_along_grad_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, dy);
     OPEN(const u8, index);
     OPEN(u8, dx);
@@ -275,6 +278,7 @@ KERNEL(topk, LANES)
 (BUF(const T, x), BUF(u8, values), BUF(u8, index), BUF(KEY, all_keys), BUF(i32, all_places),
  const topk_arg a)
 {
+    QUEUE_WAIT();
     LOCAL i32 counts[LANES];
     OPEN(const T, x);
     OPEN(u8, values);
@@ -336,6 +340,7 @@ DEVICE R NAME(topk_cut)(const rectified_topk_arg *a, const NAME(rank_cut) * cut)
 KERNEL(rectified_topk, LANES)
 (BUF(const T, x), BUF(u8, y), const rectified_topk_arg a)
 {
+    QUEUE_WAIT();
     LOCAL i32 counts[LANES];
     OPEN(const T, x);
     OPEN(u8, y);
@@ -376,6 +381,7 @@ DEVICE void NAME(topk_slope)(u32 live, R low, const R *v, R *d)
 KERNEL(rectified_topk_grad, LANES)
 (BUF(const T, dy), BUF(const u8, x), BUF(u8, dx), const rectified_topk_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     LOCAL i32 counts[LANES];
     OPEN(const T, dy);

@@ -11,11 +11,13 @@
  * Kernels take buffers, then one struct of scalars by value:
  *     KERNEL(dsd, 256)(BUF(const T, s), BUF(T, c), const dsd_arg a)
  *     {
+ *         QUEUE_WAIT();
  *         OPEN(const T, s);
  *         OPEN(T, c);
  * BUF is a pointer, and in OpenCL a pointer with a byte offset, since a cl_mem has no address; OPEN
  * joins the two. An absent buffer is NULL. Structs of scalars hold i64, i32, f32 and f64 only,
- * widest first, so that every compiler lays them out alike.
+ * widest first, so that every compiler lays them out alike. QUEUE_WAIT comes first in every kernel:
+ * groups may start before the queue's earlier work has ended, and wait there until it has.
  *
  * Groups are one-dimensional; grids have three axes. Local arrays are declared at the top of a
  * kernel: LOCAL float tile[16][64]; nothing assumes a wave size but
@@ -226,6 +228,9 @@ DEVICE u64 F64_AS_U64(f64 value)
 #define F64_AS_U64(v)      ((u64)__double_as_longlong(v))
 #define UNROLL             _Pragma("unroll")
 #define NO_UNROLL          _Pragma("unroll 1")
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 /* where device.c lets groups start early */
+#define QUEUE_WAIT() asm volatile("griddepcontrol.wait;" ::: "memory")
+#endif
 #if !defined(__CUDA_ARCH__)
 #define FAST_DIVIDE(a, b) __fdividef(a, b)
 #define FAST_EXP2(x)      exp2f(x)
@@ -374,6 +379,11 @@ DEVICE void f16_store8(u16 *p, const f32 *v)
 /* One of which several groups on a unit hide what each waits for. */
 #ifndef KERNEL_GROUPS
 #define KERNEL_GROUPS(name, size, groups) KERNEL(name, size)
+#endif
+
+/* Elsewhere groups start when the queue's earlier work has ended. */
+#ifndef QUEUE_WAIT
+#define QUEUE_WAIT() ((void)0)
 #endif
 
 /* A function of its own: for what is long and seldom called, and would cost its callers registers. */

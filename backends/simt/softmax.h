@@ -124,6 +124,7 @@ DEVICE void NAME(softmax_row)(const softmax_arg *a, const NAME(ranked_row) * row
 KERNEL(masked_softmax, LANES)
 (BUF(const T, x), BUF(const u8, mask), BUF(u8, y), const softmax_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     LOCAL i32 counts[LANES];
     OPEN(const T, x);
@@ -161,6 +162,7 @@ KERNEL(masked_softmax, LANES)
 KERNEL(masked_softmax_packed, LANES)
 (BUF(const T, x), BUF(T, y), const softmax_packed_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, x);
     OPEN(T, y);
@@ -241,6 +243,7 @@ DEVICE R NAME(softmax_dot)(const R *y, const R *d)
 KERNEL(masked_softmax_grad, LANES)
 (BUF(const T, dy), BUF(const u8, y), BUF(const u8, mask), BUF(u8, dx), const softmax_grad_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, dy);
     OPEN(const u8, y);
@@ -286,6 +289,7 @@ KERNEL(masked_softmax_grad, LANES)
 KERNEL(masked_softmax_grad_packed, LANES)
 (BUF(const T, dy), BUF(const T, y), BUF(T, dx), const softmax_packed_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     OPEN(const T, dy);
     OPEN(const T, y);

@@ -70,6 +70,7 @@ DEVICE NAME(row_cut)
 
 KERNEL(sparse_relu, LANES)(BUF(const u8, x), BUF(u8, y), const sparse_relu_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const u8, x);
     OPEN(u8, y);
@@ -92,6 +93,7 @@ KERNEL(sparse_relu, LANES)(BUF(const u8, x), BUF(u8, y), const sparse_relu_arg a
 KERNEL(sparse_relu_grad, LANES)
 (BUF(const u8, dy), BUF(const u8, x), BUF(u8, dx), const sparse_relu_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const u8, dy);
     OPEN(const u8, x);

@@ -155,6 +155,7 @@ DEVICE void NAME(sums_store)(const sums_arg *a, const sums_place *p, GLOBAL R *p
     (BUF(const u8, x0), BUF(const u8, x1), BUF(const u8, x2), BUF(const u8, x3), BUF(R, partial),  \
      const sums_arg a)                                                                             \
     {                                                                                              \
+        QUEUE_WAIT();                                                                              \
         LOCAL R scratch[LANES * VEC];                                                              \
         OPEN(const u8, x0);                                                                        \
         OPEN(const u8, x1);                                                                        \
@@ -212,6 +213,7 @@ SUMS(cwise_sums, 4, 2)
 /* A group finishes SHARE_COLS elements. */
 KERNEL(sums_finish, LANES)(BUF(const R, partial), BUF(u8, y), const sums_finish_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const R, partial);
     OPEN(u8, y);

@@ -102,6 +102,7 @@ DEVICE f32 norm_scale_of(const GLOBAL f32 *norm_scale)
 /* live[k] = 1 if the gradient of row k has an element that is not 0. */
 KERNEL(adam_live, LANES)(BUF(const u8, grad), BUF(i32, live), const adam_live_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const u8, grad);
     OPEN(i32, live);
@@ -263,6 +264,7 @@ KERNEL(adam, LANES)
 (BUF(R, param), BUF(const u8, grad), BUF(T, m), BUF(T, v), BUF(const f32, norm_scale),
  BUF(const f32, gate), BUF(u8, copy), BUF(const i32, live), BUF(const i64, steps), const adam_arg a)
 {
+    QUEUE_WAIT();
     OPEN(R, param);
     OPEN(const u8, grad);
     OPEN(T, m);
@@ -283,6 +285,7 @@ KERNEL(adam_n, LANES)
  LIST_BUFFERS(const u8, grad), LIST_BUFFERS(T, m), LIST_BUFFERS(T, v), LIST_BUFFERS(u8, copy),
  const adam_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const f32, norm_scale);
     OPEN(const i64, steps);
     LIST_OPEN(R, param, GROUP(1));
@@ -301,6 +304,7 @@ KERNEL(adam_n, LANES)
 KERNEL(ema, LANES)
 (BUF(T, average), BUF(const u8, param), BUF(const f32, gate), const ema_arg a)
 {
+    QUEUE_WAIT();
     OPEN(T, average);
     OPEN(const u8, param);
     OPEN(const f32, gate);
@@ -338,6 +342,7 @@ DEVICE R NAME(square_sum)(const GLOBAL T *x, i64 i, i32 count, i32 vector, R sca
 KERNEL(global_norm_parts, LANES)
 (LIST_BUFFERS(const T, x), BUF(R, parts), const global_norm_parts_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     LIST_OPEN(const T, x, GROUP(1));
     OPEN(R, parts);
@@ -380,6 +385,7 @@ KERNEL(global_norm_finish, LANES)
 (BUF(const R, parts), BUF(R, sum), BUF(R, norm), BUF(f32, norm_scale),
  const global_norm_finish_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const R, parts);
     OPEN(R, sum);
@@ -405,6 +411,7 @@ KERNEL(loss_scale, LANES)
 (BUF(f32, scale), BUF(const f32, norm_scale), BUF(i32, good), BUF(i64, steps),
  const loss_scale_arg a)
 {
+    QUEUE_WAIT();
     OPEN(f32, scale);
     OPEN(const f32, norm_scale);
     OPEN(i32, good);
@@ -445,6 +452,7 @@ KERNEL(adafactor_rows, LANES)
 (BUF(const u8, grad), BUF(const f32, norm_scale), BUF(R, row), BUF(R, row_parts),
  const adafactor_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const u8, grad);
     OPEN(const f32, norm_scale);
@@ -480,6 +488,7 @@ KERNEL(adafactor_rows, LANES)
 KERNEL(adafactor_cols, LANES)
 (BUF(const u8, grad), BUF(const f32, norm_scale), BUF(R, parts), const adafactor_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES * VEC];
     OPEN(const u8, grad);
     OPEN(const f32, norm_scale);
@@ -512,6 +521,7 @@ KERNEL(adafactor_cols, LANES)
 KERNEL(adafactor_col, LANES)
 (BUF(const R, parts), BUF(const f32, norm_scale), BUF(R, col), const adafactor_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const R, parts);
     OPEN(const f32, norm_scale);
@@ -551,6 +561,7 @@ KERNEL(adafactor_square, LANES)
 (BUF(const u8, grad), BUF(const f32, norm_scale), BUF(const R, col), BUF(const R, row),
  BUF(const R, row_parts), BUF(R, square_parts), const adafactor_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const u8, grad);
     OPEN(const f32, norm_scale);
@@ -580,6 +591,7 @@ KERNEL(adafactor_step, LANES)
 (BUF(R, param), BUF(const u8, grad), BUF(const f32, norm_scale), BUF(const R, col),
  BUF(const R, row), BUF(const R, row_parts), BUF(const R, square_parts), const adafactor_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(R, param);
     OPEN(const u8, grad);

@@ -75,6 +75,7 @@ DEVICE i32 block_extent(i64 size, i32 block, i32 block_size)
 KERNEL(weight_identity, LANES)
 (BUF(T, w), BUF(const i32, slot_row), BUF(const i32, slot_col), const block_arg a)
 {
+    QUEUE_WAIT();
     OPEN(T, w);
     OPEN(const i32, slot_row);
     OPEN(const i32, slot_col);
@@ -100,6 +101,7 @@ KERNEL(weight_identity, LANES)
 KERNEL(weight_normal, LANES)
 (BUF(T, w), BUF(const i32, slot_row), BUF(const i32, slot_col), const block_arg a)
 {
+    QUEUE_WAIT();
     OPEN(T, w);
     OPEN(const i32, slot_row);
     OPEN(const i32, slot_col);
@@ -118,6 +120,7 @@ KERNEL(weight_normal, LANES)
 KERNEL(weight_checker, LANES)
 (BUF(f32, gate), BUF(const i32, slot_row), BUF(const i32, slot_col), const block_arg a)
 {
+    QUEUE_WAIT();
     OPEN(f32, gate);
     OPEN(const i32, slot_row);
     OPEN(const i32, slot_col);
@@ -180,6 +183,7 @@ KERNEL(weight_orthogonal, LANES)
 (BUF(T, w), BUF(R, space), BUF(const i64, place), BUF(const i64, col_start),
  BUF(const i32, col_row), BUF(const i32, col_slot), const orthogonal_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(T, w);
     OPEN(R, space);
@@ -293,6 +297,7 @@ KERNEL(l2_normalize, LANES)
 (BUF(const T, w), BUF(u8, y), BUF(const R, gain), BUF(R, saved), BUF(const i64, col_start),
  BUF(const i32, col_row), BUF(const i32, col_slot), const column_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const T, w);
     OPEN(u8, y);
@@ -327,6 +332,7 @@ KERNEL(l2_normalize_grad, LANES)
  BUF(R, dgain), BUF(const i64, col_start), BUF(const i32, col_row), BUF(const i32, col_slot),
  const column_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const u8, dy);
     OPEN(const T, w);
@@ -411,6 +417,7 @@ KERNEL(block_norm, LANES)
 (BUF(const T, w), BUF(R, norm), BUF(const i32, slot_row), BUF(const i32, slot_col),
  const block_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const T, w);
     OPEN(R, norm);
@@ -430,6 +437,7 @@ KERNEL(block_l2_decay, LANES)
 (BUF(T, w), BUF(const f32, gate), BUF(const i32, slot_row), BUF(const i32, slot_col),
  const block_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(T, w);
     OPEN(const f32, gate);
@@ -478,6 +486,7 @@ DEVICE KEY NAME(prune_key)(T v)
  * many as are still missing. Reads the norms once for each bit: 32 n / LANES steps. */
 KERNEL(prune_sparsity, LANES)(BUF(const T, norm), BUF(f32, gate), const vector_arg a)
 {
+    QUEUE_WAIT();
     LOCAL i32 scratch[LANES];
     OPEN(const T, norm);
     OPEN(f32, gate);
@@ -525,6 +534,7 @@ KERNEL(prune_sparsity, LANES)(BUF(const T, norm), BUF(f32, gate), const vector_a
 /* low: the value, rounded up to T. */
 KERNEL(prune_threshold, LANES)(BUF(const T, norm), BUF(f32, gate), const vector_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, norm);
     OPEN(f32, gate);
     for (walk w = walk_start(a.count, 1, 1); w.left > 0; walk_next(&w)) {
@@ -548,6 +558,7 @@ DEVICE R NAME(gate_clamp)(R v)
 KERNEL(concrete_gate, LANES)
 (BUF(const T, loga), BUF(T, gate), BUF(T, concrete), const vector_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, loga);
     OPEN(T, gate);
     OPEN(T, concrete);
@@ -564,6 +575,7 @@ KERNEL(concrete_gate, LANES)
 KERNEL(concrete_gate_grad, LANES)
 (BUF(const T, dgate), BUF(const T, concrete), BUF(T, dloga), const vector_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, dgate);
     OPEN(const T, concrete);
     OPEN(T, dloga);
@@ -579,6 +591,7 @@ KERNEL(concrete_gate_grad, LANES)
 
 KERNEL(concrete_gate_infer, LANES)(BUF(const T, loga), BUF(T, gate), const vector_arg a)
 {
+    QUEUE_WAIT();
     OPEN(const T, loga);
     OPEN(T, gate);
     for (walk w = walk_start(a.count, 1, 1); w.left > 0; walk_next(&w)) {
@@ -605,6 +618,7 @@ KERNEL(renew_moments, LANES)
 (BUF(const T, w), BUF(const u8, keep), BUF(R, partial), BUF(const i32, slot_row),
  BUF(const i32, slot_col), const renew_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const T, w);
     OPEN(const u8, keep);
@@ -642,6 +656,7 @@ KERNEL(block_renew, LANES)
 (BUF(T, w), BUF(const u8, keep), BUF(const R, partial), BUF(const i32, slot_row),
  BUF(const i32, slot_col), const renew_arg a)
 {
+    QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(T, w);
     OPEN(const u8, keep);

@@ -342,13 +342,6 @@ static cudaError_t launch(const void *function, dim3 grid, dim3 block, unsigned 
     return gpu.fault ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
-cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
-                             size_t shared, cudaStream_t stream)
-{
-    (void)stream;
-    return launch(function, grid, block, 1, shared, arguments);
-}
-
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function,
                                 void **arguments)
 {
