@@ -30,7 +30,7 @@ setup() {
 
 # setup_core FOLDER OPTION...: the same without the accelerators, which one build covers.
 setup_core() {
-    setup "$@" -Dcuda=disabled -Dhip=disabled -Dopencl=disabled -Demulator=disabled -Dpeers=disabled
+    setup "$@" -Dcuda=disabled -Dhip=disabled -Dopencl=disabled -Dpeers=disabled
 }
 
 # bsk_check FOLDER FILTER...: conformance tests of the CPU, several filters at a time.
@@ -107,7 +107,7 @@ check_small() {
         "${@//%d/$folder/$i}" build-ci/gcc/bench/bsk check --device opencl:0 \
             --json "$folder/$i.json" "$one" >"$folder/$i.txt" 2>&1 &
         i=$((i + 1))
-        [ $((i % jobs)) != 0 ] || wait
+        [ $i -lt "$jobs" ] || wait -n || true
     done
     wait
     cat "$folder"/*.txt | sed 's/^/  /'
@@ -150,7 +150,7 @@ step_demo() { ci/demo.sh --seconds 5; }
 step_gcc() {
     rm -rf build-ci/prefix
     CC=gcc setup gcc --prefix="$PWD/build-ci/prefix" -Dsm=80,90a -Dgfx=gfx90a \
-        -Dquick_kernels=true
+        -Dquick_kernels=true -Demulator=enabled
     ninja -C build-ci/gcc -j "$jobs" all emulators
 }
 
@@ -183,31 +183,43 @@ check_tuned() {
     ci/sum.py check build-ci/gcc/"$2.json"
 }
 
-# The portable GPU kernels in their emulator, which takes longest; meanwhile the tuned CUDA kernels of
-# each generation in theirs, the portable ones through OpenCL, and whole models there and on the CPU.
+# side_by_side COMMAND...: commands of this shell, as many at a time as there are cores; then what each
+# of them printed.
+side_by_side() {
+    local folder=build-ci/side-by-side i=0 one
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    for one in "$@"; do
+        [ $i -lt "$jobs" ] || wait -n || true
+        (eval "$one" || touch "$folder/failed") >"$folder/$(printf %02d $i).txt" 2>&1 &
+        i=$((i + 1))
+    done
+    wait
+    cat "$folder"/*.txt
+    [ ! -e "$folder/failed" ]
+}
+
+# The portable GPU kernels in their emulator, which takes longest, and through OpenCL; the tuned CUDA
+# kernels of each generation in theirs; whole models through OpenCL and on the CPU.
 step_devices() {
-    local pid suite status=0
+    local work=() device suite
     export BSK_PLUGIN_PATH=$PWD/build-ci/gcc/backends/opencl:$PWD/build-ci/gcc/tests/emu
     export OCL_ICD_VENDORS=pocl.icd BSK_CACHE_DIR=$PWD/build-ci/cache POCL_MAX_PTHREAD_COUNT=1
     mkdir -p -m 700 "$BSK_CACHE_DIR"
     check_small_complete
-    # Half of OpenCL's entries after it, the other half and the other suites beside it.
-    (check_device emu && check_device opencl '[m-z]*_simt') >build-ci/gcc/emu.txt 2>&1 &
-    pid=$!
+    for device in emu opencl; do
+        for suite in '[a-l]*_simt' '[m-z]*_simt' arguments gradient allocation; do
+            work+=("check_device $device '$suite'")
+        done
+    done
     if [ -e build-ci/gcc/tests/emu_cuda/bsk_cuda_emu.so ]; then
-        check_tuned 75 sm75 && check_tuned 80 sm80 && check_tuned 89 sm89 && check_tuned 90 sm90a ||
-            status=1
+        work+=('check_tuned 75 sm75' 'check_tuned 80 sm80' 'check_tuned 89 sm89'
+            'check_tuned 90 sm90a')
     else
         echo "without nvcc: the tuned CUDA kernels do not run"
         echo "0 passed, 0 failed, 1 skipped"
     fi
-    for suite in '[a-l]*_simt' arguments gradient allocation; do
-        check_device opencl "$suite" || status=1
-    done
-    examples/lm/devices.sh build-ci/gcc/examples/lm . opencl:0 10 || status=1
-    wait "$pid" || status=1
-    cat build-ci/gcc/emu.txt
-    return $status
+    side_by_side "${work[@]}" 'examples/lm/devices.sh build-ci/gcc/examples/lm . opencl:0 10'
 }
 
 # Races and accesses out of bounds in the form for GPUs, which oclgrind runs instruction by

@@ -16,30 +16,22 @@ typedef float f32;
 enum { LANES = 32, STAGES = 2, MAX_D = 128, TOGETHER = 4 };
 enum { FORWARD, DQ, DKV, PASSES };
 
-/* A kernel for heads of up to d features, tiles of `own` lines and steps of `step` others. */
+/* A kernel for heads of up to d features, tiles of up to `own` lines, of which a warp has `lines`,
+ * and steps of `step` others. */
 typedef struct attention_kernel {
     const void *function;
     const char *name;
     bsk_dtype dtype;
-    int32_t pass, d, own, warps, step;
+    int32_t pass, d, own, lines, step;
 } attention_kernel;
 
-/* Within a pass, a type and a size from large tiles to small ones. */
 #define ATTENTION_KERNELS(X, type, dtype)                                                          \
-    X(sm80_attention_64_128_##type, dtype, FORWARD, 64, 128, 4, 64)                                \
-    X(sm80_attention_64_64_##type, dtype, FORWARD, 64, 64, 2, 64)                                  \
-    X(sm80_attention_64_32_##type, dtype, FORWARD, 64, 32, 1, 64)                                  \
-    X(sm80_attention_128_128_##type, dtype, FORWARD, 128, 128, 4, 32)                              \
-    X(sm80_attention_128_64_##type, dtype, FORWARD, 128, 64, 2, 32)                                \
-    X(sm80_attention_128_32_##type, dtype, FORWARD, 128, 32, 1, 32)                                \
-    X(sm80_attention_dq_64_64_##type, dtype, DQ, 64, 64, 2, 32)                                    \
-    X(sm80_attention_dq_64_32_##type, dtype, DQ, 64, 32, 1, 32)                                    \
-    X(sm80_attention_dq_128_64_##type, dtype, DQ, 128, 64, 4, 64)                                  \
-    X(sm80_attention_dq_128_32_##type, dtype, DQ, 128, 32, 2, 64)                                  \
-    X(sm80_attention_dkv_64_64_##type, dtype, DKV, 64, 64, 2, 32)                                  \
-    X(sm80_attention_dkv_64_32_##type, dtype, DKV, 64, 32, 1, 32)                                  \
-    X(sm80_attention_dkv_128_64_##type, dtype, DKV, 128, 64, 4, 64)                                \
-    X(sm80_attention_dkv_128_32_##type, dtype, DKV, 128, 32, 2, 64)
+    X(sm80_attention_64_##type, dtype, FORWARD, 64, 128, 32, 64)                                   \
+    X(sm80_attention_128_##type, dtype, FORWARD, 128, 128, 32, 32)                                 \
+    X(sm80_attention_dq_64_##type, dtype, DQ, 64, 64, 32, 32)                                      \
+    X(sm80_attention_dq_128_##type, dtype, DQ, 128, 64, 16, 64)                                    \
+    X(sm80_attention_dkv_64_##type, dtype, DKV, 64, 64, 32, 32)                                    \
+    X(sm80_attention_dkv_128_##type, dtype, DKV, 128, 64, 16, 64)
 #define ATTENTION_DECLARE(symbol, ...) extern const char symbol[];
 #define ATTENTION_ROW(symbol, ...)     {symbol, #symbol, __VA_ARGS__},
 ATTENTION_KERNELS(ATTENTION_DECLARE, f16, BSK_F16)
@@ -48,11 +40,11 @@ extern const char sm80_attention_delta[];
 
 static const attention_kernel kernels[] = {ATTENTION_KERNELS(ATTENTION_ROW, f16, BSK_F16)
                                                ATTENTION_KERNELS(ATTENTION_ROW, bf16, BSK_BF16)};
-enum { KERNELS = sizeof kernels / sizeof *kernels };
 
 /* One launch with the lists of its tiles. */
 typedef struct attention_pass {
     const attention_kernel *kernel; /* NULL: not asked for */
+    int32_t own;                    /* lines of a tile */
     bsk_mem tables;
     attention80_tiles tiles;
     unsigned grid;
@@ -126,27 +118,31 @@ static double tile_waste(const bsk_layout_tables *t, const attention80_lists *l)
                       : 1;
 }
 
-/* The largest tiles whose blocks have much in common; where none have, the smallest. */
-static const attention_kernel *pass_choose(const bsk_problem *problem, int pass, int32_t d,
-                                           attention80_lists *lists)
+static const attention_kernel *kernel_of(int pass, bsk_dtype dtype, int32_t d)
 {
-    static const double most_waste = 1.5;
-    const attention_kernel *kernel = NULL;
-    for (int i = 0; i < KERNELS; i++) {
-        const attention_kernel *k = &kernels[i];
-        if (k->pass != pass || k->dtype != problem->dtype || k->d != d)
-            continue;
-        *lists = bski_attention80_measure(problem->layout, pass == DKV, k->own, k->step);
-        kernel = k;
-        if (tile_waste(problem->layout, lists) <= most_waste)
-            break;
-    }
-    return kernel;
+    const attention_kernel *k = kernels;
+    while (k->pass != pass || k->dtype != dtype || k->d != d)
+        k++;
+    return k;
 }
 
-static size_t shared_bytes(const attention_kernel *k)
+/* The largest tiles whose blocks have much in common; where none have, the smallest. */
+static attention80_lists tiles_choose(const bsk_layout_tables *t, const attention_kernel *k)
 {
-    const int32_t own = k->pass == FORWARD ? k->own : 2 * k->own;
+    static const double most_waste = 1.5;
+    int32_t own = k->own;
+    attention80_lists l = bski_attention80_measure(t, k->pass == DKV, own, k->step);
+    while (own > ATTENTION80_OWN_MIN && tile_waste(t, &l) > most_waste) {
+        own /= 2;
+        l = bski_attention80_measure(t, k->pass == DKV, own, k->step);
+    }
+    return l;
+}
+
+static size_t shared_bytes(const attention_pass *pass)
+{
+    const attention_kernel *k = pass->kernel;
+    const int32_t own = k->pass == FORWARD ? pass->own : 2 * pass->own;
     return (size_t)(own + STAGES * 2 * k->step) * (size_t)k->d * sizeof(uint16_t);
 }
 
@@ -156,8 +152,9 @@ static bsk_status pass_prepare(bski_cuda_device *device, const bsk_problem *prob
 {
     simt_device *dev = &device->simt;
     const bsk_layout_tables *t = problem->layout;
-    attention80_lists l;
-    pass->kernel = pass_choose(problem, number, d, &l);
+    pass->kernel = kernel_of(number, problem->dtype, d);
+    attention80_lists l = tiles_choose(t, pass->kernel);
+    pass->own = l.own;
     TRY(bski_attention80_fill(dev->host, t, &l));
     const size_t words = (size_t)(l.order - l.start) + (size_t)t->heads * (size_t)l.tiles;
     const bsk_status status =
@@ -185,8 +182,7 @@ static bsk_status pass_prepare(bski_cuda_device *device, const bsk_problem *prob
     pass->grid = (unsigned)(sets * TOGETHER * l.tiles); /* as accepted */
     host_drop(dev->host, l.start);
     TRY(status);
-    return bski_cuda_kernel(device, pass->kernel->function, shared_bytes(pass->kernel),
-                            pass->kernel->name);
+    return bski_cuda_kernel(device, pass->kernel->function, shared_bytes(pass), pass->kernel->name);
 }
 
 static bsk_status pass_launch(const attention_pass *pass, void *queue, void *arg)
@@ -195,8 +191,8 @@ static bsk_status pass_launch(const attention_pass *pass, void *queue, void *arg
     const bski_cuda_run run = {.function = pass->kernel->function,
                                .name = pass->kernel->name,
                                .grid = {pass->grid, 1, 1},
-                               .threads = (unsigned)pass->kernel->warps * LANES,
-                               .shared_bytes = shared_bytes(pass->kernel),
+                               .threads = (unsigned)(pass->own / pass->kernel->lines) * LANES,
+                               .shared_bytes = shared_bytes(pass),
                                .arguments = arguments};
     return bski_cuda_launch(queue, &run);
 }

@@ -118,7 +118,7 @@ MMA_DEVICE void forward_store(const attention80_arg &a, const own_tile &own,
 
 template <class C> MMA_DEVICE void attention_forward(const attention80_arg &a)
 {
-    enum { OWN_BYTES = C::OWN * C::D * 2, LINE_BYTES = C::N * C::D * 2 };
+    enum { LINE_BYTES = C::N * C::D * 2 };
     extern __shared__ __align__(128) uint4 pool[];
     __shared__ step_lines<C> steps[ATTENTION_STEPS];
     __shared__ i32 own_time[C::OWN];
@@ -129,7 +129,8 @@ template <class C> MMA_DEVICE void attention_forward(const attention80_arg &a)
     rules_member member;
     rules_member_of(&a.rules, &data, own.b, &member);
     const lane_own<C> lane = lane_own_of<C>(&a.rules, &member, a.tiles, own);
-    const uint32_t memory = mma_shared(pool), others = memory + OWN_BYTES;
+    const uint32_t memory = mma_shared(pool);
+    const uint32_t others = memory + own_lines<C>() * C::D * 2;
     const i32 kv_head = own.head / a.group;
     const u16 *k = a.k_data + heads_at(a.k, own.b, kv_head);
     const u16 *v = a.v_data + heads_at(a.v, own.b, kv_head);
@@ -149,16 +150,16 @@ template <class C> MMA_DEVICE void attention_forward(const attention80_arg &a)
             state.sum[m][half] = 0;
         }
     }
-    for (int n = threadIdx.x; n < C::OWN; n += C::THREADS)
+    for (int n = threadIdx.x; n < own_lines<C>(); n += blockDim.x)
         own_time[n] = line_time(a.rules.rows, a.rules.interleave, member.queries, own.first + n);
     walk_step<C>(&steps[0], &walk, &a.rules, &data, &member, a.tiles, own);
     walk_step<C>(&steps[1], &walk, &a.rules, &data, &member, a.tiles, own);
     __syncthreads();
-    copy_lines<C, C::OWN>(memory, a.q_data + heads_at(a.q, own.b, own.head), a.q.time, a.d,
-                          own_time);
+    copy_lines<C, C::M * SQUARE, true>(memory, a.q_data + heads_at(a.q, own.b, own.head), a.q.time,
+                                       a.d, own_time);
     if (steps[0].head >= 0) {
-        copy_lines<C, C::N>(others, k, a.k.time, a.d, steps[0].time);
-        copy_lines<C, C::N>(others + LINE_BYTES, v, a.v.time, a.dv, steps[0].time);
+        copy_lines<C, C::N, false>(others, k, a.k.time, a.d, steps[0].time);
+        copy_lines<C, C::N, false>(others + LINE_BYTES, v, a.v.time, a.dv, steps[0].time);
     }
     cp_async_commit();
 
@@ -174,8 +175,8 @@ template <class C> MMA_DEVICE void attention_forward(const attention80_arg &a)
             break;
         if (next->head >= 0) {
             const uint32_t to = others + (n + 1) % ATTENTION_STAGES * 2 * LINE_BYTES;
-            copy_lines<C, C::N>(to, k, a.k.time, a.d, next->time);
-            copy_lines<C, C::N>(to + LINE_BYTES, v, a.v.time, a.dv, next->time);
+            copy_lines<C, C::N, false>(to, k, a.k.time, a.d, next->time);
+            copy_lines<C, C::N, false>(to + LINE_BYTES, v, a.v.time, a.dv, next->time);
             cp_async_commit();
         }
         walk_step<C>(&steps[(n + 2) % ATTENTION_STEPS], &walk, &a.rules, &data, &member, a.tiles,

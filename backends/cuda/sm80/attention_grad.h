@@ -120,12 +120,12 @@ MMA_DEVICE void grad_copy(const attention80_grad_arg &a, const own_tile &own,
                           const step_lines<C> *step, uint32_t y, uint32_t sums)
 {
     const i32 head = C::TURNED ? step->head : own.head / a.group;
-    copy_lines<C, C::N>(y, a.y_data + heads_at(a.y, own.b, head), a.y.time, a.d, step->time);
-    copy_lines<C, C::N>(y + C::N * C::D * 2, a.y2_data + heads_at(a.y2, own.b, head), a.y2.time,
-                        a.dv, step->time);
+    copy_lines<C, C::N, false>(y, a.y_data + heads_at(a.y, own.b, head), a.y.time, a.d, step->time);
+    copy_lines<C, C::N, false>(y + C::N * C::D * 2, a.y2_data + heads_at(a.y2, own.b, head),
+                               a.y2.time, a.dv, step->time);
     if (C::TURNED) {
         const i64 row0 = ((i64)own.b * a.rules.heads + step->head) * a.rules.q_time;
-        for (int n = threadIdx.x; n < 2 * C::N; n += C::THREADS) {
+        for (int n = threadIdx.x; n < 2 * C::N; n += blockDim.x) {
             const i32 time = step->time[n % C::N];
             const float *from = n < C::N ? a.lse : a.delta;
             cp_async_ca<4>(sums + n * 4, from + (time < 0 ? 0 : row0 + time), time < 0 ? 0 : 4);
@@ -136,7 +136,7 @@ MMA_DEVICE void grad_copy(const attention80_grad_arg &a, const own_tile &own,
 
 template <class C> MMA_DEVICE void attention_grad(const attention80_grad_arg &a)
 {
-    enum { OWN_BYTES = C::OWN * C::D * 2, LINE_BYTES = C::N * C::D * 2 };
+    enum { LINE_BYTES = C::N * C::D * 2 };
     extern __shared__ __align__(128) uint4 pool[];
     __shared__ step_lines<C> steps[ATTENTION_STEPS];
     __shared__ float step_sums[ATTENTION_STAGES][2][C::TURNED ? C::N : 1];
@@ -149,7 +149,8 @@ template <class C> MMA_DEVICE void attention_grad(const attention80_grad_arg &a)
     rules_member member;
     rules_member_of(&a.rules, &data, own.b, &member);
     const lane_own<C> lane = lane_own_of<C>(&a.rules, &member, a.tiles, own);
-    const uint32_t memory = mma_shared(pool), others = memory + 2 * OWN_BYTES;
+    const uint32_t own_bytes = own_lines<C>() * C::D * 2;
+    const uint32_t memory = mma_shared(pool), others = memory + 2 * own_bytes;
     walk_place walk = walk_open<C>(a.tiles, a.group, per_head, own);
     grad_query<C> query;
     float out[C::M][C::DT][4], out2[C::TURNED ? C::M : 1][C::TURNED ? C::DT : 1][4];
@@ -172,23 +173,23 @@ template <class C> MMA_DEVICE void attention_grad(const attention80_grad_arg &a)
             query.delta[i / 2][i % 2] = time < 0 ? 0 : a.delta[row0 + time];
         }
     }
-    for (int n = threadIdx.x; n < C::OWN; n += C::THREADS)
+    for (int n = threadIdx.x; n < own_lines<C>(); n += blockDim.x)
         own_time[n] = line_time(a.tiles.lines, a.rules.interleave,
                                 C::TURNED ? member.keys : member.queries, own.first + n);
     walk_step<C>(&steps[0], &walk, &a.rules, &data, &member, a.tiles, own);
     walk_step<C>(&steps[1], &walk, &a.rules, &data, &member, a.tiles, own);
     __syncthreads();
-    copy_lines<C, C::OWN>(memory, a.x_data + heads_at(a.x, own.b, own.head), a.x.time, a.d,
-                          own_time);
-    copy_lines<C, C::OWN>(memory + OWN_BYTES, a.x2_data + heads_at(a.x2, own.b, own.head),
-                          a.x2.time, a.dv, own_time);
+    copy_lines<C, C::M * SQUARE, true>(memory, a.x_data + heads_at(a.x, own.b, own.head), a.x.time,
+                                       a.d, own_time);
+    copy_lines<C, C::M * SQUARE, true>(
+        memory + own_bytes, a.x2_data + heads_at(a.x2, own.b, own.head), a.x2.time, a.dv, own_time);
     if (steps[0].head >= 0)
         grad_copy<C>(a, own, &steps[0], others, mma_shared(step_sums[0]));
     cp_async_commit();
 
     const uint32_t warp = threadIdx.x / 32 * C::M * SQUARE * C::D * 2;
     const lane_lines x = lines_down<C>(memory + warp),
-                     x2 = lines_down<C>(memory + OWN_BYTES + warp);
+                     x2 = lines_down<C>(memory + own_bytes + warp);
 #pragma unroll 1
     for (int n = 0;; n++) {
         const step_lines<C> *step = &steps[n % ATTENTION_STEPS];

@@ -1,36 +1,28 @@
-/* The kernels of attention for sm80: head sizes up to D, tiles of OWN lines. */
+/* The kernels of attention for sm80: head sizes up to D, and tiles of up to WARPS * M squares of own
+ * lines: a block has as many warps as its tile asks for. */
 #include <backends/cuda/sm80/attention_forward.h>
 #include <backends/cuda/sm80/attention_grad.h>
 
-/* Squares of a warp, warps, and other lines of a step. */
-#define FORWARD(type, T, D, OWN, M, WARPS, N)                                                      \
+/* Squares of a warp, most warps, and other lines of a step. */
+#define FORWARD(type, T, D, M, WARPS, N)                                                           \
     extern "C" __global__ void __launch_bounds__(32 * WARPS)                                       \
-        sm80_attention_##D##_##OWN##_##type(const __grid_constant__ attention80_arg a)             \
+        sm80_attention_##D##_##type(const __grid_constant__ attention80_arg a)                     \
     {                                                                                              \
         attention_forward<kind<T, D, M, WARPS, N, false>>(a);                                      \
     }
-#define GRAD(name, type, T, D, OWN, M, WARPS, N, TURNED)                                           \
+#define GRAD(name, type, T, D, M, WARPS, N, TURNED)                                                \
     extern "C" __global__ void __launch_bounds__(32 * WARPS)                                       \
-        sm80_attention_##name##_##D##_##OWN##_##type(                                              \
-            const __grid_constant__ attention80_grad_arg a)                                        \
+        sm80_attention_##name##_##D##_##type(const __grid_constant__ attention80_grad_arg a)       \
     {                                                                                              \
         attention_grad<kind<T, D, M, WARPS, N, TURNED>>(a);                                        \
     }
 #define KERNELS(type, T)                                                                           \
-    FORWARD(type, T, 64, 32, 2, 1, 64)                                                             \
-    FORWARD(type, T, 64, 64, 2, 2, 64)                                                             \
-    FORWARD(type, T, 64, 128, 2, 4, 64)                                                            \
-    FORWARD(type, T, 128, 32, 2, 1, 32)                                                            \
-    FORWARD(type, T, 128, 64, 2, 2, 32)                                                            \
-    FORWARD(type, T, 128, 128, 2, 4, 32)                                                           \
-    GRAD(dq, type, T, 64, 32, 2, 1, 32, false)                                                     \
-    GRAD(dq, type, T, 64, 64, 2, 2, 32, false)                                                     \
-    GRAD(dq, type, T, 128, 32, 1, 2, 64, false)                                                    \
-    GRAD(dq, type, T, 128, 64, 1, 4, 64, false)                                                    \
-    GRAD(dkv, type, T, 64, 32, 2, 1, 32, true)                                                     \
-    GRAD(dkv, type, T, 64, 64, 2, 2, 32, true)                                                     \
-    GRAD(dkv, type, T, 128, 32, 1, 2, 64, true)                                                    \
-    GRAD(dkv, type, T, 128, 64, 1, 4, 64, true)
+    FORWARD(type, T, 64, 2, 4, 64)                                                                 \
+    FORWARD(type, T, 128, 2, 4, 32)                                                                \
+    GRAD(dq, type, T, 64, 2, 2, 32, false)                                                         \
+    GRAD(dq, type, T, 128, 1, 4, 64, false)                                                        \
+    GRAD(dkv, type, T, 64, 2, 2, 32, true)                                                         \
+    GRAD(dkv, type, T, 128, 1, 4, 64, true)
 KERNELS(f16, __half)
 KERNELS(bf16, __nv_bfloat16)
 

@@ -40,13 +40,13 @@ template <typename TYPE, int WIDTH, int MS, int WARP_COUNT, int OTHERS, bool TUR
     typedef TYPE T;
     enum {
         D = WIDTH,
-        M = MS, /* squares of a warp, one below the other */
-        WARPS = WARP_COUNT,
+        M = MS,             /* squares of a warp, one below the other */
+        WARPS = WARP_COUNT, /* at most: as many as a tile has lines for */
         N = OTHERS,
         TURNED = TURN,
         THREADS = 32 * WARPS,
-        OWN = SQUARE * M * WARPS,
-        NT = N / 8, /* products of 8 columns */
+        OWN = SQUARE * M * WARPS, /* at most */
+        NT = N / 8,               /* products of 8 columns */
         SQUARES = N / SQUARE,
         DOWN = OWN / SQUARE,
         DT = D / 8,
@@ -62,6 +62,12 @@ template <class C> struct step_lines {
     i32 slot[C::DOWN][C::SQUARES];
     alignas(4) u8 view[C::DOWN][4]; /* RULES_ */
 };
+
+/* Own lines of a tile. Tiles of all sizes have one kernel. */
+template <class C> MMA_DEVICE int own_lines(void)
+{
+    return (int)blockDim.x / 32 * C::M * SQUARE;
+}
 
 /* A thread block's own lines. */
 struct own_tile {
@@ -87,7 +93,7 @@ MMA_DEVICE bool own_open(const attention80_tiles &t, i32 group, i32 per_head, ow
     own->head = number % t.heads;
     own->tile =
         t.order[first_query_head<C>(*own, group) / per_head * t.tiles + (i32)(at / t.together)];
-    own->first = own->tile * C::OWN;
+    own->first = own->tile * own_lines<C>();
     return true;
 }
 
@@ -161,12 +167,12 @@ MMA_DEVICE void walk_step(step_lines<C> *to, walk_place *w, const rules_arg *a,
     if (!more)
         return;
     const i32 there = C::TURNED ? m->queries : m->keys, in_piece = (1 << t.piece) - 1;
-    for (int n = threadIdx.x; n < C::N; n += C::THREADS) {
+    for (int n = threadIdx.x; n < C::N; n += blockDim.x) {
         const i32 piece = w->piece + (n >> t.piece);
         to->time[n] = line_time(t.others, a->interleave, there,
                                 piece < w->end ? t.line[piece] + (n & in_piece) : -1);
     }
-    for (int n = threadIdx.x; n < C::DOWN * C::SQUARES; n += C::THREADS) {
+    for (int n = threadIdx.x; n < own_lines<C>() / SQUARE * C::SQUARES; n += blockDim.x) {
         const int down = n / C::SQUARES, s = n % C::SQUARES;
         const i32 piece = w->piece + (s * SQUARE >> t.piece);
         const i32 block = t.subs > 1 ? down * SQUARE / t.side : 0;
@@ -192,18 +198,32 @@ template <int D> MMA_DEVICE int line_turn(int line)
     return D % 64 == 0 ? line % 8 : line / 2 % 4;
 }
 
-/* Copies lines of a head by their times; zeros stand for what is not there. */
-template <class C, int COUNT>
-MMA_DEVICE void copy_lines(uint32_t to, const u16 *from, i64 stride, i32 width, const i32 *time)
+/* Copies lines of a head by their times, COUNT by so many threads; zeros stand for what is not
+ * there. */
+template <class C, int COUNT, int THREADS>
+MMA_DEVICE void copy_lines_by(uint32_t to, const u16 *from, i64 stride, i32 width, const i32 *time)
 {
 #pragma unroll 4
-    for (int i = 0; i < COUNT * C::RUNS; i += C::THREADS) {
+    for (int i = 0; i < COUNT * C::RUNS; i += THREADS) {
         const int n = i + (int)threadIdx.x, line = n / C::RUNS, run = n % C::RUNS;
         const i32 at = time[line];
         const bool there = at >= 0 && run * 8 < width;
         cp_async_16(to + (line * C::RUNS + (run ^ line_turn<C::D>(line))) * 16,
                     from + (there ? at * stride + run * 8 : 0), there ? 16 : 0);
     }
+}
+
+/* COUNT lines, or with OWN so many for each warp. By each number of threads apart: as a variable it
+ * cost 2 percent of a kernel's time, and up to 6. */
+template <class C, int COUNT, bool OWN>
+MMA_DEVICE void copy_lines(uint32_t to, const u16 *from, i64 stride, i32 width, const i32 *time)
+{
+    if (C::WARPS >= 4 && blockDim.x == 128)
+        copy_lines_by<C, OWN ? COUNT * 4 : COUNT, 128>(to, from, stride, width, time);
+    else if (blockDim.x == 64)
+        copy_lines_by<C, OWN ? COUNT * 2 : COUNT, 64>(to, from, stride, width, time);
+    else
+        copy_lines_by<C, COUNT, 32>(to, from, stride, width, time);
 }
 
 /* A lane's address of 16 lines for ldmatrix, and what is exchanged with the place of its runs. As

@@ -5,7 +5,7 @@
  * tiles, finds out which units of their lists are visible, joins them to steps, and tells consumers
  * with each step's keys what it is. So a consumer meets one stream of steps: a tile's first product
  * of scores is issued together with the last product of values of the tile before. */
-#include <backends/cuda/sm90a/attention_tile.h>
+#include <backends/cuda/sm90a/attention_store.h>
 
 struct maps {
     const CUtensorMap *q, *k, *v;
@@ -259,6 +259,8 @@ __device__ __forceinline__ void store_tile(const float (&o)[F::WIDTH / 2], const
     const int queries = shared_load_4(tile + 4 * QUERIES_WORD);
     const int run = shared_load_4(tile + 4 * RUN_WORD);
     const int64_t base = head / a.heads * a.o.batch + head % a.heads * a.o.head + run * a.o.run;
+    float bound[2];
+    uint32_t again[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int time = time_of<F>(tile, row + 8 * h);
@@ -266,15 +268,19 @@ __device__ __forceinline__ void store_tile(const float (&o)[F::WIDTH / 2], const
         /* Scores of NaN leave no maximum either. */
         const bool none = time >= queries || (r.most[h] == -INFINITY && sum == 0);
         const bool live = time < a.q_time;
+        bound[h] = r.most[h] + log2f(sum);
         if (a.lse && live && threadIdx.x % 4 == 0)
             a.lse[((int64_t)head * a.q_time + time) * a.runs + run] =
-                none ? -INFINITY : (r.most[h] + log2f(sum)) * 0.693147180559945f;
-        const uint32_t again = F::BANDS > 1 ? rows_to_repeat<F>(o, h, live && !none) : 0;
-        const bool mine = again >> threadIdx.x % LANES / 4 * 4 & 1;
+                none ? -INFINITY : bound[h] * 0.693147180559945f;
+        again[h] = F::BANDS > 1 ? rows_to_repeat<F>(o, h, live && !none) : 0;
+        const bool mine = again[h] >> threadIdx.x % LANES / 4 * 4 & 1;
         store_row<F>(o, a.o, base + time * a.o.time, h, 1 / sum, 0, none, live && !mine);
-        if constexpr (F::BANDS > 1)
-            repeat_rows<F>(a, tile, time, r.most[h] + log2f(sum), again);
     }
+    if constexpr (F::BANDS > 1)
+#pragma unroll 1
+        for (int h = 0; h < 2; h++)
+            repeat_rows<F>(a, tile, time_of<F>(tile, row + 8 * h), h ? bound[1] : bound[0],
+                           h ? again[1] : again[0]);
 }
 
 /* The scores of a step become shares by the reference that the rows have. True: that would not do,
@@ -330,8 +336,7 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
 
     mbar_wait(m.full(ring, 0), 0);
     meet_queries(q, m, here, 0);
-    int flags = __shfl_sync(~0u, shared_load_4(m.step(ring, 0)), 0);
-    sees.load(m.step(ring, 0), row);
+    int flags = sees.meet(m.step(ring, 0), row);
     wgmma_fence();
     multiply_rows<F, queries<F>::HELD>(s.score, q.held, q.at, m.slot(ring, 0));
     wgmma_wait<0>();
@@ -349,10 +354,9 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
         const int keys = at.slot;
         mbar_wait(m.full(ring, keys), at.parity);
         at.next();
-        flags = __shfl_sync(~0u, shared_load_4(m.step(ring, keys)), 0);
+        flags = sees.meet(m.step(ring, keys), row);
         if (flags & END)
             break;
-        sees.load(m.step(ring, keys), row);
         const int values = at.slot;
         const uint32_t values_parity = at.parity;
         at.next();
@@ -370,18 +374,26 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
         if constexpr (F::SHORT)
             signal(m.empty(ring, keys));
         if (flags & FIRST) {
+            const row_state done = r;
+            const auto begin_rows = [&]() {
+                r = {{-INFINITY, -INFINITY}, {0, 0}};
+                share_exact<F>(s.shares(), s.score, r, factor, a, sees, flags, m.tile(ring, tile),
+                               row);
+                fast = has_reference(r);
+                if constexpr (!F::SHORT)
+                    signal(m.empty(ring, keys));
+            };
+            if constexpr (F::SHARES_FIRST)
+                begin_rows();
             wgmma_wait<0>();
             wgmma_settle(o);
             signal(m.empty(ring, values));
-            store_tile<F>(o, r, a, m.tile(ring, tile - 1), row);
+            store_tile<F>(o, done, a, m.tile(ring, tile - 1), row);
 #pragma unroll
             for (int i = 0; i < F::WIDTH / 2; i++)
                 o[i] = 0;
-            r = {{-INFINITY, -INFINITY}, {0, 0}};
-            share_exact<F>(s.shares(), s.score, r, factor, a, sees, flags, m.tile(ring, tile), row);
-            fast = has_reference(r);
-            if constexpr (!F::SHORT)
-                signal(m.empty(ring, keys));
+            if constexpr (!F::SHARES_FIRST)
+                begin_rows();
         } else {
             const bool scaled = share(s, r, fast, factor, a, sees, flags, m.tile(ring, tile), row,
                                       m.slot(ring, keys));

@@ -756,7 +756,6 @@ __device__ __forceinline__ void make_dkv(const maps &map, const attention_dkv_ar
 {
     extern __shared__ __align__(1024) char shared[];
     const dkv_memory<F> m = {shared_address(shared)};
-    grid_wait();
     const int warp = __shfl_sync(~0u, threadIdx.x / LANES, 0), group = warp / GROUP_WARPS;
     if (threadIdx.x == 0) {
         constexpr int warps = F::TEAM * GROUP_WARPS;
@@ -797,6 +796,7 @@ __device__ __forceinline__ void make_dkv(const maps &map, const attention_dkv_ar
         const int *start = a.all.tile_start + blockIdx.x * F::RINGS + ring;
         if (__ldg(start) >= __ldg(start + 1))
             return;
+        grid_wait();
         if constexpr (F::WIDE) {
             if (part == 0)
                 consume_shares<F>(a, m, {ring, part});

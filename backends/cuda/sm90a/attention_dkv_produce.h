@@ -4,7 +4,7 @@
 #define BSKI_CUDA_SM90A_ATTENTION_DKV_PRODUCE_H
 
 #include <backends/cuda/sm90a/attention_dkv_arg.h>
-#include <backends/cuda/sm90a/attention_tile.h>
+#include <backends/cuda/sm90a/attention_store.h>
 
 enum { INFO = 2 * DKV_SUM_BYTES, CODES = INFO + 16, MOST_PARTS = 2 /* but where they are many */ };
 enum { KEYS_K = 0, KEYS_V = 1 };
@@ -583,6 +583,7 @@ __device__ __forceinline__ void produce_dkv(const maps &map, const attention_dkv
     piece_walk<F> w = {a, begin * a.all.group, end * a.all.group};
     w.order = m.order(ring);
     w.load_lists();
+    grid_wait(); /* only tables of the plan are read before */
     while (w.next < w.end) {
         w.begin_tile();
         dkv_step<F> now = w.take_step();

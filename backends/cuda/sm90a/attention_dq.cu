@@ -5,7 +5,7 @@
  * issued together with dQ += dS K of the step before; its keys stay in their slot until that
  * product. */
 #include <backends/cuda/row_bound.h>
-#include <backends/cuda/sm90a/attention_tile.h>
+#include <backends/cuda/sm90a/attention_store.h>
 
 struct maps {
     const CUtensorMap *q, *dout, *o, *k, *v;
@@ -249,7 +249,8 @@ __device__ __forceinline__ void store_tile(const float (&dq)[F::WIDTH / 2], cons
         const bool none = r.bound[h] == INFINITY, live = time < a.all.q_time;
         const uint32_t again = F::BANDS > 1 ? rows_to_repeat<F>(dq, h, live && !none) : 0;
         const bool mine = again >> threadIdx.x % LANES / 4 * 4 & 1;
-        store_row<F>(dq, out, base + time * out.time, h, a.alpha, a.beta, none, live && !mine);
+        store_row<F, false>(dq, out, base + time * out.time, h, a.alpha, a.beta, none,
+                            live && !mine);
         if constexpr (F::BANDS > 1)
             repeat_rows<F>(a, r, tile, time, h, again, first);
     }

@@ -66,6 +66,9 @@ struct form {
     /* Short steps leave registers for queries, and for scores beside their shares, unless the
      * results of wide heads take them. */
     static constexpr bool SHORT = STEP <= 64 && WIDTH <= 128 && GROUPS < 4;
+    /* A tile is stored when its successor's first shares are made, beside its last product. Where
+     * steps are short that gains nothing or takes longer. */
+    static constexpr bool SHARES_FIRST = STEP > 64;
     static constexpr int REGISTERS = 65536 / ATTENTION_THREADS(GROUPS) / 8 * 8; /* at launch */
     static constexpr bool ROOMY = BANDS > 1 || (SHORT && GROUPS == 2);
     static constexpr int PRODUCER_REGISTERS = ROOMY ? 56 : GROUPS == 2 ? 40 : 32;

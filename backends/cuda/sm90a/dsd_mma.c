@@ -2,7 +2,7 @@
  *
  * op(S) is cut into units of 8, 16 or 32 outputs, and each unit's weights into steps of 16 features
  * (units of 8: of 8). A *panel* is the units of a tile of outputs, in the order of the warps that
- * own them; its *stages* are the windows of 128 or 64 features in which one of its units has
+ * own them; its *stages* are the windows of 256, 128 or 64 features in which one of its units has
  * weights, each in as many parts as the ring's slots ask for. All lists depend on the layout and
  * the shapes alone. */
 #include <string.h>
@@ -16,7 +16,6 @@ enum {
     SHARED_BYTES = 227 << 10,
     RING_BYTES = SHARED_BYTES - DSD_MMA_RING,
     SLOT_UNIT = 1024, /* of the 128-byte swizzle */
-    MIN_SLOTS = 4,
     MAX_SLOTS = 10,
     IMAGE_UNIT = 16,
     MIN_ROOM = 4096 /* of a slot, for weights */
@@ -28,7 +27,7 @@ CUDA_PACKED_FUNCTIONS(sm90a_dsd_mma)
 
 typedef struct shape {
     int32_t unit, step;       /* outputs of a unit; features of a bit of its masks: 16 or 8 */
-    int32_t depth;            /* features of a window: 128 or 64 */
+    int32_t depth;            /* features of a window: 256, 128 or 64 */
     int32_t warp_units;       /* units of a warp */
     int32_t warp_cols;        /* warps side by side in a tile */
     int32_t panel_units;      /* units of a tile */
@@ -78,16 +77,24 @@ static int64_t x_bytes(const shape *s)
     return (int64_t)s->samples * s->depth * 2;
 }
 
-/* Deep stages, as each costs a turn of every warp, if there is room for enough of them: warps that
- * have more to do must not stop the others. */
+/* The fewest slots of a ring of such stages: warps with more to do must not stop the others. */
+static int32_t least_slots(int32_t depth)
+{
+    return depth == DSD_MMA_DEPTH ? 3 : 4;
+}
+
+/* Deep stages, as each costs a turn of every warp, if there is room for enough of them. */
 static int32_t depth_of(const shape *s, const bsk_layout_tables *t)
 {
-    enum { ENOUGH = 4 };
+    enum { LEAST = 64 };
     const double density =
         (double)t->nnz * t->block_rows * t->block_cols / ((double)t->rows * (double)t->cols);
-    const double weights = 1.1 * density * DSD_MMA_TILE / s->samples * DSD_MMA_DEPTH * 2;
-    const double slot = (double)s->samples * DSD_MMA_DEPTH * 2 + weights;
-    return (double)RING_BYTES < ENOUGH * slot ? DSD_MMA_DEPTH / 2 : DSD_MMA_DEPTH;
+    const double weights = 1.1 * density * DSD_MMA_TILE / s->samples; /* of a feature */
+    int32_t depth = DSD_MMA_DEPTH;
+    while (depth > LEAST && (depth / 2 >= s->features ||
+                             least_slots(depth) * depth * 2 * (s->samples + weights) > RING_BYTES))
+        depth /= 2;
+    return depth;
 }
 
 static bsk_reason shape_set(const bsk_problem *problem, shape *s)
@@ -152,7 +159,7 @@ double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_p
     static const struct {
         double copy, nc, cn, turn;
     } rates[] = {{8.2e12, 24.5e12, 14e12, 1.2e-9},
-                 {7.5e12, 30e12, 14e12, 0.5e-9},
+                 {7.5e12, 30e12, 26.5e12, 0.5e-9},
                  {7.0e12, 25e12, 14e12, 0.5e-9}};
     static const double launch = 5e-6, tile = 1e-6; /* of a tile: its end */
     enum { STEP_FEATURES = 16, X_STEP_BYTES = 64 * 16 * 2 };
@@ -198,7 +205,7 @@ typedef struct lists {
     bski_lines lines;
     int32_t *place;  /* [units] of a unit in the panels */
     int32_t *column; /* [panels * panel_units] first output, or -1 */
-    uint16_t *mask;  /* [panels * windows * panel_units] bit by step */
+    uint32_t *mask;  /* [panels * windows * panel_units] bit by step */
     int32_t *stage;  /* [panels * windows] the first; -1: none */
     uint8_t *cuts;   /* [panels * windows] log2 of the parts of a window */
     int32_t *stage_start;
@@ -225,7 +232,7 @@ static void lists_free(lists *l)
         host_drop(l->host, all[i]);
 }
 
-static const uint16_t *masks_of(const lists *l, int64_t panel, int64_t window)
+static const uint32_t *masks_of(const lists *l, int64_t panel, int64_t window)
 {
     return l->mask + (panel * l->s.windows + window) * l->s.panel_units;
 }
@@ -234,7 +241,7 @@ static const uint16_t *masks_of(const lists *l, int64_t panel, int64_t window)
 static uint32_t part_bits(const shape *s, int cuts, int part)
 {
     const int bits = s->depth / s->step >> cuts;
-    return ((1u << bits) - 1) << (part * bits);
+    return UINT32_MAX >> (32 - bits) << (part * bits);
 }
 
 static int count_bits(uint32_t v)
@@ -243,7 +250,7 @@ static int count_bits(uint32_t v)
 }
 
 /* Steps of a warp's first `units` units. */
-static int steps_of(const uint16_t *masks, uint32_t bits, int32_t units)
+static int steps_of(const uint32_t *masks, uint32_t bits, int32_t units)
 {
     int steps = 0;
     for (int32_t u = 0; u < units; u++)
@@ -251,13 +258,8 @@ static int steps_of(const uint16_t *masks, uint32_t bits, int32_t units)
     return steps;
 }
 
-static uint32_t kind_bits(uint32_t mask, int kind)
-{
-    return mask << kind * DSD_MMA_KIND_BITS;
-}
-
 /* What a warp finds in a stage; `first`: its first step. */
-static void part_fill(const shape *s, const uint16_t *masks, uint32_t bits, uint32_t first,
+static void part_fill(const shape *s, const uint32_t *masks, uint32_t bits, uint32_t first,
                       uint32_t *part)
 {
     const uint32_t a = masks[0] & bits, b = s->unit == 32 ? 0 : masks[1] & bits;
@@ -272,11 +274,9 @@ static void part_fill(const shape *s, const uint16_t *masks, uint32_t bits, uint
         }
         return;
     }
-    part[0] = first << DSD_MMA_WEIGHTS_AT;
-    if (s->unit == 32)
-        part[0] |= kind_bits(a, DSD_MMA_BOTH);
-    else
-        part[0] |= kind_bits(a & ~b, 0) | kind_bits(b & ~a, 1) | kind_bits(a & b, DSD_MMA_BOTH);
+    const uint32_t both = s->unit == 32 ? a : a & b;
+    part[0] = (b & ~both) << DSD_MMA_KIND_BITS | (a & ~both);
+    part[1] = first << DSD_MMA_KIND_BITS | both;
 }
 
 /* Where 8 features lie in a stage. */
@@ -286,7 +286,7 @@ static uint32_t place_in_stage(const shape *s, int32_t feature)
 }
 
 /* A warp's codes of a stage. */
-static void codes_fill(const shape *s, const uint16_t *masks, uint32_t bits, uint32_t *codes)
+static void codes_fill(const shape *s, const uint32_t *masks, uint32_t bits, uint32_t *codes)
 {
     uint32_t before = 0;
     for (int32_t u = 0; u < DSD_MMA_SLICE_UNITS; u++) {
@@ -311,17 +311,12 @@ static int64_t code_bytes(const shape *s)
 /* The first of a warp's steps, of those of a stage. */
 static uint32_t part_first(const shape *s, const uint32_t *part)
 {
-    return s->unit == 8 ? part[1] : part[0] >> DSD_MMA_WEIGHTS_AT;
-}
-
-static int32_t part_words(const shape *s)
-{
-    return s->unit == 8 ? DSD_MMA_PART_WORDS : 1;
+    return s->unit == 8 ? part[1] : part[1] >> DSD_MMA_KIND_BITS;
 }
 
 /* Slices are in the order of the first unit that has a block there, and in it of features; of a
  * slice that unit comes first. */
-static int slice_rank(const uint16_t *masks, uint32_t bits, int32_t unit, int bit)
+static int slice_rank(const uint32_t *masks, uint32_t bits, int32_t unit, int bit)
 {
     const uint32_t here = 1u << bit;
     uint32_t before = 0;
@@ -335,7 +330,7 @@ static int slice_rank(const uint16_t *masks, uint32_t bits, int32_t unit, int bi
 }
 
 /* Which of the weights of a warp's steps those of a unit's bit are. */
-static int step_rank(const shape *s, const uint16_t *masks, uint32_t bits, int32_t unit, int bit)
+static int step_rank(const shape *s, const uint32_t *masks, uint32_t bits, int32_t unit, int bit)
 {
     const uint32_t below = (1u << bit) - 1;
     if (s->unit == 8)
@@ -356,7 +351,7 @@ static int64_t step_bytes(const shape *s)
 }
 
 /* Bytes of the image of a part of a window. */
-static int64_t part_bytes(const lists *l, const uint16_t *masks, uint32_t bits)
+static int64_t part_bytes(const lists *l, const uint32_t *masks, uint32_t bits)
 {
     const int steps = steps_of(masks, bits, l->s.panel_units);
     return steps ? steps * step_bytes(&l->s) + code_bytes(&l->s) : 0;
@@ -364,9 +359,9 @@ static int64_t part_bytes(const lists *l, const uint16_t *masks, uint32_t bits)
 
 /* The fewest parts of a window that fit in `most` bytes each, as log2; at most one for each 16
  * features. */
-static int window_cuts(const lists *l, const uint16_t *masks, int64_t most)
+static int window_cuts(const lists *l, const uint32_t *masks, int64_t most)
 {
-    const int finest = l->s.depth == DSD_MMA_DEPTH ? 3 : 2;
+    const int finest = __builtin_ctz((unsigned)l->s.depth / 16);
     for (int cuts = 0; cuts < finest; cuts++) {
         bool fits = true;
         for (int part = 0; part < 1 << cuts; part++)
@@ -389,7 +384,7 @@ static int64_t cut_windows(lists *l, int slots, int64_t *largest)
     int64_t stages = 0;
     *largest = 0;
     for (int64_t i = 0; i < l->s.panels * l->s.windows; i++) {
-        const uint16_t *masks = l->mask + i * l->s.panel_units;
+        const uint32_t *masks = l->mask + i * l->s.panel_units;
         const int cuts = window_cuts(l, masks, room);
         l->cuts[i] = (uint8_t)cuts;
         for (int part = 0; part < 1 << cuts; part++) {
@@ -405,10 +400,11 @@ static int64_t cut_windows(lists *l, int slots, int64_t *largest)
 static void ring_choose(lists *l)
 {
     int64_t largest;
-    const int64_t fewest = cut_windows(l, MIN_SLOTS, &largest);
+    const int least = least_slots(l->s.depth);
+    const int64_t fewest = cut_windows(l, least, &largest);
     int slots = MAX_SLOTS;
-    while (slots > MIN_SLOTS && (slot_room(&l->s, slots) < MIN_ROOM ||
-                                 cut_windows(l, slots, &largest) > fewest + fewest / 32))
+    while (slots > least && (slot_room(&l->s, slots) < MIN_ROOM ||
+                             cut_windows(l, slots, &largest) > fewest + fewest / 32))
         slots--;
     l->stage_count = cut_windows(l, slots, &largest);
     const int64_t bytes = x_bytes(&l->s) + largest;
@@ -462,20 +458,19 @@ static spot spot_of(const lists *l, const kept *k)
 static void kept_mark(lists *l, const kept *k)
 {
     const spot at = spot_of(l, k);
-    uint16_t *mask = l->mask + (at.panel * l->s.windows + at.window) * l->s.panel_units + at.unit;
-    *mask = (uint16_t)(*mask | 1u << at.bit);
+    l->mask[(at.panel * l->s.windows + at.window) * l->s.panel_units + at.unit] |= 1u << at.bit;
 }
 
 static void stage_fill(lists *l, int64_t panel, int64_t window, uint32_t bits, int64_t at,
                        int64_t stages)
 {
     const shape *s = &l->s;
-    const uint16_t *masks = masks_of(l, panel, window);
+    const uint32_t *masks = masks_of(l, panel, window);
     const int64_t first = l->stage_start[panel];
-    uint32_t *part = l->parts + (first * s->warp_cols + at - first) * part_words(s);
+    uint32_t *part = l->parts + (first * s->warp_cols + at - first) * DSD_MMA_PART_WORDS;
     int steps = 0;
-    for (int32_t w = 0; w < s->warp_cols; w++, part += stages * part_words(s)) {
-        const uint16_t *m = masks + w * s->warp_units;
+    for (int32_t w = 0; w < s->warp_cols; w++, part += stages * DSD_MMA_PART_WORDS) {
+        const uint32_t *m = masks + w * s->warp_units;
         part_fill(s, m, bits, (uint32_t)steps, part);
         if (s->unit == 8)
             codes_fill(s, m, bits, l->codes + (at * code_bytes(s) + w * DSD_MMA_WARP_CODES) / 4);
@@ -522,7 +517,7 @@ static void stages_fill(lists *l)
 /* Words of the parts of all stages. */
 static int64_t parts_count(const lists *l)
 {
-    return l->stage_count * l->s.warp_cols * part_words(&l->s);
+    return l->stage_count * l->s.warp_cols * DSD_MMA_PART_WORDS;
 }
 
 /* The stage that holds a step. */
@@ -541,9 +536,9 @@ static void kept_pack(lists *l, const kept *k)
     const int64_t stage = stage_of(l, &at), first = l->stage_start[at.panel];
     const int64_t stages = l->stage_start[at.panel + 1] - first;
     const int32_t warp = at.unit / s->warp_units, unit = at.unit % s->warp_units;
-    const uint16_t *m = masks_of(l, at.panel, at.window) + warp * s->warp_units;
+    const uint32_t *m = masks_of(l, at.panel, at.window) + warp * s->warp_units;
     const uint32_t *part =
-        l->parts + (first * s->warp_cols + warp * stages + stage - first) * part_words(s);
+        l->parts + (first * s->warp_cols + warp * stages + stage - first) * DSD_MMA_PART_WORDS;
     const int64_t step =
         part_first(s, part) + (int64_t)step_rank(s, m, l->plan[stage].bits, unit, at.bit);
     l->steps[l->step_count++] = (dsd_mma_step){
@@ -659,7 +654,7 @@ static int64_t warp_work(const lists *l, int64_t warp)
     const int64_t panel = warp / s->warp_cols, weights = step_bytes(s) / 128;
     int64_t work = 0;
     for (int64_t i = 0; i < s->windows; i++) {
-        const uint16_t *masks = masks_of(l, panel, i) + warp % s->warp_cols * s->warp_units;
+        const uint32_t *masks = masks_of(l, panel, i) + warp % s->warp_cols * s->warp_units;
         uint32_t any = 0;
         for (int32_t u = 0; u < s->warp_units; u++)
             any |= masks[u];

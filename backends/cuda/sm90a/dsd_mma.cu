@@ -1,7 +1,7 @@
 /* dsd for blocks of 8, 16 and 32 by mma.sync; dsd_mma.c plans what the tables say.
  *
  * A block of threads computes tiles of 64 x 512 or 128 x 256 sums (samples x outputs), one after
- * the other. For each stage of 128 or 64 features in which one of the tile's outputs has weights, a
+ * the other. For each stage of up to 256 features in which one of the tile's outputs has weights, a
  * warp of producers copies the activations and the weights of the stage into a ring. Each of 16
  * warps owns 64 x 32 sums, and walks through the steps that its own outputs have in the stage: a
  * step is 64 samples by 16 features by a unit of 16 or 32 outputs, that is 8 or 16 products, or by
@@ -32,8 +32,7 @@ template <bool BF16_, int UNIT_, bool CN_, bool WIDE_, bool PLAIN_> struct confi
     static constexpr int T = WARP_OUTPUTS / UNIT; /* units of a warp */
     static constexpr int SAMPLES = 64 * WR;
     static constexpr int PANEL_BYTES = SAMPLES * 128; /* 64 features wide; CN: 64 samples wide */
-    static constexpr int STEP_BYTES = UNIT == 8 ? 128 : UNIT * 32; /* of weights */
-    static constexpr int PART_WORDS = UNIT == 8 ? DSD_MMA_PART_WORDS : 1;
+    static constexpr int STEP_BYTES = UNIT == 8 ? 128 : UNIT * 32;            /* of weights */
     static constexpr int CODE_BYTES = UNIT == 8 ? DSD_MMA_CODE_BYTES(WC) : 0; /* of a stage */
 };
 
@@ -162,26 +161,32 @@ FN void step_multiply(float (&sum)[SUMS], step &f, int tile, uint32_t w, uint32_
 /* Where a lane's activations of the lowest bit's step lie. */
 template <class C> FN uint32_t bit_place(uint32_t bits, uint32_t x, const lane_place &p)
 {
-    const uint32_t k = __ffs(bits) - 1 & 7;
+    const uint32_t k = __ffs(bits) - 1 & DSD_MMA_KIND_BITS - 1;
     return x + (C::CN ? k * 2048 : (k / 4 * C::PANEL_BYTES + k % 4 * 32) ^ p.turn);
 }
 
-/* A warp's steps of a stage with units of 16 and 32, which are bits: the lowest is next. */
+/* A warp's steps of a stage with units of 16 and 32, which are bits: the lowest is next. Those of
+ * its first 16 outputs alone, then those of the others alone, then those of both. */
 template <class C>
-FN void bits_multiply(float (&sum)[SUMS], uint32_t bits, uint32_t x, uint32_t w,
+FN void bits_multiply(float (&sum)[SUMS], uint32_t alone, uint32_t both, uint32_t x, uint32_t w,
                       const lane_place &p)
 {
-    step f = step_load<C>(bit_place<C>(bits, x, p), w);
+    step f = step_load<C>(bit_place<C>(alone ? alone : both, x, p), w);
 #pragma unroll
-    for (int kind = C::UNIT == 32 ? DSD_MMA_BOTH : 0; kind < DSD_MMA_KINDS; kind++)
+    for (int half = 0; half < (C::UNIT == 32 ? 0 : 2); half++)
 #pragma unroll 1
-        while (bits >> kind * DSD_MMA_KIND_BITS & ((1 << DSD_MMA_KIND_BITS) - 1)) {
-            bits &= bits - 1;
-            const uint32_t next = bit_place<C>(bits, x, p);
-            if (kind == DSD_MMA_BOTH)
-                step_multiply<C, false>(sum, f, 0, w += HALVES_BYTES, 0, 1);
-            step_multiply<C, true>(sum, f, kind ? 2 : 0, w += HALVES_BYTES, next, bits);
+        while (half ? alone : alone & DSD_MMA_KIND) {
+            alone &= alone - 1;
+            const uint32_t left = alone ? alone : both, next = bit_place<C>(left, x, p);
+            step_multiply<C, true>(sum, f, 2 * half, w += HALVES_BYTES, next, left);
         }
+#pragma unroll 1
+    while (both) {
+        both &= both - 1;
+        const uint32_t next = bit_place<C>(both, x, p);
+        step_multiply<C, false>(sum, f, 0, w += HALVES_BYTES, 0, 1);
+        step_multiply<C, true>(sum, f, 2, w += HALVES_BYTES, next, both);
+    }
 }
 
 /* The products of a unit of 8 with a slice, of which one ldmatrix in `a` has 32 samples. */
@@ -246,14 +251,9 @@ FN void slices_multiply(float (&sum)[SUMS], uint32_t counts, uint32_t x, uint32_
 }
 
 /* What lanes find in 32 stages from one on. */
-template <class C> FN uint2 parts_load(const uint32_t *parts, int at, int stages)
+FN uint2 parts_load(const uint32_t *parts, int at, int stages)
 {
-    if (at >= stages)
-        return make_uint2(0, 0);
-    if constexpr (C::PART_WORDS == 2)
-        return __ldg((const uint2 *)parts + at);
-    else
-        return make_uint2(__ldg(parts + at), 0);
+    return at < stages ? __ldg((const uint2 *)parts + at) : make_uint2(0, 0);
 }
 
 /* A warp's steps of a stage, if it has any. part: a lane's of 32 stages, of which this is the i-th.
@@ -262,17 +262,17 @@ template <class C>
 FN void part_multiply(float (&sum)[SUMS], uint2 part, int i, uint32_t x, uint32_t at, int column,
                       const lane_place &p)
 {
-    const uint32_t steps = __shfl_sync(~0u, part.x, i), weights = at + C::CODE_BYTES + p.w;
+    const uint32_t one = __shfl_sync(~0u, part.x, i), two = __shfl_sync(~0u, part.y, i);
+    const uint32_t weights = at + C::CODE_BYTES + p.w;
     if constexpr (C::UNIT == 8) {
-        const uint32_t first = __shfl_sync(~0u, part.y, i);
-        if (steps)
-            slices_multiply<C>(sum, steps, x + p.x, weights + first * C::STEP_BYTES,
+        if (one)
+            slices_multiply<C>(sum, one, x + p.x, weights + two * C::STEP_BYTES,
                                at + column * DSD_MMA_WARP_CODES, p);
     } else {
-        const uint32_t bits = steps & DSD_MMA_STEPS;
-        if (bits)
-            bits_multiply<C>(sum, bits, x + p.x,
-                             weights + (steps >> DSD_MMA_WEIGHTS_AT) * C::STEP_BYTES, p);
+        const uint32_t both = two & DSD_MMA_KIND;
+        if (one | both)
+            bits_multiply<C>(sum, one, both, x + p.x,
+                             weights + (two >> DSD_MMA_KIND_BITS) * C::STEP_BYTES, p);
     }
 }
 
@@ -282,7 +282,7 @@ FN void tile_multiply(float (&sum)[SUMS], const uint32_t *parts, uint2 now, int 
                       int column, uint32_t x_bytes, const lane_place &p)
 {
     for (int first = 0; first < stages; first += LANES) {
-        const uint2 next = parts_load<C>(parts, first + LANES + p.lane, stages);
+        const uint2 next = parts_load(parts, first + LANES + p.lane, stages);
         const int count = stages - first < LANES ? stages - first : LANES;
         for (int i = 0; i < count; i++) {
             const uint32_t x = r.slots + r.slot * r.slot_bytes;
@@ -300,9 +300,9 @@ FN void tile_multiply(float (&sum)[SUMS], const uint32_t *parts, uint2 now, int 
 /* --- The end of a tile --- */
 
 /* Transposes the 2 x 2 matrix of a pair of lanes that differ in `bit`. */
-FN void exchange(float &low, float &high, bool upper, int bit)
+template <class V> FN void exchange(V &low, V &high, bool upper, int bit)
 {
-    const float got = __shfl_xor_sync(~0u, upper ? low : high, bit);
+    const V got = __shfl_xor_sync(~0u, upper ? low : high, bit);
     if (upper)
         low = got;
     else
@@ -325,6 +325,20 @@ template <int UNIT> FN void run_sort(float (&v)[DSD_RUN], int lane)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             exchange(v[i], v[i + 4], lane & 2, 2);
+    }
+}
+
+/* The same for pairs of outputs, which are neighbours before and after. */
+template <int UNIT> FN void pairs_sort(uint32_t (&w)[DSD_RUN / 2], int lane)
+{
+    if (UNIT == 8) {
+        exchange(w[0], w[1], lane & 1, 1);
+        exchange(w[2], w[3], lane & 1, 1);
+    }
+    if (UNIT < 32) {
+        const int bit = UNIT == 8 ? 2 : 1;
+        exchange(w[0], w[2], lane & bit, bit);
+        exchange(w[1], w[3], lane & bit, bit);
     }
 }
 
@@ -358,32 +372,82 @@ FN void run_take(float (&v)[DSD_RUN], const float (&sum)[SUMS], int i)
         v[k] = sum[(i / 2 * WARP_TILES + k / 2) * 4 + i % 2 * 2 + k % 2];
 }
 
+/* What is added to a lane's numbers in the order of the sums. */
 template <class C>
-FN void tile_store(const dsd_mma_arg &a, const float (&sum)[SUMS], int output, int64_t n0, int lane)
+FN void sums_bias(const dsd_epilogue &e, const int32_t *columns, int lane, float (&bias)[DSD_RUN])
+{
+    constexpr int EACH = DSD_RUN / C::T; /* of a unit */
+#pragma unroll
+    for (int k = 0; k < DSD_RUN; k++) {
+        bias[k] = 0;
+        if (e.bias) {
+            const int column = __ldg(columns + k / EACH);
+            const int feature = column + lane % 4 * EACH + k % EACH;
+            bias[k] = column >= 0 && feature < e.features ? __ldg(e.bias + feature) : 0;
+        }
+    }
+}
+
+/* C = alpha * sum + bias with features contiguous: what lanes exchange is rounded already. */
+template <class C>
+FN void store_plain(const dsd_epilogue &e, const int32_t *columns, const float (&sum)[SUMS],
+                    int output, int64_t n0, int lane)
+{
+    const bool bf16 = e.c.type == BSK_BF16;
+    const int64_t first = n0 + lane / 4;
+    uint16_t *to = (uint16_t *)e.c.data + output + first * e.c.n;
+    float bias[DSD_RUN];
+    sums_bias<C>(e, columns, lane, bias);
+#pragma unroll
+    for (int i = 0; i < RUNS; i++) {
+        float v[DSD_RUN];
+        uint32_t w[DSD_RUN / 2];
+        run_take(v, sum, i);
+#pragma unroll
+        for (int k = 0; k < DSD_RUN; k += 2)
+            w[k / 2] = dsd_pack(bf16, e.alpha * v[k] + bias[k], e.alpha * v[k + 1] + bias[k + 1]);
+        pairs_sort<C::UNIT>(w, lane);
+        if (output >= 0 && output < e.features && first + i * 8 < e.n)
+            store_global_16(to + i * 8 * e.c.n, make_uint4(w[0], w[1], w[2], w[3]));
+    }
+}
+
+/* The same with samples contiguous. */
+template <class C>
+FN void store_plain_n(const dsd_epilogue &e, const float (&sum)[SUMS], int output, int64_t n0,
+                      int lane)
+{
+    const bool bf16 = e.c.type == BSK_BF16;
+    const int64_t feature = output + lane / 4;
+    uint16_t *to = (uint16_t *)e.c.data + feature * e.c.feature + n0;
+    float bias[DSD_RUN];
+    dsd_bias(e, feature, true, bias);
+#pragma unroll
+    for (int i = 0; i < RUNS; i++) {
+        float v[DSD_RUN];
+        run_take(v, sum, i);
+        run_sort<C::UNIT>(v, lane);
+        run_transpose(v, lane);
+#pragma unroll
+        for (int k = 0; k < DSD_RUN; k++)
+            v[k] = e.alpha * v[k] + bias[k];
+        if (output >= 0 && feature < e.features && n0 + i * 8 < e.n)
+            store_global_16(to + i * 8,
+                            make_uint4(dsd_pack(bf16, v[0], v[1]), dsd_pack(bf16, v[2], v[3]),
+                                       dsd_pack(bf16, v[4], v[5]), dsd_pack(bf16, v[6], v[7])));
+    }
+}
+
+template <class C>
+FN void tile_store(const dsd_mma_arg &a, const int32_t *columns, const float (&sum)[SUMS],
+                   int output, int64_t n0, int lane)
 {
     const dsd_epilogue &e = a.epilogue;
     if constexpr (C::PLAIN) {
-        const bool bf16 = e.c.type == BSK_BF16;
-        const int64_t feature = e.plain ? output : output + lane / 4;
-        const int64_t first = e.plain ? n0 + lane / 4 : n0;
-        uint16_t *to = (uint16_t *)e.c.data + feature * e.c.feature + first * e.c.n;
-        float bias[DSD_RUN];
-        dsd_bias(e, feature, e.plain_n, bias);
-#pragma unroll
-        for (int i = 0; i < RUNS; i++) {
-            float v[DSD_RUN];
-            run_take(v, sum, i);
-            run_sort<C::UNIT>(v, lane);
-            if (!e.plain)
-                run_transpose(v, lane);
-#pragma unroll
-            for (int k = 0; k < DSD_RUN; k++)
-                v[k] = e.alpha * v[k] + bias[k];
-            if (output >= 0 && feature < e.features && first + i * 8 < e.n)
-                *(uint4 *)(to + i * 8 * e.c.n) =
-                    make_uint4(dsd_pack(bf16, v[0], v[1]), dsd_pack(bf16, v[2], v[3]),
-                               dsd_pack(bf16, v[4], v[5]), dsd_pack(bf16, v[6], v[7]));
-        }
+        if (e.plain)
+            store_plain<C>(e, columns, sum, output, n0, lane);
+        else
+            store_plain_n<C>(e, sum, output, n0, lane);
         return;
     }
     /* One copy of the code for all runs, which are taken out of the sums by selection. */
@@ -492,14 +556,14 @@ template <class C> FN void consume(const dsd_mma_arg &a, ring r, int warp, int l
     const lane_place place = place_of<C>(row, lane, a.depth);
     dsd_mma_tile tile = tile_of(tile_word(a.tiles, begin, end, lane));
     const auto parts_of = [&](const dsd_mma_tile &t) {
-        return a.parts + ((size_t)t.stage * C::WC + (size_t)t.stages * column) * C::PART_WORDS;
+        return a.parts + ((size_t)t.stage * C::WC + (size_t)t.stages * column) * DSD_MMA_PART_WORDS;
     };
-    uint2 now = parts_load<C>(parts_of(tile), lane, tile.stages);
+    uint2 now = parts_load(parts_of(tile), lane, tile.stages);
     for (int i = begin; i < end; i++) {
         /* What the end of the tile needs is on its way meanwhile. */
         const uint32_t next = tile_word(a.tiles, i + 1, end, lane);
-        const int output =
-            run_output<C>(a.columns + (size_t)(tile.panel * C::WC + column) * C::T, lane);
+        const int32_t *columns = a.columns + (size_t)(tile.panel * C::WC + column) * C::T;
+        const int output = run_output<C>(columns, lane);
         float sum[SUMS];
 #pragma unroll
         for (int k = 0; k < SUMS; k++)
@@ -508,8 +572,8 @@ template <class C> FN void consume(const dsd_mma_arg &a, ring r, int warp, int l
                          place);
         const int64_t n0 = (int64_t)tile.sample + row * 64;
         tile = tile_of(next);
-        now = parts_load<C>(parts_of(tile), lane, tile.stages);
-        tile_store<C>(a, sum, output, n0, lane);
+        now = parts_load(parts_of(tile), lane, tile.stages);
+        tile_store<C>(a, columns, sum, output, n0, lane);
     }
 }
 

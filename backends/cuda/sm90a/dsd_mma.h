@@ -5,7 +5,7 @@
 #include <backends/cuda/epilogue.h>
 
 enum {
-    DSD_MMA_DEPTH = 128,   /* features of a stage, or half as many */
+    DSD_MMA_DEPTH = 256,   /* features of a stage, or a half or a quarter of it */
     DSD_MMA_TILE = 32768,  /* sums of a tile: 64 x 512 or 128 x 256 */
     DSD_MMA_PRODUCERS = 4, /* warps that fill the ring; at most its stages */
     DSD_MMA_WARPS = 16,    /* that multiply: 64 x 32 sums each */
@@ -30,21 +30,18 @@ typedef struct dsd_mma_stage {
     uint32_t unused;
 } dsd_mma_stage;
 
-/* What one warp finds in a stage. Units of 16 and 32: a word of the steps, as bits by their place
- * among the features of a window: those with weights for the first 16 of a warp's outputs alone, for
- * the others alone, and for both, for which activations are read once (units of 32 have only these);
- * above them where the first one's weights lie from the stage's on, in steps. Units of 8: a word of
- * the number of slices of 8 features whose first unit is each, and one of where the weights lie. */
+/* What one warp finds in a stage, two words. Units of 16 and 32: steps as bits by their place in
+ * the window, those with weights for the first 16 of a warp's outputs alone and, above, for the
+ * others alone; those for both, for which activations are read once (units of 32 have only these),
+ * and above where the first one's weights lie from the stage's on, in steps. Units of 8: the number
+ * of slices of 8 features whose first unit is each; where the weights lie. */
 enum {
-    DSD_MMA_KINDS = 3,
-    DSD_MMA_BOTH = 2,
-    DSD_MMA_KIND_BITS = 8,
-    DSD_MMA_STEPS = 0xffffff,
-    DSD_MMA_WEIGHTS_AT = 24,
+    DSD_MMA_KIND_BITS = 16,
+    DSD_MMA_KIND = 0xffff,
     DSD_MMA_SLICE_UNITS = 4, /* units of 8 of a warp */
-    DSD_MMA_COUNT_BITS = 5,
-    DSD_MMA_COUNT = 31,
-    DSD_MMA_PART_WORDS = 2 /* of units of 8 */
+    DSD_MMA_COUNT_BITS = 6,
+    DSD_MMA_COUNT = 63,
+    DSD_MMA_PART_WORDS = 2
 };
 
 /* The image of a stage with units of 8 begins with codes, in the order of the slices: where the
@@ -53,8 +50,8 @@ enum {
 enum {
     DSD_MMA_PLACE = 0xffff,
     DSD_MMA_OTHERS_AT = 16,
-    DSD_MMA_WARP_CODES = 64, /* bytes of a warp: 16 codes */
-    DSD_MMA_CODE_PIECE = 128 /* that are packed at once */
+    DSD_MMA_WARP_CODES = 128, /* bytes of a warp: 32 codes */
+    DSD_MMA_CODE_PIECE = 128  /* that are packed at once */
 };
 #define DSD_MMA_CODE_BYTES(warp_cols) ((warp_cols)*DSD_MMA_WARP_CODES + DSD_MMA_CODE_PIECE)
 
@@ -85,7 +82,7 @@ typedef struct dsd_mma_arg {
     const int32_t *tile_start; /* [blocks + 1] */
     int32_t slots;             /* stages of the ring */
     uint32_t slot_bytes;
-    uint32_t depth; /* features of a stage: 128 or 64 */
+    uint32_t depth; /* features of a stage: 256, 128 or 64 */
     dsd_epilogue epilogue;
 } dsd_mma_arg;
 

@@ -4,62 +4,24 @@
 #include <string.h>
 
 #include <backends/cuda/host.h>
+#include <backends/cuda/sm90a/dsd_few_host.h>
 #include <backends/cuda/sm90a/dsd_narrow.h>
 #include <common/checked.h>
-#include <common/layout.h>
 
 CUDA_FUNCTIONS(sm90a_dsd_narrow)
 
-enum { MAX_TILE = 16, MIN_COLUMNS = 16, UNIT_BYTES = 16 /* of offsets */ };
-#define MOST_BYTES ((double)UNIT_BYTES * (UINT32_MAX - 1))
-
-/* --- The problem --- */
-
-typedef struct shape {
-    int32_t tile, block_k; /* of op(S): features of a tile are those of a block */
-    int32_t columns;       /* samples of a tile */
-    bool flip;
-} shape;
-
-static shape shape_of(const bsk_problem *problem)
-{
-    const bsk_dsd_params *p = problem->params;
-    const bsk_layout_tables *t = problem->layout;
-    const int64_t n = p->c.dims[p->c.rank - 1];
-    shape s = {.flip = p->transpose_s != 0};
-    s.tile = s.flip ? t->block_cols : t->block_rows;
-    s.block_k = s.flip ? t->block_rows : t->block_cols;
-    s.columns = MIN_COLUMNS;
-    while (s.columns < n)
-        s.columns *= 2;
-    return s;
-}
+enum { MAX_TILE = 16 };
 
 bsk_reason cuda_sm90a_dsd_narrow_accept(const bsk_problem *problem, const bsk_device_props *props)
 {
-    const bsk_dsd_params *p = problem->params;
-    const bsk_layout_tables *t = problem->layout;
-    const bsk_tensor *b = &p->b;
     (void)props;
-    if (p->c.rank != 2 || t->heads != 1 || (p->s.rank == 4 && p->s.dims[0] != 1))
-        return BSK_REFUSE_RANK;
-    if (p->gate.dtype != BSK_NONE)
-        return BSK_REFUSE_OPTION;
-    if (p->c.dims[1] > DSD_NARROW_COLUMNS)
-        return BSK_REFUSE_SHAPE;
-    const shape s = shape_of(problem);
-    if (s.tile > MAX_TILE)
+    const bsk_reason reason = bski_dsd_few_refusal(problem);
+    if (reason)
+        return reason;
+    const dsd_few_shape s = bski_dsd_few_shape(problem);
+    if (s.block_i > MAX_TILE)
         return BSK_REFUSE_BLOCK;
-    if (b->strides[0] != 1 || (b->dims[1] > 1 && b->strides[1] % DSD_RUN != 0))
-        return BSK_REFUSE_STRIDE;
-    if (b->dims[0] % DSD_RUN != 0)
-        return BSK_REFUSE_SHAPE;
-    if ((double)t->nnz * t->block_rows * t->block_cols * 2 >= MOST_BYTES ||
-        (double)b->dims[0] * (double)b->strides[0] * 2 >= MOST_BYTES ||
-        (double)t->nnz * s.block_k / DSD_RUN >= INT32_MAX / 4 || b->strides[0] >= INT32_MAX / 2 ||
-        b->strides[1] >= INT32_MAX / 16)
-        return BSK_REFUSE_LIMIT;
-    return bski_cuda_epilogue_accept(problem);
+    return s.along_k ? BSK_ACCEPT : BSK_REFUSE_STRIDE;
 }
 
 double cuda_sm90a_dsd_narrow_seconds(const bsk_problem *problem, const bsk_device_props *props)
@@ -71,24 +33,14 @@ double cuda_sm90a_dsd_narrow_seconds(const bsk_problem *problem, const bsk_devic
     static const double step = 12e-9, across = 25e-9, sample = 1.73e-9;
     const bsk_layout_tables *t = problem->layout;
     const bsk_dsd_params *p = problem->params;
-    const shape s = shape_of(problem);
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
-    const double steps = kept / (s.tile * DSD_NARROW_STEP * DSD_RUN) / props->compute_units;
     const double work =
-        steps * ((s.flip ? across : step) + sample * (double)p->c.dims[p->c.rank - 1]);
+        bski_dsd_few_steps(problem) / props->compute_units *
+        ((p->transpose_s ? across : step) + sample * (double)p->c.dims[p->c.rank - 1]);
     return launch + (work > 2 * kept / memory ? work : 2 * kept / memory);
 }
 
 /* --- Kernels --- */
-
-typedef struct kernel_row {
-    const void *function;
-    const char *name;
-    bsk_dtype dtype;
-    bool flip;
-    int32_t tile, columns;
-    int32_t blocks; /* of a multiprocessor at a time */
-} kernel_row;
 
 #define SIZES(X, type, dtype, order, flip)                                                         \
     X(type, dtype, order, flip, 8, 16, 6)                                                          \
@@ -115,27 +67,17 @@ KERNELS(DECLARE)
      "dsd_sm90a_narrow_" #tile "_" #columns "_" #order "_" #type,                                  \
      dtype,                                                                                        \
      flip,                                                                                         \
+     true,                                                                                         \
      tile,                                                                                         \
      columns,                                                                                      \
      blocks},
-static const kernel_row kernels[] = {KERNELS(ROW)};
+static const dsd_few_kernel kernels[] = {KERNELS(ROW)};
 #undef ROW
-
-static const kernel_row *kernel_find(bsk_dtype dtype, const shape *s)
-{
-    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
-        const kernel_row *k = &kernels[i];
-        if (k->dtype == dtype && k->flip == s->flip && k->tile == s->tile &&
-            k->columns == s->columns)
-            return k;
-    }
-    return NULL;
-}
 
 /* --- Pieces --- */
 
 typedef struct state {
-    const kernel_row *kernel;
+    const dsd_few_kernel *kernel;
     bsk_mem runs, pieces;
     dsd_narrow_arg arg;
     int32_t count; /* thread blocks along x */
@@ -159,29 +101,16 @@ static int longer(const void *x, const void *y)
     return a->row - b->row;
 }
 
-/* The runs of all rows, and where each row's are. Runs beyond the depth are left out. */
-static int32_t runs_fill(const bsk_problem *problem, const shape *s, const bski_lines *lines,
-                         dsd_narrow_run *runs, row_plan *plan)
+/* Where each row's steps are among those of all. */
+static int32_t rows_fill(const bsk_problem *problem, const bski_lines *lines, row_plan *plan)
 {
-    const bsk_dsd_params *p = problem->params;
-    const int64_t block = (int64_t)s->tile * s->block_k, depth = p->b.dims[0];
-    const int64_t pitch = s->flip ? s->tile : 1; /* of the values, along the depth */
-    int64_t at = 0;
+    int32_t at = 0;
     for (int32_t i = 0; i < lines->grid; i++) {
-        plan[i] = (row_plan){.row = i, .parts = 1, .first = (int32_t)(at / DSD_NARROW_STEP)};
-        for (int64_t e = lines->start[i]; e < lines->start[i + 1]; e++)
-            for (int32_t inner = 0; inner < s->block_k; inner += DSD_RUN) {
-                const int64_t k = (int64_t)lines->index[e] * s->block_k + inner;
-                const int64_t value = lines->slot[e] * block + inner * pitch;
-                if (k < depth)
-                    runs[at++] = (dsd_narrow_run){(uint32_t)(k * p->b.strides[0] * 2 / UNIT_BYTES),
-                                                  (uint32_t)(value * 2 / UNIT_BYTES)};
-            }
-        while (at % DSD_NARROW_STEP)
-            runs[at++] = (dsd_narrow_run){DSD_NARROW_NONE, DSD_NARROW_NONE};
-        plan[i].steps = (int32_t)(at / DSD_NARROW_STEP) - plan[i].first;
+        plan[i] = (row_plan){.row = i, .parts = 1, .first = at};
+        plan[i].steps = bski_dsd_few_row_steps(problem, lines, i);
+        at += plan[i].steps;
     }
-    return (int32_t)(at / DSD_NARROW_STEP);
+    return at;
 }
 
 /* Cuts lists that are much longer than what a thread block should do for all of them to fit on the
@@ -222,20 +151,21 @@ static void pieces_fill(const row_plan *plan, int32_t rows, dsd_narrow_piece *to
 
 /* The tables of a plan, on their way to the device. */
 typedef struct tables {
-    dsd_narrow_run *runs;
+    dsd_few_run *runs;
     dsd_narrow_piece *pieces;
     row_plan *plan;
 } tables;
 
-static bsk_status tables_make(simt_device *d, const bsk_problem *problem, const shape *s,
-                              const bski_lines *lines, tables *t, state *st)
+static bsk_status tables_make(simt_device *d, const bsk_problem *problem, const bski_lines *lines,
+                              tables *t, state *st)
 {
-    const int32_t rows = lines->grid;
-    const int64_t most =
-        problem->layout->nnz * (s->block_k / DSD_RUN) + (int64_t)rows * DSD_NARROW_STEP;
-    TRY(host_array(d->host, &t->runs, most, sizeof *t->runs));
+    const int32_t rows = lines->grid, parts = (1 << st->kernel->columns / 16) - 1;
     TRY(host_array(d->host, &t->plan, rows, sizeof *t->plan));
-    const int32_t steps = runs_fill(problem, s, lines, t->runs, t->plan);
+    const int32_t steps = rows_fill(problem, lines, t->plan);
+    TRY(host_array(d->host, &t->runs, (int64_t)steps * DSD_FEW_STEP, sizeof *t->runs));
+    for (int32_t i = 0; i < rows; i++)
+        bski_dsd_few_runs(problem, lines, i, 0, parts,
+                          t->runs + (int64_t)t->plan[i].first * DSD_FEW_STEP);
     st->arg.cluster = rows_cut(steps, rows, d->props.compute_units * st->kernel->blocks, t->plan);
     int64_t count = 0;
     for (int32_t i = 0; i < rows; i++)
@@ -246,16 +176,16 @@ static bsk_status tables_make(simt_device *d, const bsk_problem *problem, const 
     pieces_fill(t->plan, rows, t->pieces);
     for (; count < st->count; count++)
         t->pieces[count] = (dsd_narrow_piece){.row = -1, .parts = 1};
-    TRY(table_place(d, t->runs, (int64_t)steps * DSD_NARROW_STEP, sizeof *t->runs, &st->runs,
+    TRY(table_place(d, t->runs, (int64_t)steps * DSD_FEW_STEP, sizeof *t->runs, &st->runs,
                     &st->arg.runs));
     return table_place(d, t->pieces, st->count, sizeof *t->pieces, &st->pieces, &st->arg.pieces);
 }
 
-static bsk_status tables_put(simt_device *d, const bsk_problem *problem, const shape *s, state *st)
+static bsk_status tables_put(simt_device *d, const bsk_problem *problem, state *st)
 {
-    const bski_lines lines = bski_layout_lines(problem->layout, s->flip);
+    const bski_lines lines = bski_layout_lines(problem->layout, st->kernel->flip);
     tables t = {0};
-    const bsk_status status = tables_make(d, problem, s, &lines, &t, st);
+    const bsk_status status = tables_make(d, problem, &lines, &t, st);
     host_drop(d->host, t.runs);
     host_drop(d->host, t.pieces);
     host_drop(d->host, t.plan);
@@ -264,29 +194,20 @@ static bsk_status tables_put(simt_device *d, const bsk_problem *problem, const s
 
 /* --- Plans --- */
 
-static void arg_fill(const bsk_problem *problem, const shape *s, dsd_narrow_arg *a)
-{
-    const bsk_dsd_params *p = problem->params;
-    a->b_n = p->b.strides[1];
-    a->block_k = s->block_k;
-    bski_cuda_epilogue_fill(problem, &a->end);
-}
-
 static bsk_status plan_make(bski_cuda_device *d, const bsk_problem *problem, state *st)
 {
     const bsk_dsd_params *p = problem->params;
-    const shape s = shape_of(problem);
-    st->kernel = kernel_find(problem->dtype, &s);
+    st->kernel = bski_dsd_few_find(kernels, sizeof kernels / sizeof *kernels, problem);
     if (!st->kernel)
         return d->simt.host->fail(d->simt.host->context, BSK_E_INTERNAL,
                                   "cuda: an unaccepted product");
-    st->shared_bytes =
-        sizeof(float) * DSD_NARROW_WARPS * (size_t)DSD_NARROW_SCRATCH(s.tile, s.columns);
-    arg_fill(problem, &s, &st->arg);
+    st->shared_bytes = sizeof(float) * DSD_NARROW_WARPS *
+                       (size_t)DSD_NARROW_SCRATCH(st->kernel->tile, st->kernel->columns);
+    bski_dsd_few_fill(problem, &st->arg.operands);
     if (!p->c.dims[1])
         return BSK_OK;
     TRY(bski_cuda_kernel(d, st->kernel->function, st->shared_bytes, st->kernel->name));
-    return tables_put(&d->simt, problem, &s, st);
+    return tables_put(&d->simt, problem, st);
 }
 
 bsk_status cuda_sm90a_dsd_narrow_prepare(void *device, bsk_prepared *prepared)
@@ -312,12 +233,9 @@ void cuda_sm90a_dsd_narrow_release(void *device, bsk_prepared *prepared)
 
 bsk_status cuda_sm90a_dsd_narrow_launch(const bsk_prepared *prepared, void *queue, const void *args)
 {
-    const bsk_dsd_args *run_args = args;
     const state *st = prepared->state;
     dsd_narrow_arg arg = st->arg;
-    arg.s = bsk_mem_address(run_args->s);
-    arg.b = bsk_mem_address(run_args->b);
-    bski_cuda_epilogue_bind(run_args, &arg.end);
+    bski_dsd_few_bind(args, &arg.operands);
     void *arguments[] = {&arg};
     const bski_cuda_run run = {
         .function = st->kernel->function,

@@ -7,10 +7,7 @@
  * 8 of run q of a step of four runs, whose blocks need not be neighbours. Where an operand is
  * contiguous along the depth, as b always is, that is one load of 16 bytes; across it, four loads
  * of neighbours, which movmatrix brings to their lanes. */
-#include <string.h>
-
-#include <backends/cuda/mma.h>
-#include <backends/cuda/ptx.h>
+#include <backends/cuda/sm90a/dsd_few_device.h>
 #include <backends/cuda/sm90a/dsd_narrow.h>
 
 #define FN static __device__ __forceinline__
@@ -114,19 +111,14 @@ struct place {
     int32_t samples; /* b has so many from the lane's first on */
 };
 
-FN const char *run_address(const char *base, uint32_t run)
+template <class C> FN void step_load(const place &p, dsd_few_run run, operands<C> &o)
 {
-    return base + (uint64_t)run * 16;
-}
-
-template <class C> FN void step_load(const place &p, dsd_narrow_run run, operands<C> &o)
-{
-    const char *w = run_address(p.s, run.s);
+    const char *w = weights_address(p.s, run.s);
     if constexpr (C::FLIP)
-        turn_load(o.w, run.s != DSD_NARROW_NONE, w, p.s_pitch);
+        turn_load(o.w, run.s != DSD_FEW_NONE, w, p.s_pitch);
     else
-        line_load<C::NT, false>(o.w, run.s != DSD_NARROW_NONE, w, p.s_pitch, C::TI);
-    line_load<C::ROWS, true>(o.x, run.b != DSD_NARROW_NONE, run_address(p.b, run.b), p.b_pitch,
+        line_load<C::NT, false>(o.w, run.s != DSD_FEW_NONE, w, p.s_pitch, C::TI);
+    line_load<C::ROWS, true>(o.x, run.b >> DSD_FEW_PLACE, lines_address(p.b, run.b), p.b_pitch,
                              p.samples);
 }
 
@@ -146,11 +138,11 @@ template <class C> FN void step_multiply(const operands<C> &o, float (&sum)[C::R
 
 /* Starts to bring a step's weights into the second-level cache. Nothing is read, so this may go
  * ahead of the queue's earlier work. */
-template <class C> FN void step_prefetch(const place &p, dsd_narrow_run run)
+template <class C> FN void step_prefetch(const place &p, dsd_few_run run)
 {
     const int lane = threadIdx.x % 32;
-    const char *from = run_address(p.s, run.s);
-    if (run.s == DSD_NARROW_NONE)
+    const char *from = weights_address(p.s, run.s);
+    if (run.s == DSD_FEW_NONE)
         return;
     if (C::FLIP)
         prefetch_global(from + (lane % 4 * 2 + lane / 4 % 2) * p.s_pitch);
@@ -161,11 +153,11 @@ template <class C> FN void step_prefetch(const place &p, dsd_narrow_run run)
 }
 
 /* A lane's runs of the operands of a step. */
-template <class C> FN dsd_narrow_run find_run(const dsd_narrow_run *runs, int step, int steps)
+template <class C> FN dsd_few_run find_run(const dsd_few_run *runs, int step, int steps)
 {
     const int lane = threadIdx.x % 32, q = lane % 4, turned = lane / 8;
-    dsd_narrow_run run = {DSD_NARROW_NONE, DSD_NARROW_NONE};
-    runs += step * DSD_NARROW_STEP;
+    dsd_few_run run = {0, DSD_FEW_NONE};
+    runs += step * DSD_FEW_STEP;
     if (step >= steps)
         return run;
     if (C::FLIP) {
@@ -181,12 +173,12 @@ template <class C> FN dsd_narrow_run find_run(const dsd_narrow_run *runs, int st
 
 /* A warp's sum over its steps: every DSD_NARROW_WARPS-th of the piece. */
 template <class C>
-FN void piece_multiply(const dsd_narrow_run *runs, int steps, const place &p,
+FN void piece_multiply(const dsd_few_run *runs, int steps, const place &p,
                        float (&sum)[C::ROWS / 2][C::NT][4])
 {
     enum { TURN = C::AHEAD * DSD_NARROW_WARPS };
     int step = threadIdx.x / 32;
-    dsd_narrow_run next[C::AHEAD];
+    dsd_few_run next[C::AHEAD];
 #pragma unroll
     for (int i = 0; i < C::AHEAD; i++)
         next[i] = find_run<C>(runs, step + i * DSD_NARROW_WARPS, steps);
@@ -243,7 +235,7 @@ struct run_place {
 template <class C> FN run_place place_run(const dsd_narrow_arg &a, float *scratch, int x)
 {
     run_place r;
-    r.along_n = a.end.along_n;
+    r.along_n = a.operands.end.along_n;
     r.i = r.along_n ? x / C::ROWS : x % C::NT * DSD_RUN;
     r.n = r.along_n ? x % C::ROWS * DSD_RUN : x / C::NT;
     r.at = scratch + row_at<C>(r.n) + r.i;
@@ -256,24 +248,6 @@ template <class C> FN int element_at(const run_place &r, int e)
     return r.along_n ? row_at<C>(e) : e;
 }
 
-/* Stores a run of sums. The plain end apart: all that dsd_finish can do takes long to fetch. */
-FN void run_store(const dsd_epilogue &e, float (&v)[DSD_RUN], int64_t feature, int64_t n)
-{
-    if ((!e.plain && !e.plain_n) || e.bias) {
-        dsd_finish(e, v, feature, n, 0);
-        return;
-    }
-    if (feature >= e.features)
-        return;
-#pragma unroll
-    for (int i = 0; i < DSD_RUN; i++)
-        v[i] *= e.alpha;
-    const bool bf16 = e.c.type == BSK_BF16;
-    *(uint4 *)(e.c.data + (feature * e.c.feature + n * e.c.n) * 2) =
-        make_uint4(dsd_pack(bf16, v[0], v[1]), dsd_pack(bf16, v[2], v[3]),
-                   dsd_pack(bf16, v[4], v[5]), dsd_pack(bf16, v[6], v[7]));
-}
-
 /* Adds up the warps' sums in their order. They are what C needs, or a part of it, which stays in
  * the scratch. */
 template <class C>
@@ -284,7 +258,7 @@ FN void warps_add(const dsd_narrow_arg &a, const dsd_narrow_piece &piece, int64_
     for (int x = threadIdx.x; x < C::TN * C::NT; x += DSD_NARROW_THREADS) {
         const run_place r = place_run<C>(a, scratch, x);
         float v[DSD_RUN] = {0};
-        if (r.n >= a.end.n)
+        if (r.n >= a.operands.end.n)
             continue;
 #pragma unroll
         for (int w = 0; w < DSD_NARROW_WARPS; w++)
@@ -292,7 +266,7 @@ FN void warps_add(const dsd_narrow_arg &a, const dsd_narrow_piece &piece, int64_
             for (int e = 0; e < DSD_RUN; e++)
                 v[e] += r.at[w * C::SCRATCH + element_at<C>(r, e)];
         if (piece.parts == 1)
-            run_store(a.end, v, feature + r.i, r.n);
+            run_store(a.operands.end, v, feature + r.i, r.n);
         else
 #pragma unroll
             for (int e = 0; e < DSD_RUN; e++)
@@ -312,14 +286,14 @@ FN void parts_add(const dsd_narrow_arg &a, const dsd_narrow_piece &piece, int64_
         const run_place r = place_run<C>(a, scratch, x);
         const uint32_t from = shared_address(r.at);
         float v[DSD_RUN] = {0};
-        if (r.n >= a.end.n)
+        if (r.n >= a.operands.end.n)
             continue;
 #pragma unroll 1
         for (int p = 0; p < piece.parts; p++)
 #pragma unroll
             for (int e = 0; e < DSD_RUN; e++)
                 v[e] += cluster_load(from + element_at<C>(r, e) * 4, first + p);
-        run_store(a.end, v, feature + r.i, r.n);
+        run_store(a.operands.end, v, feature + r.i, r.n);
     }
 }
 
@@ -332,13 +306,14 @@ template <class C> FN void narrow(const dsd_narrow_arg &a)
     const int row = lane / 4;
     const int feature_at = lane_first<C::FLIP, C::NT>(lane);
     place p;
-    p.s = (const char *)a.s + (int64_t)feature_at * (C::FLIP ? 1 : a.block_k) * 2;
-    p.s_pitch = (C::FLIP ? C::TI : 8 * a.block_k) * 2;
-    p.b = (const char *)a.b + row * a.b_n * 2;
-    p.b_pitch = (int32_t)(16 * a.b_n);
-    p.samples = (int32_t)a.end.n - row;
+    const dsd_few_operands &o = a.operands;
+    p.s = (const char *)o.s + (int64_t)feature_at * (C::FLIP ? 2 : o.s_pitch);
+    p.s_pitch = C::FLIP ? o.s_pitch : 8 * o.s_pitch;
+    p.b = (const char *)o.b + (int64_t)row * o.b_pitch;
+    p.b_pitch = 8 * o.b_pitch;
+    p.samples = (int32_t)o.end.n - row;
     float sum[C::ROWS / 2][C::NT][4] = {};
-    piece_multiply<C>(a.runs + (int64_t)piece.first * DSD_NARROW_STEP, piece.steps, p, sum);
+    piece_multiply<C>(a.runs + (int64_t)piece.first * DSD_FEW_STEP, piece.steps, p, sum);
     sums_put<C>(shared + threadIdx.x / 32 * C::SCRATCH, lane, sum);
     __syncthreads();
     const int64_t feature = (int64_t)piece.row * C::TI;

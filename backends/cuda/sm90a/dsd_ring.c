@@ -4,70 +4,20 @@
 #include <string.h>
 
 #include <backends/cuda/host.h>
+#include <backends/cuda/sm90a/dsd_few_host.h>
 #include <backends/cuda/sm90a/dsd_ring.h>
-#include <common/checked.h>
-#include <common/layout.h>
 
 CUDA_FUNCTIONS(sm90a_dsd_ring)
 
-enum { MAX_TILE = 32, MIN_COLUMNS = 16, UNIT_BYTES = 16 /* of offsets */ };
-#define MOST_BYTES   ((double)UNIT_BYTES * (UINT32_MAX - 1))
-#define MOST_B_BYTES ((double)UNIT_BYTES * (1 << DSD_RING_PLACE))
-
-/* --- The problem --- */
-
-typedef struct shape {
-    int32_t block_i, block_k; /* of op(S) */
-    int32_t tile, columns;    /* features and samples of a tile */
-    bool flip, along_k;
-} shape;
-
-static shape shape_of(const bsk_problem *problem)
-{
-    const bsk_dsd_params *p = problem->params;
-    const bsk_layout_tables *t = problem->layout;
-    const int64_t n = p->c.dims[p->c.rank - 1];
-    shape s = {.flip = p->transpose_s != 0, .along_k = p->b.strides[p->b.rank - 2] == 1};
-    s.block_i = s.flip ? t->block_cols : t->block_rows;
-    s.block_k = s.flip ? t->block_rows : t->block_cols;
-    s.tile = s.block_i < MAX_TILE ? s.block_i : MAX_TILE;
-    s.columns = MIN_COLUMNS;
-    while (s.columns < n)
-        s.columns *= 2;
-    return s;
-}
-
 bsk_reason cuda_sm90a_dsd_ring_accept(const bsk_problem *problem, const bsk_device_props *props)
 {
-    const bsk_dsd_params *p = problem->params;
-    const bsk_layout_tables *t = problem->layout;
-    const bsk_tensor *b = &p->b;
     (void)props;
-    if (p->c.rank != 2 || t->heads != 1 || (p->s.rank == 4 && p->s.dims[0] != 1))
-        return BSK_REFUSE_RANK;
-    if (p->gate.dtype != BSK_NONE)
-        return BSK_REFUSE_OPTION;
-    if (p->c.dims[1] > DSD_RING_COLUMNS)
-        return BSK_REFUSE_SHAPE;
-    const shape s = shape_of(problem);
+    const bsk_reason reason = bski_dsd_few_refusal(problem);
+    if (reason)
+        return reason;
     /* Runs of 16 bytes apart: dsd_narrow takes these. */
-    if (s.along_k && s.tile == DSD_RUN)
-        return BSK_REFUSE_BLOCK;
-    /* The axis that runs are loaded along: how many elements at once, and how far apart. */
-    const int64_t unit = s.along_k || s.columns >= 4 * DSD_RUN ? DSD_RUN : s.columns / 4;
-    const int64_t length = s.along_k ? b->dims[0] : b->dims[1];
-    const int64_t lines = s.along_k ? b->dims[1] : b->dims[0];
-    if (b->strides[s.along_k ? 0 : 1] != 1 ||
-        (lines > 1 && b->strides[s.along_k ? 1 : 0] % unit != 0))
-        return BSK_REFUSE_STRIDE;
-    if (length % unit != 0 || b->dims[0] % DSD_RUN != 0)
-        return BSK_REFUSE_SHAPE;
-    if ((double)t->nnz * t->block_rows * t->block_cols * 2 >= MOST_BYTES ||
-        (double)b->dims[0] * (double)b->strides[0] * 2 >= MOST_B_BYTES ||
-        (double)t->nnz * s.block_k / DSD_RUN >= INT32_MAX / 4 || b->strides[0] >= INT32_MAX / 2 ||
-        b->strides[1] >= INT32_MAX / 16)
-        return BSK_REFUSE_LIMIT;
-    return bski_cuda_epilogue_accept(problem);
+    const dsd_few_shape s = bski_dsd_few_shape(problem);
+    return s.along_k && s.tile == DSD_RUN ? BSK_REFUSE_BLOCK : BSK_ACCEPT;
 }
 
 double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_props *props)
@@ -81,10 +31,10 @@ double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_
                         product = 0.4e-9 / 32;
     const bsk_layout_tables *t = problem->layout;
     const bsk_dsd_params *p = problem->params;
-    const shape s = shape_of(problem);
+    const dsd_few_shape s = bski_dsd_few_shape(problem);
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
-    const double steps = kept / (s.tile * DSD_RING_STEP * DSD_RUN) / props->compute_units;
-    const bool narrow = s.along_k && s.tile < MAX_TILE;
+    const double steps = bski_dsd_few_steps(problem) / props->compute_units;
+    const bool narrow = s.along_k && s.tile < 4 * DSD_RUN;
     const double each = narrow ? part : sample + product * s.tile;
     const double work = steps * (step + (narrow && !s.flip ? short_lines : 0) +
                                  each * (double)p->c.dims[p->c.rank - 1]);
@@ -92,14 +42,6 @@ double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_
 }
 
 /* --- Kernels --- */
-
-typedef struct kernel_row {
-    const void *function;
-    const char *name;
-    bsk_dtype dtype;
-    bool flip, along_k;
-    int32_t tile, columns;
-} kernel_row;
 
 #define SIZES(X, type, dtype, order, flip, axis, along_k, tile)                                    \
     X(type, dtype, order, flip, axis, along_k, tile, 16)                                           \
@@ -133,25 +75,15 @@ KERNELS(DECLARE)
      flip,                                                                                         \
      along_k,                                                                                      \
      tile,                                                                                         \
-     columns},
-static const kernel_row kernels[] = {KERNELS(ROW)};
+     columns,                                                                                      \
+     1},
+static const dsd_few_kernel kernels[] = {KERNELS(ROW)};
 #undef ROW
-
-static const kernel_row *kernel_find(bsk_dtype dtype, const shape *s)
-{
-    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
-        const kernel_row *k = &kernels[i];
-        if (k->dtype == dtype && k->flip == s->flip && k->along_k == s->along_k &&
-            k->tile == s->tile && k->columns == s->columns)
-            return k;
-    }
-    return NULL;
-}
 
 /* --- Shares --- */
 
 typedef struct state {
-    const kernel_row *kernel;
+    const dsd_few_kernel *kernel;
     bsk_mem runs, shares, segments;
     dsd_ring_arg arg;
     int32_t count; /* thread blocks */
@@ -167,17 +99,19 @@ typedef struct item {
 
 /* The tables of a plan, on their way to the device. */
 typedef struct tables {
+    dsd_few_shape shape;
+    bski_lines lines;
     item *items;
     load *loads;
-    int32_t *steps; /* of a thread block */
-    dsd_ring_run *runs;
+    int32_t *steps;          /* of a thread block */
+    dsd_few_run *runs, *row; /* of all warps; of one tile */
     dsd_ring_share *shares;
     dsd_ring_segment *segments;
     int32_t count, others; /* items, segments but for the warps' first */
 } tables;
 
 /* What a step of a tile with these parts of 16 samples brings, in pieces of 64 bytes. */
-static int64_t step_bytes(const shape *s, int32_t rows)
+static int64_t step_bytes(const dsd_few_shape *s, int32_t rows)
 {
     int64_t samples = 0;
     for (; rows; rows &= rows - 1)
@@ -204,36 +138,29 @@ static int neighbours(const void *x, const void *y)
     return a->block != b->block ? a->block - b->block : longer(x, y);
 }
 
-static int32_t row_steps(const bsk_problem *problem, const shape *s, const bski_lines *lines,
-                         int32_t row)
+/* Into how many parts by its samples a tile is cut that would take much longer than all others
+ * together, if these are shared evenly. */
+static int32_t tile_cuts(const dsd_few_shape *s, int64_t steps, int64_t fair)
 {
-    const bsk_dsd_params *p = problem->params;
-    int64_t runs = 0;
-    for (int64_t e = lines->start[row]; e < lines->start[row + 1]; e++) {
-        const int64_t left = p->b.dims[0] - (int64_t)lines->index[e] * s->block_k;
-        runs += (left < s->block_k ? left > 0 ? left : 0 : s->block_k) / DSD_RUN;
-    }
-    return (int32_t)bski_ceil_div(runs, DSD_RING_STEP);
+    const int32_t parts = s->columns / 16;
+    const int64_t whole = step_bytes(s, (1 << parts) - 1);
+    int32_t cuts = 1;
+    while (cuts < parts && 4 * steps * step_bytes(s, (1 << parts / cuts) - 1) > 5 * fair * whole)
+        cuts *= 2;
+    return cuts;
 }
 
-/* Tiles; those that would take much longer than all others together, if these are shared evenly,
- * are cut by their samples. */
-static void items_fill(const bsk_problem *problem, const shape *s, const bski_lines *lines,
-                       int32_t blocks, tables *t)
+static void items_fill(const bsk_problem *problem, int32_t blocks, tables *t)
 {
     enum { LEAST = 2 * DSD_RING_WARPS };
-    const int32_t tiles = s->block_i / s->tile, parts = s->columns / 16;
+    const int32_t tiles = t->shape.block_i / t->shape.tile, parts = t->shape.columns / 16;
     int64_t all = 0;
-    for (int32_t i = 0; i < lines->grid; i++)
-        all += (int64_t)tiles * row_steps(problem, s, lines, i);
+    for (int32_t i = 0; i < t->lines.grid; i++)
+        all += (int64_t)tiles * bski_dsd_few_row_steps(problem, &t->lines, i);
     const int64_t fair = all / blocks > LEAST ? all / blocks : LEAST;
-    const int64_t whole = step_bytes(s, (1 << parts) - 1);
-    for (int32_t i = 0; i < lines->grid; i++) {
-        const int32_t steps = row_steps(problem, s, lines, i);
-        int32_t cuts = 1;
-        while (cuts < parts &&
-               4 * steps * step_bytes(s, (1 << parts / cuts) - 1) > 5 * fair * whole)
-            cuts *= 2;
+    for (int32_t i = 0; i < t->lines.grid; i++) {
+        const int32_t steps = bski_dsd_few_row_steps(problem, &t->lines, i);
+        const int32_t cuts = tile_cuts(&t->shape, steps, fair);
         for (int32_t tile = 0; tile < tiles; tile++)
             for (int32_t cut = 0; cut < cuts; cut++)
                 t->items[t->count++] =
@@ -246,54 +173,17 @@ static void items_fill(const bsk_problem *problem, const shape *s, const bski_li
 }
 
 /* Gives the tiles to thread blocks, the longest first, each to the one with the least to do. */
-static void blocks_fill(const shape *s, int32_t blocks, tables *t)
+static void blocks_fill(int32_t blocks, tables *t)
 {
     loads_open(t->loads, blocks);
     for (int32_t i = 0; i < t->count; i++) {
         item *x = &t->items[i];
         /* A tile's end takes about as long as a step. */
-        x->block = loads_give(t->loads, blocks, (double)((x->steps + 1) * step_bytes(s, x->rows)));
+        const int64_t work = (x->steps + 1) * step_bytes(&t->shape, x->rows);
+        x->block = loads_give(t->loads, blocks, (double)work);
         t->steps[x->block] += x->steps;
     }
     qsort(t->items, (size_t)t->count, sizeof *t->items, neighbours);
-}
-
-/* Where a thread block's runs go: each of its warps has places for `stride` steps, of which it
- * takes `each`. */
-typedef struct places {
-    dsd_ring_run *runs; /* of the first warp */
-    int64_t each, stride;
-    int64_t count; /* runs so far */
-} places;
-
-static void run_put(places *to, uint32_t b, uint32_t s)
-{
-    const int64_t step = to->count / DSD_RING_STEP;
-    const int64_t at = step / to->each * to->stride + step % to->each;
-    to->runs[at * DSD_RING_STEP + to->count % DSD_RING_STEP] = (dsd_ring_run){b, s};
-    to->count++;
-}
-
-/* The runs of a tile. Those beyond the depth are left out. */
-static void runs_fill(const bsk_problem *problem, const shape *s, const bski_lines *lines,
-                      const item *x, places *to)
-{
-    const bsk_dsd_params *p = problem->params;
-    const int64_t block = (int64_t)s->block_i * s->block_k, depth = p->b.dims[0];
-    const int64_t pitch = s->flip ? s->block_i : 1; /* of the values, along the depth */
-    const int64_t first = (int64_t)x->tile * s->tile * (s->flip ? 1 : s->block_k);
-    for (int64_t e = lines->start[x->row]; e < lines->start[x->row + 1]; e++)
-        for (int32_t inner = 0; inner < s->block_k; inner += DSD_RUN) {
-            const int64_t k = (int64_t)lines->index[e] * s->block_k + inner;
-            const int64_t value = lines->slot[e] * block + inner * pitch + first;
-            if (k < depth)
-                run_put(to,
-                        (uint32_t)(k * p->b.strides[0] * 2 / UNIT_BYTES) | (uint32_t)x->rows
-                                                                               << DSD_RING_PLACE,
-                        (uint32_t)(value * 2 / UNIT_BYTES));
-        }
-    while (to->count % DSD_RING_STEP)
-        run_put(to, 0, DSD_RING_NONE);
 }
 
 static int32_t steps_each(const tables *t, int32_t block)
@@ -301,8 +191,24 @@ static int32_t steps_each(const tables *t, int32_t block)
     return t->steps[block] > DSD_RING_WARPS ? (t->steps[block] - 1) / DSD_RING_WARPS + 1 : 1;
 }
 
+/* The runs of a thread block's tiles, one tile after the other: its warps take `each` steps of them
+ * in turn, and have places for `stride`. */
+static void runs_fill(const bsk_problem *problem, int32_t block, const item *items, int32_t count,
+                      int32_t stride, tables *t)
+{
+    const int32_t each = steps_each(t, block);
+    dsd_few_run *to = t->runs + (int64_t)block * DSD_RING_WARPS * stride * DSD_FEW_STEP;
+    int32_t at = 0;
+    for (int32_t i = 0; i < count; i++) {
+        bski_dsd_few_runs(problem, &t->lines, items[i].row, items[i].tile, items[i].rows, t->row);
+        for (int32_t step = 0; step < items[i].steps; step++, at++)
+            memcpy(to + (int64_t)(at / each * stride + at % each) * DSD_FEW_STEP,
+                   t->row + (int64_t)step * DSD_FEW_STEP, DSD_FEW_STEP * sizeof *to);
+    }
+}
+
 /* The shares of a thread block's warps, equal numbers of the steps of its tiles in their order. */
-static void shares_fill(const shape *s, int32_t block, const item *items, int32_t count, tables *t)
+static void shares_fill(int32_t block, const item *items, int32_t count, tables *t)
 {
     const int32_t each = steps_each(t, block);
     dsd_ring_share *share = t->shares + (int64_t)block * DSD_RING_WARPS;
@@ -314,8 +220,8 @@ static void shares_fill(const shape *s, int32_t block, const item *items, int32_
         for (int32_t w = from; w <= last; w++) {
             const int32_t begin = at > w * each ? at : w * each;
             const int32_t until = end < (w + 1) * each ? end : (w + 1) * each;
-            const dsd_ring_segment x = {.feature =
-                                            items[i].row * s->block_i + items[i].tile * s->tile,
+            const dsd_ring_segment x = {.feature = items[i].row * t->shape.block_i +
+                                                   items[i].tile * t->shape.tile,
                                         .steps = items[i].steps ? until - begin : 0,
                                         .part = (int16_t)(w - from),
                                         .parts = (int16_t)(last - from + 1),
@@ -341,49 +247,58 @@ static bsk_status tables_place(simt_device *d, const tables *t, int64_t runs, st
                        &st->arg.segments);
 }
 
-static bsk_status tables_make(simt_device *d, const bsk_problem *problem, const shape *s,
-                              const bski_lines *lines, tables *t, state *st)
+/* Which tiles a thread block has, and how many steps a warp has at most. */
+static bsk_status blocks_make(simt_device *d, const bsk_problem *problem, tables *t, state *st)
 {
-    const int64_t tiles = (int64_t)lines->grid * (s->block_i / s->tile) * (s->columns / 16);
+    const dsd_few_shape *s = &t->shape;
+    const int64_t tiles = (int64_t)t->lines.grid * (s->block_i / s->tile) * (s->columns / 16);
     const int32_t units = d->props.compute_units, blocks = tiles < units ? (int32_t)tiles : units;
     TRY(host_array(d->host, &t->items, tiles, sizeof *t->items));
     TRY(host_array(d->host, &t->loads, blocks, sizeof *t->loads));
     TRY(host_array(d->host, &t->steps, blocks, sizeof *t->steps));
-    items_fill(problem, s, lines, blocks, t);
+    items_fill(problem, blocks, t);
     st->count = t->count < blocks ? t->count : blocks;
-    blocks_fill(s, st->count, t);
+    blocks_fill(st->count, t);
     st->arg.stride = 1;
     for (int32_t i = 0; i < st->count; i++)
         st->arg.stride = steps_each(t, i) > st->arg.stride ? steps_each(t, i) : st->arg.stride;
-    const int64_t warp = (int64_t)st->arg.stride * DSD_RING_STEP; /* runs of one */
-    const int64_t runs = st->count * DSD_RING_WARPS * warp;
+    return BSK_OK;
+}
+
+static bsk_status tables_make(simt_device *d, const bsk_problem *problem, tables *t, state *st)
+{
+    TRY(blocks_make(d, problem, t, st));
+    const int64_t warps = (int64_t)st->count * DSD_RING_WARPS;
+    const int64_t runs = warps * st->arg.stride * DSD_FEW_STEP;
+    int32_t longest = 1;
+    for (int32_t i = 0; i < t->count; i++)
+        longest = t->items[i].steps > longest ? t->items[i].steps : longest;
     TRY(host_array(d->host, &t->runs, runs, sizeof *t->runs));
-    TRY(host_array(d->host, &t->shares, (int64_t)st->count * DSD_RING_WARPS, sizeof *t->shares));
-    TRY(host_array(d->host, &t->segments, (int64_t)t->count + st->count * DSD_RING_WARPS,
-                   sizeof *t->segments));
+    TRY(host_array(d->host, &t->row, (int64_t)longest * DSD_FEW_STEP, sizeof *t->row));
+    TRY(host_array(d->host, &t->shares, warps, sizeof *t->shares));
+    TRY(host_array(d->host, &t->segments, t->count + warps, sizeof *t->segments));
     for (int64_t i = 0; i < runs; i++)
-        t->runs[i] = (dsd_ring_run){.s = DSD_RING_NONE};
+        t->runs[i] = (dsd_few_run){.s = DSD_FEW_NONE};
     for (int32_t i = 0, end; i < t->count; i = end) {
         const int32_t block = t->items[i].block;
-        places to = {.runs = t->runs + block * DSD_RING_WARPS * warp,
-                     .each = steps_each(t, block),
-                     .stride = st->arg.stride};
-        for (end = i; end < t->count && t->items[end].block == block; end++)
-            runs_fill(problem, s, lines, &t->items[end], &to);
-        shares_fill(s, block, t->items + i, end - i, t);
+        for (end = i; end < t->count && t->items[end].block == block;)
+            end++;
+        runs_fill(problem, block, t->items + i, end - i, st->arg.stride, t);
+        shares_fill(block, t->items + i, end - i, t);
     }
     return tables_place(d, t, runs, st);
 }
 
-static bsk_status tables_put(simt_device *d, const bsk_problem *problem, const shape *s, state *st)
+static bsk_status tables_put(simt_device *d, const bsk_problem *problem, state *st)
 {
-    const bski_lines lines = bski_layout_lines(problem->layout, s->flip);
-    tables t = {0};
-    const bsk_status status = tables_make(d, problem, s, &lines, &t, st);
+    tables t = {.shape = bski_dsd_few_shape(problem),
+                .lines = bski_layout_lines(problem->layout, st->kernel->flip)};
+    const bsk_status status = tables_make(d, problem, &t, st);
     host_drop(d->host, t.items);
     host_drop(d->host, t.loads);
     host_drop(d->host, t.steps);
     host_drop(d->host, t.runs);
+    host_drop(d->host, t.row);
     host_drop(d->host, t.shares);
     host_drop(d->host, t.segments);
     return status;
@@ -391,28 +306,20 @@ static bsk_status tables_put(simt_device *d, const bsk_problem *problem, const s
 
 /* --- Plans --- */
 
-static void arg_fill(const bsk_problem *problem, const shape *s, dsd_ring_arg *a)
-{
-    const bsk_dsd_params *p = problem->params;
-    a->b_pitch = (int32_t)(p->b.strides[s->along_k ? 1 : 0] * 2);
-    a->s_pitch = (s->flip ? s->block_i : s->block_k) * 2;
-    bski_cuda_epilogue_fill(problem, &a->end);
-}
-
 static bsk_status plan_make(bski_cuda_device *d, const bsk_problem *problem, state *st)
 {
     const bsk_dsd_params *p = problem->params;
-    const shape s = shape_of(problem);
-    st->kernel = kernel_find(problem->dtype, &s);
-    if (!st->kernel)
+    const dsd_few_kernel *k = bski_dsd_few_find(kernels, sizeof kernels / sizeof *kernels, problem);
+    if (!k)
         return d->simt.host->fail(d->simt.host->context, BSK_E_INTERNAL,
                                   "cuda: an unaccepted product");
-    st->shared_bytes = DSD_RING_WARPS * (size_t)DSD_RING_WARP_BYTES(s.tile, s.columns);
-    arg_fill(problem, &s, &st->arg);
+    st->kernel = k;
+    st->shared_bytes = DSD_RING_WARPS * (size_t)DSD_RING_WARP_BYTES(k->tile, k->columns);
+    bski_dsd_few_fill(problem, &st->arg.operands);
     if (!p->c.dims[1])
         return BSK_OK;
-    TRY(bski_cuda_kernel(d, st->kernel->function, st->shared_bytes, st->kernel->name));
-    return tables_put(&d->simt, problem, &s, st);
+    TRY(bski_cuda_kernel(d, k->function, st->shared_bytes, k->name));
+    return tables_put(&d->simt, problem, st);
 }
 
 bsk_status cuda_sm90a_dsd_ring_prepare(void *device, bsk_prepared *prepared)
@@ -439,12 +346,9 @@ void cuda_sm90a_dsd_ring_release(void *device, bsk_prepared *prepared)
 
 bsk_status cuda_sm90a_dsd_ring_launch(const bsk_prepared *prepared, void *queue, const void *args)
 {
-    const bsk_dsd_args *run_args = args;
     const state *st = prepared->state;
     dsd_ring_arg arg = st->arg;
-    arg.s = bsk_mem_address(run_args->s);
-    arg.b = bsk_mem_address(run_args->b);
-    bski_cuda_epilogue_bind(run_args, &arg.end);
+    bski_dsd_few_bind(args, &arg.operands);
     void *arguments[] = {&arg};
     const bski_cuda_run run = {
         .function = st->kernel->function,

@@ -6,10 +6,7 @@
  * blocks need not be neighbours: lines of 64 bytes of four runs where an operand is contiguous
  * along the depth, else 32 lines of a tile's width. 16-byte pieces of a line are exchanged so that
  * ldmatrix meets all banks. */
-#include <string.h>
-
-#include <backends/cuda/mma.h>
-#include <backends/cuda/ptx.h>
+#include <backends/cuda/sm90a/dsd_few_device.h>
 #include <backends/cuda/sm90a/dsd_ring.h>
 
 #define FN static __device__ __forceinline__
@@ -21,6 +18,8 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TI_, int TN_> struct confi
     static constexpr bool FLIP = FLIP_, ALONG_K = ALONG_K_;
     static constexpr int TI = TI_, TN = TN_, NT = TI / 8, ROWS = TN / 16;
     static constexpr int SLOTS = DSD_RING_SLOTS(TI, TN);
+    /* Steps whose weights are fetched ahead of the queue's earlier work. */
+    static constexpr int AHEAD = DSD_RING_PAIR(TI, TN) ? 2 : 3;
     static constexpr int SLOT_BYTES = DSD_RING_SLOT_BYTES(TI, TN);
     static constexpr int WARP_BYTES = DSD_RING_WARP_BYTES(TI, TN);
     static constexpr int PART_AT = SLOTS * SLOT_BYTES;
@@ -36,21 +35,21 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TI_, int TN_> struct confi
  * Eight lines further pieces lie in the same order. */
 template <bool ACROSS, int WIDTH> FN constexpr int piece_at(int line, int piece)
 {
-    const int pieces = ACROSS ? WIDTH / 8 : DSD_RING_STEP;
+    const int pieces = ACROSS ? WIDTH / 8 : DSD_FEW_STEP;
     return line * pieces * 16 + ((piece ^ (line / (8 / pieces) % pieces)) * 16);
 }
 
 /* The run that a lane needs, of a step of those in the warp's registers. */
 FN uint32_t run_of(uint32_t runs, int step, int run)
 {
-    return __shfl_sync(~0u, runs, step % DSD_RING_BATCH * DSD_RING_STEP + run);
+    return __shfl_sync(~0u, runs, step % DSD_RING_BATCH * DSD_FEW_STEP + run);
 }
 
 /* What a lane does of each step's copy of an operand, and where it begins. */
 template <bool ACROSS_, int WIDTH_, int UNIT_> struct copier {
     static constexpr bool ACROSS = ACROSS_;
     static constexpr int WIDTH = WIDTH_, UNIT = UNIT_; /* elements that are copied at once */
-    static constexpr int UNITS = ACROSS ? WIDTH / UNIT : DSD_RING_STEP, LINES = 32 / UNITS;
+    static constexpr int UNITS = ACROSS ? WIDTH / UNIT : DSD_FEW_STEP, LINES = 32 / UNITS;
     const char *from;
     int32_t pitch;
     uint32_t to; /* from the operand's begin in a slot */
@@ -68,7 +67,7 @@ template <class P> FN P copier_open(const void *from, int32_t pitch, int count)
         p.from = (const char *)from + (int64_t)(line % 8) * pitch + first * 2;
         p.to = piece_at<true, P::WIDTH>(line, first / 8) + first % 8 * 2;
         p.run = line / 8;
-        p.on = first < count ? 1u << (DSD_RING_PLACE + first / 16) : 0;
+        p.on = first < count ? 1u << (DSD_FEW_PLACE + first / 16) : 0;
     } else {
         p.from = (const char *)from + (int64_t)line * pitch;
         p.to = piece_at<false, P::WIDTH>(line, unit);
@@ -87,27 +86,28 @@ template <class P> FN void weights_copy(const P &p, uint32_t to, uint32_t runs, 
 #pragma unroll
         for (int i = 0; i < 32; i += P::LINES) {
             const uint32_t run = run_of(runs, step, p.run + i / 8);
-            cp_async_16(to + p.to + i * P::UNITS * 16, p.from + (uint64_t)run * 16,
-                        run == DSD_RING_NONE ? 0 : 16);
+            cp_async_16(to + p.to + i * P::UNITS * 16, weights_address(p.from, run),
+                        run == DSD_FEW_NONE ? 0 : 16);
         }
         return;
     }
     const uint32_t run = run_of(runs, step, p.run);
-    const char *from = p.from + (uint64_t)run * 16;
+    const char *from = weights_address(p.from, run);
 #pragma unroll
     for (int i = 0; i < P::WIDTH; i += 8)
-        cp_async_16(to + p.to + i * 64, from + (int64_t)i * p.pitch, run == DSD_RING_NONE ? 0 : 16);
+        cp_async_16(to + p.to + i * 64, from + (int64_t)i * p.pitch, run == DSD_FEW_NONE ? 0 : 16);
 }
 
-/* Copies a step's lines of b, and zeros where there are none. The upper bits of a run fall out of
- * 32 bits with its place in bytes. */
+/* Copies a step's lines of b, and zeros where there are none. */
 template <class P> FN void lines_copy(const P &p, uint32_t to, uint32_t runs, int step)
 {
     if (P::ACROSS) {
+        uint32_t run = 0;
 #pragma unroll
         for (int i = 0; i < 32; i += P::LINES) {
-            const uint32_t run = run_of(runs, step, p.run + i / 8);
-            const char *from = p.from + (run << 4) + (int64_t)(i % 8) * p.pitch;
+            if (i % 8 == 0)
+                run = run_of(runs, step, p.run + i / 8);
+            const char *from = lines_address(p.from, run) + (int64_t)(i % 8) * p.pitch;
             const uint32_t place = to + (p.to ^ i % 8 * 16) + i * P::WIDTH * 2;
             if (P::UNIT == 8)
                 cp_async_16(place, from, run & p.on ? 16 : 0);
@@ -117,11 +117,11 @@ template <class P> FN void lines_copy(const P &p, uint32_t to, uint32_t runs, in
         return;
     }
     const uint32_t run = run_of(runs, step, p.run);
-    const char *from = p.from + (run << 4);
+    const char *from = lines_address(p.from, run);
 #pragma unroll
     for (int i = 0; i < P::WIDTH; i += 8)
         cp_async_16(to + p.to + i * 64, from + (int64_t)i * p.pitch,
-                    run >> (DSD_RING_PLACE + i / 16) & p.on >> i / 8 & 1 ? 16 : 0);
+                    run >> (DSD_FEW_PLACE + i / 16) & p.on >> i / 8 & 1 ? 16 : 0);
 }
 
 /* Where a lane's line of the first of four matrices lies, of 8 of WIDTH by 8 of the depth. The
@@ -170,7 +170,7 @@ FN void step_multiply(const lane_places<C> &p, uint32_t slot, float (&sum)[C::RO
 {
     const uint32_t w_at = slot + p.w, x_at = slot + C::TI * 64 + p.x;
 #pragma unroll
-    for (int run = 0; run < DSD_RING_STEP; run += 2) {
+    for (int run = 0; run < DSD_FEW_STEP; run += 2) {
         uint32_t w[(C::NT + 1) / 2][4];
 #pragma unroll
         for (int j = 0; j < C::NT; j += 2) {
@@ -194,38 +194,20 @@ FN void step_multiply(const lane_places<C> &p, uint32_t slot, float (&sum)[C::RO
 }
 
 /* Starts to bring a step's weights into the second-level cache. Nothing is read, so this may go
- * ahead of the queue's earlier work. */
-template <class C> FN void step_prefetch(const dsd_ring_arg &a, uint32_t runs, int step)
+ * ahead of the queue's earlier work. Many steps, or b, would delay what is needed first. */
+template <class C> FN void step_prefetch(const dsd_few_operands &o, uint32_t runs, int step)
 {
     const int lane = threadIdx.x % 32;
     const uint32_t run = run_of(runs, step, lane % 4);
-    if (run == DSD_RING_NONE)
+    if (run == DSD_FEW_NONE)
         return;
-    const char *from = (const char *)a.s + (uint64_t)run * 16 + (int64_t)(lane / 4) * a.s_pitch;
+    const char *from = weights_address((const char *)o.s, run) + (int64_t)(lane / 4) * o.s_pitch;
 #pragma unroll
     for (int i = 0; i < (C::FLIP ? 8 : C::TI); i += 8)
-        prefetch_global(from + (int64_t)i * a.s_pitch);
+        prefetch_global(from + (int64_t)i * o.s_pitch);
 }
 
 /* --- Results --- */
-
-/* Stores a run of sums. The plain end apart: all that dsd_finish can do takes long to fetch. */
-FN void run_store(const dsd_epilogue &e, float (&v)[DSD_RUN], int64_t feature, int64_t n)
-{
-    if ((!e.plain && !e.plain_n) || e.bias) {
-        dsd_finish(e, v, feature, n, 0);
-        return;
-    }
-    if (feature >= e.features)
-        return;
-#pragma unroll
-    for (int i = 0; i < DSD_RUN; i++)
-        v[i] *= e.alpha;
-    const bool bf16 = e.c.type == BSK_BF16;
-    *(uint4 *)(e.c.data + (feature * e.c.feature + n * e.c.n) * 2) =
-        make_uint4(dsd_pack(bf16, v[0], v[1]), dsd_pack(bf16, v[2], v[3]),
-                   dsd_pack(bf16, v[4], v[5]), dsd_pack(bf16, v[6], v[7]));
-}
 
 /* Stores sums of 16 samples from n on, through the warp's line. */
 template <class C>
@@ -243,15 +225,15 @@ FN void rows_store(const dsd_ring_arg &a, char *warp, const float (&sum)[C::NT][
     __syncwarp();
 #pragma unroll 1
     for (int x = lane; x < 16 * C::NT; x += 32) {
-        const bool along_n = a.end.along_n;
+        const bool along_n = a.operands.end.along_n;
         const int i = along_n ? x / 2 : x % C::NT * DSD_RUN;
         const int at = along_n ? x % 2 * DSD_RUN : x / C::NT;
         float v[DSD_RUN];
 #pragma unroll
         for (int e = 0; e < DSD_RUN; e++)
             v[e] = line[at * C::PITCH + i + e * (along_n ? C::PITCH : 1)];
-        if (n + at < a.end.n)
-            run_store(a.end, v, feature + i, n + at);
+        if (n + at < a.operands.end.n)
+            run_store(a.operands.end, v, feature + i, n + at);
     }
 }
 
@@ -285,7 +267,7 @@ template <class C> FN void parts_add(const dsd_ring_arg &a, char *block, const d
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 1
-    for (int i = s.part; i < C::ROWS && 16 * i < a.end.n; i += s.parts) {
+    for (int i = s.part; i < C::ROWS && 16 * i < a.operands.end.n; i += s.parts) {
         float sum[C::NT][4] = {};
         if (!(s.rows >> i & 1))
             continue;
@@ -306,13 +288,21 @@ template <class C> FN void parts_add(const dsd_ring_arg &a, char *block, const d
 
 /* --- A warp --- */
 
+/* Its steps: those from `step` to `copied` are on their way to the ring, or there. */
+struct stream {
+    uint32_t ring;
+    int number, slot; /* of the warp; of `step` */
+    int step, copied, steps;
+    uint2 runs, next; /* of the batch of steps that `copied` is of, and of the next one */
+};
+
 /* The runs of the batch of steps that begins at `step`. */
 FN uint2 runs_load(const dsd_ring_arg &a, int number, int step)
 {
-    const int at = step * DSD_RING_STEP + threadIdx.x % 32;
-    return at < a.stride * DSD_RING_STEP
-               ? __ldg((const uint2 *)a.runs + (int64_t)number * a.stride * DSD_RING_STEP + at)
-               : make_uint2(0, DSD_RING_NONE);
+    const int at = step * DSD_FEW_STEP + threadIdx.x % 32;
+    return at < a.stride * DSD_FEW_STEP
+               ? __ldg((const uint2 *)a.runs + (int64_t)number * a.stride * DSD_FEW_STEP + at)
+               : make_uint2(0, DSD_FEW_NONE);
 }
 
 FN dsd_ring_segment segment_load(const dsd_ring_segment *from)
@@ -321,68 +311,84 @@ FN dsd_ring_segment segment_load(const dsd_ring_segment *from)
     return {v.x, v.y, (int16_t)v.z, (int16_t)(v.z >> 16), v.w};
 }
 
+/* Starts to copy the next step, if there is one, to a slot. */
+template <class C>
+FN void stream_copy(const dsd_ring_arg &a, const lane_places<C> &p, stream &s, int slot)
+{
+    if (s.copied < s.steps)
+        step_copy<C>(p, s.ring + slot * C::SLOT_BYTES, s.runs, s.copied);
+    else
+        cp_async_commit();
+    if (++s.copied % DSD_RING_BATCH == 0) {
+        s.runs = s.next;
+        s.next = runs_load(a, s.number, s.copied + DSD_RING_BATCH);
+    }
+}
+
+/* Adds up the products of a segment's steps. */
+template <class C>
+FN void segment_multiply(const dsd_ring_arg &a, const lane_places<C> &p,
+                         const dsd_ring_segment &segment, stream &s,
+                         float (&sum)[C::ROWS][C::NT][4])
+{
+#pragma unroll 1
+    for (const int end = s.step + segment.steps; s.step < end; s.step++) {
+        const uint32_t slot = s.ring + s.slot * C::SLOT_BYTES;
+        cp_async_wait<C::SLOTS - 1>();
+        __syncwarp();
+        step_multiply<C>(p, slot, sum);
+        __syncwarp();
+        stream_copy<C>(a, p, s, s.slot);
+        s.slot = s.slot + 1 < C::SLOTS ? s.slot + 1 : 0;
+    }
+}
+
+/* Stores the sums of a tile that one warp has. */
+template <class C>
+FN void tile_store(const dsd_ring_arg &a, char *warp, const dsd_ring_segment &segment,
+                   float (&sum)[C::ROWS][C::NT][4])
+{
+#pragma unroll 1
+    for (int n = 0; n < a.operands.end.n; n += 16) {
+        if (segment.rows >> n / 16 & 1)
+            rows_store<C>(a, warp, sum[0], segment.feature, n);
+        rows_turn<C>(sum);
+    }
+}
+
 template <class C> FN void product(const dsd_ring_arg &a)
 {
     extern __shared__ __align__(128) char shared[];
     const int number = (int)(blockIdx.x * DSD_RING_WARPS + threadIdx.x / 32);
     char *const warp = shared + threadIdx.x / 32 * C::WARP_BYTES;
-    const uint32_t ring = shared_address(warp);
     grid_allow_next();
     /* All at once: nothing here waits for anything else. */
-    const int4 words = __ldg((const int4 *)(a.shares + number));
+    const int4 share = __ldg((const int4 *)(a.shares + number));
     dsd_ring_segment segment = segment_load(&a.shares[number].head);
-    uint2 runs = runs_load(a, number, 0), next = runs_load(a, number, DSD_RING_BATCH);
-    const int steps = words.x, segments = words.y, others = words.z;
-    dsd_ring_segment head = {}, tail = {};
+    stream s = {shared_address(warp), number, 0, 0, 0, share.x};
+    s.runs = runs_load(a, number, 0);
+    s.next = runs_load(a, number, DSD_RING_BATCH);
 #pragma unroll
-    for (int i = 0; i < (C::SLOTS < 4 ? C::SLOTS : 4); i++)
-        step_prefetch<C>(a, runs.y, i);
+    for (int i = 0; i < C::AHEAD; i++)
+        step_prefetch<C>(a.operands, s.runs.y, i);
     const lane_places<C> p = {
-        copier_open<decltype(lane_places<C>::s)>(a.s, a.s_pitch, C::TI),
-        copier_open<decltype(lane_places<C>::b)>(a.b, a.b_pitch, (int)a.end.n),
+        copier_open<decltype(lane_places<C>::s)>(a.operands.s, a.operands.s_pitch, C::TI),
+        copier_open<decltype(lane_places<C>::b)>(a.operands.b, a.operands.b_pitch,
+                                                 (int)a.operands.end.n),
         matrix_lane<C::FLIP, C::TI, false>(), matrix_lane<!C::ALONG_K, C::TN, true>()};
     grid_wait();
-    int copied = 0, step = 0;
 #pragma unroll 1
-    for (; copied < C::SLOTS; copied++) {
-        if (copied < steps)
-            step_copy<C>(p, ring + copied * C::SLOT_BYTES, runs, copied);
-        else
-            cp_async_commit();
-    }
-    if (copied == DSD_RING_BATCH) {
-        runs = next;
-        next = runs_load(a, number, 2 * DSD_RING_BATCH);
-    }
-    int slot = 0;
+    for (int slot = 0; slot < C::SLOTS; slot++)
+        stream_copy<C>(a, p, s, slot);
+    dsd_ring_segment head = {}, tail = {};
 #pragma unroll 1
-    for (int i = 0; i < segments; i++) {
+    for (int i = 0; i < share.y; i++) {
         const dsd_ring_segment coming =
-            i + 1 < segments ? segment_load(a.segments + others + i) : dsd_ring_segment{};
+            i + 1 < share.y ? segment_load(a.segments + share.z + i) : dsd_ring_segment{};
         float sum[C::ROWS][C::NT][4] = {};
-#pragma unroll 1
-        for (const int end = step + segment.steps; step < end; step++) {
-            cp_async_wait<C::SLOTS - 1>();
-            __syncwarp();
-            step_multiply<C>(p, ring + slot * C::SLOT_BYTES, sum);
-            __syncwarp();
-            if (copied < steps)
-                step_copy<C>(p, ring + slot * C::SLOT_BYTES, runs, copied);
-            else
-                cp_async_commit();
-            slot = slot + 1 < C::SLOTS ? slot + 1 : 0;
-            if (++copied % DSD_RING_BATCH == 0) {
-                runs = next;
-                next = runs_load(a, number, copied + DSD_RING_BATCH);
-            }
-        }
+        segment_multiply<C>(a, p, segment, s, sum);
         if (segment.parts == 1) {
-#pragma unroll 1
-            for (int n = 0; n < a.end.n; n += 16) {
-                if (segment.rows >> n / 16 & 1)
-                    rows_store<C>(a, warp, sum[0], segment.feature, n);
-                rows_turn<C>(sum);
-            }
+            tile_store<C>(a, warp, segment, sum);
         } else if (segment.part) {
             part_put<C>(warp + C::PART_AT, sum);
             head = segment;
@@ -403,7 +409,7 @@ template <class C> FN void product(const dsd_ring_arg &a)
 }
 
 #define RING(T, type, flip, order, along_k, axis, ti, tn)                                          \
-    extern "C" __global__ void __launch_bounds__(DSD_RING_THREADS, 1)                              \
+    extern "C" __global__ void __launch_bounds__(DSD_RING_THREADS, DSD_RING_PAIR(ti, tn) ? 2 : 1)  \
         dsd_sm90a_ring_##ti##_##tn##_##order##_##axis##_##type(                                    \
             const __grid_constant__ dsd_ring_arg a)                                                \
     {                                                                                              \

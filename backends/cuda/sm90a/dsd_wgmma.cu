@@ -258,7 +258,7 @@ __device__ __forceinline__ void store_plain(const float (&acc)[2][64], const dsd
                     word[j] = dsd_pack(bf16, e.alpha * v[0], e.alpha * v[1]);
                 }
                 if (f < e.features)
-                    *(uint4 *)(row + f) = make_uint4(word[0], word[1], word[2], word[3]);
+                    store_global_16(row + f, make_uint4(word[0], word[1], word[2], word[3]));
             }
         }
 }
@@ -360,7 +360,7 @@ __device__ __forceinline__ void store_plain_n(const float (&acc)[2][64], const d
             const int64_t f = tile.feature[panel] + feature;
             const uint4 v = shared_load_16(turned(scratch, feature, thread % 8));
             if (f < e.features && n < e.n)
-                *(uint4 *)(base + f * e.c.feature + n) = v;
+                store_global_16(base + f * e.c.feature + n, v);
         }
         named_barrier(1 + group, 128);
     }

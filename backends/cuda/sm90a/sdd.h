@@ -33,17 +33,17 @@ typedef struct sdd_segment {
 } sdd_segment;
 
 /* A unit of the wgmma kernels: panels of both operands, of which each of two warpgroups multiplies
- * one of A with up to four neighbouring ones of B. */
-enum { SDD_MAX_PANELS = 9, SDD_OF_B = 1 << 30 };
-/* Of two thread blocks in a cluster the second has the rows of the unit and so many more. */
-enum { SDD_CLUSTER_ROWS = 2 * SDD_PANEL };
+ * one of A with up to four neighbouring ones of B. The two thread blocks of a cluster have one each,
+ * side by side. A panel that both need, at the same place, has SDD_SHARED: either copies every other
+ * one for both. */
+enum { SDD_MAX_PANELS = 9, SDD_OF_B = 1 << 30, SDD_SHARED = 1 << 29, SDD_FEATURE = SDD_SHARED - 1 };
 
 typedef struct sdd_unit {
     int32_t panels;                  /* of a stage */
     int32_t a[2];                    /* by warpgroup: its panel of A, */
     int32_t b[2];                    /* the first of its panels of B */
     int32_t count[2];                /* and how many: 0 to 4 */
-    int32_t feature[SDD_MAX_PANELS]; /* the first of each panel; with SDD_OF_B, of B */
+    int32_t feature[SDD_MAX_PANELS]; /* the first of each panel, and what it is */
 } sdd_unit;
 
 /* The output and what happens to the sums on the way there. */

@@ -284,10 +284,52 @@ PTX_FN void output_store(const sdd_output &o, int64_t at, float2 v, bool second)
     }
 }
 
-/* Where a tile of 8 x 8 elements lies in s, in units of 8 elements; -1: not kept. */
+/* Where a tile of 8 x 8 elements lies in s, in units of 8 elements; -1: not kept, or outside. */
 PTX_FN int place_load(const sdd_output &o, int row8, int col8)
 {
-    return table_load(o.where + (size_t)row8 * o.where_cols + col8);
+    int place = -1;
+    if (row8 * 8 < o.rows && col8 * 8 < o.cols)
+        place = table_load(o.where + (size_t)row8 * o.where_cols + col8);
+    return place;
+}
+
+/* Whether all tiles are whole, have 16-bit elements, and need alpha alone: they go by rows. */
+PTX_FN bool output_rows(const sdd_output &o)
+{
+    return output_plain(o) && o.type != BSK_F32 && (o.rows | o.cols) % 8 == 0;
+}
+
+/* A 4 x 4 transpose across each four lanes. */
+PTX_FN void quad_transpose(uint32_t *v)
+{
+    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        const uint32_t x = __shfl_xor_sync(~0u, odd ? v[i] : v[i + 1], 1);
+        v[i] = odd ? x : v[i];
+        v[i + 1] = odd ? v[i + 1] : x;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t x = __shfl_xor_sync(~0u, high ? v[i] : v[i + 2], 2);
+        v[i] = high ? x : v[i];
+        v[i + 2] = high ? v[i + 2] : x;
+    }
+}
+
+/* Four tiles, of each of which a lane has two neighbours of a row: the sums i * step and the next.
+ * Each of four lanes stores a row of one of them, 16 bytes, and has its place. */
+PTX_FN void store_four(const sdd_output &o, const float *sums, int step, int place)
+{
+    uint32_t v[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = pack(o.type, make_float2(o.alpha * sums[i * step], o.alpha * sums[i * step + 1]));
+    quad_transpose(v);
+    if (place >= 0) {
+        const int64_t at = (int64_t)place * 8 + threadIdx.x % 32 / 4 * o.block_cols;
+        *(uint4 *)((uint16_t *)o.s + at) = make_uint4(v[0], v[1], v[2], v[3]);
+    }
 }
 
 /* A tile of 8 x 8 with a place: two sums a lane, in eight rows of four pairs. */

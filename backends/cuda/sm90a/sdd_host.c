@@ -80,7 +80,7 @@ bsk_reason bski_sdd_refusal(const bsk_problem *problem)
             return BSK_REFUSE_STRIDE;
     }
     const int64_t eighth = (int64_t)t->block_rows * t->block_cols / TILE;
-    if (p->pairs > SDD_MAX_PAIRS || t->rows > SDD_OF_B - 256 || t->cols > SDD_OF_B - 256 ||
+    if (p->pairs > SDD_MAX_PAIRS || t->rows > SDD_SHARED - 256 || t->cols > SDD_SHARED - 256 ||
         where_rows(t) > max_where / where_cols(t) || t->nnz > INT32_MAX / eighth ||
         p->a.dims[1] > max_n / SDD_MAX_PAIRS)
         return BSK_REFUSE_LIMIT;

@@ -75,7 +75,7 @@ static int32_t cell_of(const bsk_layout_tables *t)
  * memory, which copies fill and from which each entry's operands are read for every 16 samples. */
 static double slice_cycles(const shape *s, double entries)
 {
-    const double copy_rate = s->cell == 32 ? 36 : 38, shared_rate = 128 * 0.75;
+    const double copy_rate = 38, shared_rate = 128 * 0.75;
     const double read = s->cell == 8 ? 480 : s->cell == 16 ? 550 : 1800;
     const double copies = stage_bytes(s) / copy_rate;
     const double accesses = (entries * read * (s->samples / 16.0) + stage_bytes(s)) / shared_rate;
@@ -136,7 +136,8 @@ double cuda_sdd_mma_seconds(const bsk_problem *problem, const bsk_device_props *
 
 /* The cells of a tile, in the order of the lists. */
 typedef struct entry {
-    uint32_t bits, line; /* line: of the operand that stays */
+    uint32_t bits;
+    int32_t row, col; /* of a pair: the column alone */
 } entry;
 
 typedef struct unit_list {
@@ -170,7 +171,7 @@ static void entry_add(maker *m, int32_t row, int32_t second, int32_t col)
     uint32_t bits = field_of(m, row) | field_of(m, col) << SDD_MMA_B;
     if (pairs)
         bits |= field_of(m, second) << shift;
-    m->entries[m->count++] = (entry){bits, (uint32_t)(pairs ? col : row)};
+    m->entries[m->count++] = (entry){bits, pairs ? -1 : row, col};
 }
 
 /* Marks the tile's kept cells; false if there are none. */
@@ -196,17 +197,86 @@ static bool tile_mark(maker *m, int64_t row0, int64_t col0)
     return any;
 }
 
-static void tile_entries(maker *m)
+/* A walk over the kept cells of a tile: as sets, the columns of each row and the rows of each column,
+ * and the rows that are left. */
+enum { MAX_WALK = 32 };
+typedef struct walk {
+    uint32_t rows[MAX_WALK], cols[MAX_WALK], left;
+} walk;
+
+static walk walk_start(const maker *m)
 {
     const int32_t side = m->shape->side / m->shape->cell;
-    m->count = 0;
-    if (!m->shape->pairs) {
-        for (int32_t row = 0; row < side; row++)
-            for (int32_t col = 0; col < side; col++)
-                if (m->kept[row * side + col])
-                    entry_add(m, row, row, col);
-        return;
+    walk w = {.left = 0};
+    for (int32_t row = 0; row < side; row++)
+        for (int32_t col = 0; col < side; col++)
+            if (m->kept[row * side + col]) {
+                w.rows[row] |= UINT32_C(1) << col;
+                w.cols[col] |= UINT32_C(1) << row;
+                w.left |= UINT32_C(1) << row;
+            }
+    return w;
+}
+
+/* The row of a set from which the fewest ways lead on: others can still be left later. */
+static int32_t walk_row(const walk *w, uint32_t among)
+{
+    int32_t best = -1, least = INT32_MAX;
+    for (; among; among &= among - 1) {
+        const int32_t row = __builtin_ctz(among);
+        int32_t ways = 0;
+        for (uint32_t cols = w->rows[row]; cols; cols &= cols - 1)
+            ways += __builtin_popcount(w->cols[__builtin_ctz(cols)] & w->left);
+        if (ways < least) {
+            least = ways;
+            best = row;
+        }
     }
+    return best;
+}
+
+/* The column of a set that fewest rows have that are left; -1: none has. */
+static int32_t walk_col(const walk *w, uint32_t among)
+{
+    int32_t best = -1, least = INT32_MAX;
+    for (; among; among &= among - 1) {
+        const int32_t col = __builtin_ctz(among);
+        const int32_t ways = __builtin_popcount(w->cols[col] & w->left);
+        if (ways && ways < least) {
+            least = ways;
+            best = col;
+        }
+    }
+    return best;
+}
+
+/* Row after row, and where possible the last cell of one is in the column of the first of the next:
+ * so most entries need one operand anew, and not both. */
+static void walk_entries(maker *m)
+{
+    walk w = walk_start(m);
+    int32_t col = -1;
+    while (w.left) {
+        const int32_t row = walk_row(&w, col < 0 ? w.left : w.cols[col] & w.left);
+        uint32_t rest = w.rows[row];
+        w.left &= ~(UINT32_C(1) << row);
+        if (col >= 0) {
+            entry_add(m, row, row, col);
+            rest &= ~(UINT32_C(1) << col);
+        }
+        col = walk_col(&w, rest ? rest : w.rows[row]);
+        const uint32_t last = col < 0 ? 0 : rest & UINT32_C(1) << col;
+        for (uint32_t cols = rest & ~last; cols; cols &= cols - 1)
+            entry_add(m, row, row, __builtin_ctz(cols));
+        if (last)
+            entry_add(m, row, row, col);
+    }
+}
+
+/* Two cells of a column each, or one that is left. */
+static void pairs_entries(maker *m)
+{
+    const int32_t side = m->shape->side / m->shape->cell;
     for (int32_t col = 0; col < side; col++) {
         int32_t first = -1;
         for (int32_t row = 0; row < side; row++) {
@@ -246,6 +316,13 @@ static bool list_grow(maker *m)
     return true;
 }
 
+/* Which operands an entry has in common with the one before. */
+static uint32_t kept_bits(const entry *e, bool pairs)
+{
+    const uint32_t row = e->row == e[-1].row, col = e->col == e[-1].col;
+    return pairs ? col : row | col << SDD_MMA_KEPT_B;
+}
+
 /* Entries first .. first + count - 1 as one unit, dealt evenly to the owners. */
 static void unit_add(maker *m, int64_t row0, int64_t col0, int32_t first, int32_t count)
 {
@@ -260,8 +337,8 @@ static void unit_add(maker *m, int64_t row0, int64_t col0, int32_t first, int32_
         heads[w] = (uint32_t)own << 16;
         for (int32_t i = 0; i < own; i++, from++) {
             entries[w * s->slots + i] = from->bits;
-            if (i && from->line == from[-1].line)
-                heads[w] |= UINT32_C(1) << i;
+            if (i)
+                heads[w] |= kept_bits(from, s->pairs) << i;
         }
     }
     l->corners[2 * l->count] = (int32_t)row0;
@@ -282,7 +359,11 @@ static bool tiles_add(maker *m)
             for (int64_t j = strip; j < strip + STRIP && j < across; j++) {
                 if (!tile_mark(m, i * side, j * side))
                     continue;
-                tile_entries(m);
+                m->count = 0;
+                if (m->shape->pairs)
+                    pairs_entries(m);
+                else
+                    walk_entries(m);
                 const int32_t units = (int32_t)bski_ceil_div(m->count, most);
                 for (int32_t u = 0, first = 0; u < units; u++) {
                     const int32_t count = m->count / units + (u < m->count % units);

@@ -106,7 +106,8 @@ PTX_FN void stage_8(float *acc, const uint32_t *list, int count, uint32_t keep, 
     }
 }
 
-/* Cells of 16: rows stay while the list does. */
+/* Cells of 16. Both operands stay where those of the next entry are the same; registers of columns
+ * receive the next entry's as soon as the products have read them. */
 template <typename S>
 PTX_FN void stage_16(float *acc, const uint32_t *list, int count, uint32_t keep, uint32_t stage)
 {
@@ -114,10 +115,10 @@ PTX_FN void stage_16(float *acc, const uint32_t *list, int count, uint32_t keep,
     const uint32_t b_stage = stage + S::panels * S::panel_bytes;
     const uint32_t at = S::nc ? lane_place<S>(in_8 + quarter / 2 * 8, quarter % 2)
                               : lane_place<S>(in_8 + quarter % 2 * 8, quarter / 2);
-    uint32_t a[S::steps][4], b[2][S::steps][4];
+    uint32_t a[S::steps][4], b[S::steps][4];
 #pragma unroll
     for (int k = 0; k < S::steps; k++)
-        load_16x16<S>(b[0][k], b_stage, field_b<S>(list[0]), at, k);
+        load_16x16<S>(b[k], b_stage, field_b<S>(list[0]), at, k);
 #pragma unroll
     for (int i = 0; i < S::slots; i++) {
         if (i >= count)
@@ -126,21 +127,21 @@ PTX_FN void stage_16(float *acc, const uint32_t *list, int count, uint32_t keep,
 #pragma unroll
             for (int k = 0; k < S::steps; k++)
                 load_16x16<S>(a[k], stage, field_a<S>(list[i]), at, k);
-        if (i + 1 < S::slots)
+        const bool next = i + 1 < S::slots && !(keep >> (i + 1 + SDD_MMA_KEPT_B) & 1);
 #pragma unroll
-            for (int k = 0; k < S::steps; k++)
-                load_16x16<S>(b[(i + 1) % 2][k], b_stage, field_b<S>(list[i + 1]), at, k);
-#pragma unroll
-        for (int k = 0; k < S::steps; k++)
+        for (int k = 0; k < S::steps; k++) {
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                const uint32_t bj[2] = {b[i % 2][k][j], b[i % 2][k][j + 2]};
+                const uint32_t bj[2] = {b[k][j], b[k][j + 2]};
                 mma_m16n8k16<typename S::type>(acc + i * 8 + j * 4, a[k], bj);
             }
+            if (next)
+                load_16x16<S>(b[k], b_stage, field_b<S>(list[i + 1 < S::slots ? i + 1 : i]), at, k);
+        }
     }
 }
 
-/* Cells of 32, likewise. */
+/* Cells of 32, likewise: each of the two registers of columns has the same step of every entry. */
 template <typename S>
 PTX_FN void load_32x16(uint32_t (*r)[4], uint32_t at, uint32_t field, uint32_t lane_at, int step)
 {
@@ -151,11 +152,12 @@ PTX_FN void load_32x16(uint32_t (*r)[4], uint32_t at, uint32_t field, uint32_t l
 template <typename S>
 PTX_FN void stage_32(float *acc, const uint32_t *list, int count, uint32_t keep, uint32_t stage)
 {
+    static_assert(S::cell != 32 || S::steps == 2, "a register of columns for each step");
     const int lane = threadIdx.x % 32, in_8 = lane % 8, quarter = lane / 8;
     const uint32_t b_stage = stage + S::panels * S::panel_bytes;
     const uint32_t at = S::nc ? lane_place<S>(in_8 + quarter / 2 * 8, quarter % 2)
                               : lane_place<S>(in_8 + quarter % 2 * 8, quarter / 2);
-    uint32_t a[S::steps][2][4], b[2][2][4];
+    uint32_t a[2][2][4], b[2][2][4];
     load_32x16<S>(b[0], b_stage, field_b<S>(list[0]), at, 0);
 #pragma unroll
     for (int i = 0; i < S::slots; i++) {
@@ -163,20 +165,21 @@ PTX_FN void stage_32(float *acc, const uint32_t *list, int count, uint32_t keep,
             break;
         if (!(keep >> i & 1))
 #pragma unroll
-            for (int k = 0; k < S::steps; k++)
+            for (int k = 0; k < 2; k++)
                 load_32x16<S>(a[k], stage, field_a<S>(list[i]), at, k);
+        const bool next = i + 1 < S::slots && !(keep >> (i + 1 + SDD_MMA_KEPT_B) & 1);
+        const bool own = i == 0 || !(keep >> (i + SDD_MMA_KEPT_B) & 1);
 #pragma unroll
-        for (int k = 0; k < S::steps; k++) {
-            const int now = (i * S::steps + k) % 2;
-            if (k + 1 < S::steps)
-                load_32x16<S>(b[!now], b_stage, field_b<S>(list[i]), at, k + 1);
-            else if (i + 1 < S::slots)
-                load_32x16<S>(b[!now], b_stage, field_b<S>(list[i + 1]), at, 0);
+        for (int k = 0; k < 2; k++) {
+            if (k == 0 && own)
+                load_32x16<S>(b[1], b_stage, field_b<S>(list[i]), at, 1);
+            else if (k == 1 && next)
+                load_32x16<S>(b[0], b_stage, field_b<S>(list[i + 1 < S::slots ? i + 1 : i]), at, 0);
 #pragma unroll
             for (int m = 0; m < 2; m++)
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
-                    const uint32_t bj[2] = {b[now][j / 2][j % 2], b[now][j / 2][j % 2 + 2]};
+                    const uint32_t bj[2] = {b[k][j / 2][j % 2], b[k][j / 2][j % 2 + 2]};
                     mma_m16n8k16<typename S::type>(acc + i * 32 + m * 16 + j * 4, a[k][m], bj);
                 }
         }
@@ -229,10 +232,30 @@ PTX_FN places<S> places_load(const sdd_output &o, const uint32_t *entries, int c
     return p;
 }
 
+/* All tiles of a warp, whole rows of each. Four go together: of cells of 32 those of one row, of others
+ * those that follow each other. */
+template <typename S>
+PTX_FN void store_rows(const sdd_output &o, const float *acc, const places<S> &p, int count)
+{
+    constexpr int tiles = S::slots * places<S>::tiles, step = S::cell == 32 ? 2 : 1;
+#pragma unroll
+    for (int g = 0; g < tiles / 4; g++) {
+        if (g * 4 >= count * places<S>::tiles)
+            break;
+        const int first = step == 2 ? g / 2 * 8 + g % 2 : g * 4;
+        const int tile = first + (int)threadIdx.x % 4 * step;
+        store_four(o, acc + first * 2, step * 2, __shfl_sync(~0u, p.place[g / 8], tile % 32));
+    }
+}
+
 template <typename S>
 PTX_FN void store_cells(const sdd_output &o, float *acc, const places<S> &p, int count, int row8,
                         int col8)
 {
+    if (output_rows(o)) {
+        store_rows<S>(o, acc, p, count);
+        return;
+    }
 #pragma unroll 1
     for (int i = 0; i < count; i++) {
 #pragma unroll 1

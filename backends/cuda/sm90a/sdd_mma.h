@@ -1,8 +1,9 @@
 /* What the host and the kernels of sdd by mma.sync, for small blocks, share.
  *
  * A unit is a tile of the matrix with a corner (its first row and column). Its kept cells are dealt
- * to the warps in lists of up to SLOTS entries. Cells of 16 x 16 or 32 x 32 are sorted by rows.
- * Cells of 8 x 8 are taken in pairs of one column, sorted by columns. An entry holds three fields
+ * to the warps in lists of up to SLOTS entries. Cells of 16 x 16 or 32 x 32 are in the order of a
+ * walk from cell to cell of one row or column. Cells of 8 x 8 are taken in pairs of one column,
+ * sorted by columns. An entry holds three fields
  * side by side: the place of the cell's rows in a stage from bit 0 on, that of the second cell's
  * from `second` on (that of the first again if there is none), that of the columns from SDD_MMA_B
  * on. */
@@ -20,6 +21,8 @@
     X(32, 32, 8, 32, 12, 3)
 
 enum { SDD_MMA_B = 17 };
+/* Of a head: the bits for columns; of pairs there are none. */
+enum { SDD_MMA_KEPT_B = 8 };
 
 #ifdef __cplusplus
 #define SDD_MMA_FN static __host__ __device__ constexpr
@@ -62,7 +65,8 @@ typedef struct sdd_mma_arg {
     CUtensorMap a[SDD_MAX_PAIRS], b[SDD_MAX_PAIRS];
     const int32_t *corners;  /* [units][2] */
     const uint32_t *heads;   /* [units][warps]: the number of entries << 16, and a bit for each
-                                whose row (of pairs: column) is that of the entry before */
+                                whose row (of pairs: column) is that of the entry before; from
+                                SDD_MMA_KEPT_B on whose column is */
     const uint32_t *entries; /* [units][warps][slots]; unused ones are 0 */
     sdd_work work;
     sdd_output out;

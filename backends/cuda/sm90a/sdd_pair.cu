@@ -67,10 +67,29 @@ PTX_FN places<COUNT> places_load(const sdd_output &o, const uint32_t *products, 
     return p;
 }
 
+/* All tiles of a warp, whole rows of each. */
+template <int COUNT>
+PTX_FN void store_rows(const sdd_output &o, const float *acc, const places<COUNT> &p)
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int j = 0; j < 8; j += 4)
+                store_four(o, acc + i * PRODUCT + j * 4 + h * 2, 4,
+                           __shfl_sync(~0u, p.place[i / 2],
+                                       i % 2 * 16 + 2 * (j + (int)threadIdx.x % 4) + h));
+}
+
 template <int COUNT>
 PTX_FN void store_products(const sdd_output &o, float *acc, const places<COUNT> &p,
                            const uint32_t *products, int4 unit)
 {
+    if (output_rows(o)) {
+        store_rows<COUNT>(o, acc, p);
+        return;
+    }
 #pragma unroll 1
     for (int i = 0; i < COUNT; i++) {
         const bool late = places<COUNT>::count > 1 && i >= 2;

@@ -5,8 +5,9 @@
  * with the same panels of B. Bands of one panel are cut into *shares*, each for a warpgroup, and a
  * unit has any two of them: of two bands, best of such that have panels of B in common, which are
  * copied once; or of one, a *star*. Two thread blocks that make a cluster have a cross each, of
- * the same columns, and either copies half of these for both. Where units are about half as many
- * as thread blocks, two blocks of a cluster have the same unit, and half of the samples each.
+ * the same columns or of the same rows, and either copies half of these for both. Where units are
+ * about half as many as thread blocks, two blocks of a cluster have the same unit, and half of the
+ * samples each.
  * Blocks smaller than a panel are computed together with what is not kept around them, and only they
  * are stored; that costs as much as a dense product, and no more. */
 #include <string.h>
@@ -48,7 +49,7 @@ KERNEL(sdd_wgmma_two_f16_cn)
     {                                                                                              \
         name, #name                                                                                \
     }
-/* Thread blocks that share panels of columns, and the kernels of so many. */
+/* Thread blocks that share panels, and the kernels of so many. */
 typedef struct form {
     int32_t cluster;
     kernel kernels[2][2]; /* [bf16, f16][features, samples contiguous] */
@@ -70,20 +71,29 @@ static const kernel half_kernels[2][2] = {
 
 /* --- Shapes of units --- */
 
-/* What an estimate takes units for: panels of rows in a band, and panels of columns at most. */
+/* What an estimate takes units for: thread blocks, panels of rows in a band, and panels of columns at
+ * most. */
 typedef struct shape {
-    int32_t high, wide;
+    int32_t cluster, high, wide;
 } shape;
 
-static const shape shapes[] = {{4, 4}, {2, 4}, {1, 4}, {1, 5}, {1, 6}, {1, 7}, {1, 8}};
+static const shape shapes[] = {{2, 4, 4}, {1, 2, 4}, {1, 1, 4}, {1, 1, 5},
+                               {1, 1, 6}, {1, 1, 7}, {1, 1, 8}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 /* Panels of columns of a warpgroup at most: its share of a unit. */
 enum { SHARE = 4 };
 
-/* Whether a form's units can be so many panels high. Blocks of a cluster have two each. */
+/* Whether a form's units can be so many panels high. Blocks of a cluster have two each: the same, or
+ * their own. */
 static bool form_high(const form *f, int32_t high)
 {
-    return f->cluster == 2 ? high == 4 : high <= 2;
+    return f->cluster == 2 ? high >= 2 : high <= 2;
+}
+
+/* Whether the blocks of a cluster have the same rows and columns of their own. */
+static bool form_shares_rows(const form *f, int32_t high)
+{
+    return f->cluster == 2 && high == 2;
 }
 
 /* Cycles of a slice: products of 64 x 64 x 64, which two warpgroups do not keep the tensor cores quite
@@ -190,7 +200,7 @@ double cuda_sdd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
         const int32_t blocks = props->compute_units / forms[k].cluster;
         for (int32_t i = 0; i < SHAPES; i++) {
             const int32_t high = shapes[i].high;
-            if (!blocks || !form_high(&forms[k], high))
+            if (!blocks || shapes[i].cluster != forms[k].cluster)
                 continue;
             const double wide = c.units[i] ? (double)c.panels[i] / (double)c.units[i] : 0;
             const double left = high == 1 ? likely_copies(t, c.panels[i], wide) : 1;
@@ -222,10 +232,10 @@ typedef struct maker {
 
 /* A unit of one panel of rows or two (other: -1 for one), and of panels of columns: the first `left`
  * are the first warpgroup's, those from number `at` on, `right` of them, the second's. */
-static void unit_add(const maker *m, int32_t row, int32_t other, const int32_t *panels,
-                     int32_t left, int32_t at, int32_t right, unit_list *list)
+static sdd_unit unit_make(int32_t row, int32_t other, const int32_t *panels, int32_t left,
+                          int32_t at, int32_t right)
 {
-    const int32_t high = other < 0 ? 1 : 2, count = at + right, blocks = m->form->cluster;
+    const int32_t high = other < 0 ? 1 : 2, count = at + right;
     sdd_unit u = {.panels = high + count,
                   .a = {0, high - 1},
                   .b = {high, high + at},
@@ -235,19 +245,50 @@ static void unit_add(const maker *m, int32_t row, int32_t other, const int32_t *
         u.feature[1] = other * SDD_PANEL;
     for (int32_t j = 0; j < count; j++)
         u.feature[high + j] = panels[j] * SDD_PANEL | SDD_OF_B;
-    list->units[list->count] = u;
-    list->cost[list->count++] =
-        slice_cycles(m->form, high * blocks, count, (left + right) * blocks);
+    return u;
 }
 
-/* Divides `count` panels of columns of a band among the fewest units, as evenly as possible. */
-static void band_units(const maker *m, int32_t high, int32_t band, const int32_t *panels,
-                       int32_t count, unit_list *list)
+static void unit_add(const maker *m, int32_t row, int32_t other, const int32_t *panels,
+                     int32_t left, int32_t at, int32_t right, unit_list *list)
 {
-    const int32_t parts = (int32_t)bski_ceil_div(count, SHARE), row = band * high;
+    const sdd_unit u = unit_make(row, other, panels, left, at, right);
+    list->units[list->count] = u;
+    list->cost[list->count++] = slice_cycles(m->form, other < 0 ? 1 : 2, at + right, left + right);
+}
+
+/* The units of the two blocks of a cluster, which have the rows of a band or half of them, and half
+ * of some columns or all. */
+static void cluster_add(const maker *m, int32_t high, int32_t row, const int32_t *panels,
+                        int32_t count, unit_list *list)
+{
+    const bool rows = form_shares_rows(m->form, high);
+    const int32_t wide = rows ? (count + 1) / 2 : count;
+    sdd_unit *units = list->units + 2 * (int64_t)list->count;
+    for (int32_t i = 0; i < 2; i++) {
+        const int32_t first = rows ? i * wide : 0, top = rows ? row : row + 2 * i;
+        const int32_t own = count - first < wide ? count - first : wide;
+        units[i] = unit_make(top, top + 1, panels + first, own, 0, own);
+        for (int32_t j = rows ? 0 : 2; j < (rows ? 2 : units[i].panels); j++)
+            units[i].feature[j] |= SDD_SHARED;
+    }
+    list->cost[list->count++] = slice_cycles(m->form, high, rows ? 2 * wide : wide, 4 * wide);
+}
+
+/* Divides `count` panels of columns of a band among the fewest units of up to `most`, as evenly as
+ * possible. */
+static void band_units(const maker *m, int32_t high, int32_t row, const int32_t *panels,
+                       int32_t count, int32_t most, unit_list *list)
+{
+    const int32_t grain = form_shares_rows(m->form, high) ? 2 : 1;
+    const int32_t parts = (int32_t)bski_ceil_div(count, most);
+    const int32_t grains = (int32_t)bski_ceil_div(count, grain);
     for (int32_t i = 0, at = 0; i < parts; i++) {
-        const int32_t wide = count / parts + (i < count % parts);
-        unit_add(m, row, row + 1, panels + at, wide, 0, wide, list);
+        const int32_t even = (grains / parts + (i < grains % parts)) * grain;
+        const int32_t wide = count - at < even ? count - at : even;
+        if (m->form->cluster == 2)
+            cluster_add(m, high, row, panels + at, wide, list);
+        else
+            unit_add(m, row, row + 1, panels + at, wide, 0, wide, list);
         at += wide;
     }
 }
@@ -258,7 +299,7 @@ static bsk_status units_order(const maker *m, int32_t high, unit_list *list)
 {
     const bsk_host *host = m->host;
     const bsk_allocator *allocator = &host->allocator;
-    const int64_t cols = m->layout->cols, band = high * SDD_PANEL;
+    const int64_t cols = m->layout->cols, band = high * SDD_PANEL, blocks = m->form->cluster;
     const double bands = (double)bski_ceil_div(m->layout->rows, band);
     const double span = (double)cols * bands / list->count; /* of a unit, features */
     const double square = (double)m->blocks * (double)band * span;
@@ -268,21 +309,23 @@ static bsk_status units_order(const maker *m, int32_t high, unit_list *list)
     const int64_t tall = (int64_t)(side / (double)band) + 1, wide = (int64_t)side + 1;
     const int64_t across = bski_ceil_div(cols, wide);
     bski_pair *pairs = bski_table_alloc(allocator, 2 * (int64_t)list->count, sizeof *pairs);
-    sdd_unit *units = bski_table_alloc(allocator, list->count, sizeof *units);
+    sdd_unit *units = bski_table_alloc(allocator, list->count * blocks, sizeof *units);
     double *cost = bski_table_alloc(allocator, list->count, sizeof *cost);
     const bool ok = pairs && units && cost;
     if (ok) {
         for (int32_t i = 0; i < list->count; i++) {
-            const sdd_unit *u = &list->units[i];
-            const int64_t row = u->feature[0] / band, col = u->feature[u->b[0]] & ~SDD_OF_B;
+            const sdd_unit *u = &list->units[i * blocks];
+            const int64_t row = (u->feature[0] & SDD_FEATURE) / band;
+            const int64_t col = u->feature[u->b[0]] & SDD_FEATURE;
             pairs[i] = (bski_pair){(uint64_t)(row / tall * across + col / wide), (uint32_t)i};
         }
         bski_sort_pairs(pairs, pairs + list->count, list->count, 64);
         for (int32_t i = 0; i < list->count; i++) {
-            units[i] = list->units[pairs[i].value];
+            memcpy(units + i * blocks, list->units + pairs[i].value * blocks,
+                   (size_t)blocks * sizeof *units);
             cost[i] = list->cost[pairs[i].value];
         }
-        memcpy(list->units, units, (size_t)list->count * sizeof *units);
+        memcpy(list->units, units, (size_t)(list->count * blocks) * sizeof *units);
         memcpy(list->cost, cost, (size_t)list->count * sizeof *cost);
     }
     bski_table_free(allocator, pairs);
@@ -298,7 +341,8 @@ typedef struct band_sets {
     int32_t *shares;  /* [bands]: what is left is for so many warpgroups */
     int32_t *panels;  /* of one list */
     int64_t bands, words;
-    int32_t room; /* panels of a unit at most */
+    int32_t room; /* panels of a unit at most; */
+    int32_t wide; /* of a unit of a whole band: those of columns */
 } band_sets;
 
 static uint64_t *set_all(const band_sets *s, int64_t band)
@@ -482,9 +526,9 @@ static void bands_units(const maker *m, int32_t high, const band_sets *s, unit_l
     sets_start(s);
     for (int64_t band = 0; band < s->bands; band++) {
         uint64_t *left = set_left(s, band);
-        const int32_t count = set_size(left, s->words);
+        const int32_t count = set_size(left, s->words), row = (int32_t)band * high;
         set_take(left, left, true, s->words, count, s->panels);
-        band_units(m, high, (int32_t)band, s->panels, count, list);
+        band_units(m, high, row, s->panels, count, s->wide, list);
     }
 }
 
@@ -497,9 +541,9 @@ static int64_t units_most(const band_sets *s)
     return most;
 }
 
-static bool list_make(const bsk_allocator *allocator, int64_t most, unit_list *list)
+static bool list_make(const bsk_allocator *allocator, int64_t most, int32_t blocks, unit_list *list)
 {
-    list->units = bski_table_alloc(allocator, most, sizeof *list->units);
+    list->units = bski_table_alloc(allocator, most * blocks, sizeof *list->units);
     list->cost = bski_table_alloc(allocator, most, sizeof *list->cost);
     list->count = 0;
     return list->units && list->cost;
@@ -569,10 +613,10 @@ static bool is_short(int32_t units, int32_t blocks, int64_t slices)
 }
 
 /* Panels of the largest unit. */
-static int32_t list_most(const unit_list *list)
+static int32_t list_most(const unit_list *list, int32_t blocks)
 {
     int32_t most = 1;
-    for (int32_t i = 0; i < list->count; i++)
+    for (int32_t i = 0; i < list->count * blocks; i++)
         most = list->units[i].panels > most ? list->units[i].panels : most;
     return most;
 }
@@ -585,7 +629,7 @@ static bsk_status way_make(const maker *m, int32_t high, const band_sets *sets, 
     static const double short_ring = 1.06; /* copies are waited for more often */
     const bsk_host *host = m->host;
     *w = (way){.form = m->form, .high = high};
-    if (!list_make(&host->allocator, units_most(sets), &w->list)) {
+    if (!list_make(&host->allocator, units_most(sets), m->form->cluster, &w->list)) {
         way_free(host, w);
         return host->fail(host->context, BSK_E_NOMEM, "cuda: no memory for units of sdd");
     }
@@ -608,7 +652,8 @@ static bsk_status way_make(const maker *m, int32_t high, const band_sets *sets, 
     if (!status)
         status = bski_sdd_schedule_make(host, w->list.cost, w->list.count, (int32_t)m->slices,
                                         m->blocks, &deal, &w->schedule);
-    const bool full = list_most(&w->list) * SDD_PANEL_BYTES * FULL_STAGES <= STAGES_BYTES;
+    const int32_t most = list_most(&w->list, m->form->cluster);
+    const bool full = most * SDD_PANEL_BYTES * FULL_STAGES <= STAGES_BYTES;
     w->cycles = w->schedule.cycles * (full ? 1 : short_ring);
     if (status)
         way_free(host, w);
@@ -623,7 +668,9 @@ static bsk_status way_try(const maker *m, int32_t high, const band_sets *sets, i
     way w;
     TRY(way_make(m, high, sets, units, &w));
     const double limit = units && best->form && best->high >= 2 ? gain : 1;
-    const bool better = w.cycles < limit * best->cycles;
+    /* blocks that share rows wait for each other: with several rounds they lost up to a tenth */
+    const bool slow = form_shares_rows(m->form, high) && w.list.count > m->blocks;
+    const bool better = !slow && w.cycles < limit * best->cycles;
     way_free(m->host, better ? best : &w);
     *best = better ? w : *best;
     return BSK_OK;
@@ -634,8 +681,11 @@ static bsk_status way_try(const maker *m, int32_t high, const band_sets *sets, i
 static bsk_status ways_try(const maker *m, int32_t high, band_sets *sets, way *best)
 {
     enum { STEPS = 8, LEAST_ROOM = 6 };
+    const bool rows = form_shares_rows(m->form, high);
+    for (sets->wide = rows ? 2 * SHARE : SHARE; high > 1 && sets->wide >= SHARE; sets->wide -= 2)
+        TRY(way_try(m, high, sets, 0, best));
     if (high > 1)
-        return way_try(m, high, sets, 0, best);
+        return BSK_OK;
     const int64_t least = bski_ceil_div(shares_deal(sets, SHARE), 2);
     const int64_t round = bski_ceil_div(least, m->blocks) * m->blocks;
     sets->room = m->slices < LONG_SWEEP ? LEAST_ROOM : SDD_MAX_PANELS;
@@ -690,7 +740,7 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, c
     state->cluster = w->schedule.halves ? 2 : w->form->cluster;
     /* Stages have room for the largest unit, however small others are: all blocks have the same
      * number under way, and so go through the samples at one pace. */
-    state->stage_bytes = list_most(&w->list) * SDD_PANEL_BYTES;
+    state->stage_bytes = list_most(&w->list, w->form->cluster) * SDD_PANEL_BYTES;
     const bski_sdd_kernel as = {SDD_PANEL, SDD_PANEL, WARPS * w->form->cluster, ACCUMULATORS,
                                 state->stage_bytes};
     /* stars reread so much that the sweeps must stay together */
@@ -698,7 +748,8 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, c
     const int64_t slices = bski_sdd_slices(prepared->problem->params, SDD_PANEL);
     state->plan.work.lead = w->high == 1 && count > blocks && !is_short(count, blocks, slices);
     TRY(bski_sdd_plan_make(device, prepared, &w->schedule, &as, &state->plan));
-    return table_put(&device->simt, w->list.units, count, sizeof *w->list.units, &state->units);
+    return table_put(&device->simt, w->list.units, (int64_t)count * w->form->cluster,
+                     sizeof *w->list.units, &state->units);
 }
 
 bsk_status cuda_sdd_wgmma_prepare(void *device, bsk_prepared *prepared)

@@ -1,13 +1,12 @@
 /* sdd on Hopper by wgmma: both operands from shared memory, features contiguous (nc) or samples
  * (cn). Four warps copy panels, two warpgroups sweep over the samples; docs/cuda.md shows the flow.
- * Two thread blocks may make a cluster: the second has the unit's rows and SDD_CLUSTER_ROWS more, and
- * either copies half of the panels of B for both; or both have the same unit, and halves of the
- * samples. */
+ * Two thread blocks may make a cluster: either copies half of the panels that both need; or both
+ * have the same unit, and halves of the samples. */
 #include <backends/cuda/sm90a/sdd_device.h>
 
 enum { CONSUMERS = 8, THREADS = 384, PIECE = 32, MOST = 4 * PIECE };
 
-/* TYPE of elements, NC: features contiguous, CLUSTER: thread blocks that share panels of B, HALVES:
+/* TYPE of elements, NC: features contiguous, CLUSTER: thread blocks that share panels, HALVES:
  * whether two have halves of a unit; and the descriptors of an operand of several panels, as the
  * copies leave them. */
 template <int TYPE, int NC, int CLUSTER, bool HALVES> struct form {
@@ -32,7 +31,7 @@ PTX_FN places<PIECES> places_load(const sdd_output &o, int row0, const int32_t *
     const int lane = threadIdx.x % 32;
     places<PIECES> p;
     p.row8 = row0 / 8 + threadIdx.x / 32 % 4 * 2;
-    p.col8 = lane < PIECES ? (table_load(features + lane) & ~SDD_OF_B) / 8 : 0;
+    p.col8 = lane < PIECES ? (table_load(features + lane) & SDD_FEATURE) / 8 : 0;
 #pragma unroll
     for (int i = 0; i < places<PIECES>::count; i++) {
         const int piece = i * 2 + lane / 16, tile = lane % 16;
@@ -75,6 +74,20 @@ PTX_FN void store_piece_plain(const sdd_output &o, const float *acc, const place
     }
 }
 
+/* All tiles of a warp, whole rows of each. */
+template <int PIECES>
+PTX_FN void store_rows(const sdd_output &o, const float *acc, const places<PIECES> &p)
+{
+#pragma unroll
+    for (int j = 0; j < PIECES; j++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int i = 0; i < 8; i += 4)
+                store_four(o, acc + j * PIECE + i * 4 + h * 2, 4,
+                           place_of(p, j, h * 8 + i + threadIdx.x % 4));
+}
+
 /* What this thread block does of a segment. */
 template <typename F> PTX_FN sdd_segment segment_of(const sdd_segment *p)
 {
@@ -113,15 +126,20 @@ template <int COUNT> PTX_FN bool halves_add(float *acc, const sdd_ring &ring)
     return mine;
 }
 
-template <typename F> PTX_FN int block_row(void)
+/* What this thread block has of a unit. */
+template <typename F> PTX_FN const sdd_unit *unit_own(const sdd_wgmma_arg &arg, int unit)
 {
-    return F::cluster > 1 ? (int)cluster_rank() * SDD_CLUSTER_ROWS : 0;
+    return arg.units + (F::cluster > 1 ? unit * F::cluster + (int)cluster_rank() : unit);
 }
 
 template <int PIECES>
 PTX_FN void store_pieces(const sdd_output &o, float *acc, const places<PIECES> &p)
 {
     const bool plain = output_plain(o);
+    if (output_rows(o)) {
+        store_rows<PIECES>(o, acc, p);
+        return;
+    }
 #pragma unroll 1
     for (int j = 0; j < PIECES; j++) {
         const int col8 = __shfl_sync(~0u, p.col8, j);
@@ -151,9 +169,9 @@ template <typename F> PTX_FN void stage_release(const sdd_ring &ring, int stage)
 }
 
 /* What a warpgroup has of a unit: how many pieces. Brings the line with all that a sweep needs. */
-PTX_FN int pieces_load(const sdd_wgmma_arg &arg, int unit)
+template <typename F> PTX_FN int pieces_load(const sdd_wgmma_arg &arg, int unit)
 {
-    return table_load(arg.units[unit].count + threadIdx.x / 128);
+    return table_load(unit_own<F>(arg, unit)->count + threadIdx.x / 128);
 }
 
 /* One segment of a warpgroup: 64 rows by PIECES * 64 columns. Returns the pieces of the next unit,
@@ -162,7 +180,7 @@ template <typename F, int PIECES>
 PTX_FN int sweep(const sdd_wgmma_arg &arg, const sdd_segment &s, int next, sdd_ring &ring)
 {
     const int warp = threadIdx.x / 32, group = warp / 4;
-    const sdd_unit *unit = arg.units + s.unit;
+    const sdd_unit *unit = unit_own<F>(arg, s.unit);
     const uint32_t a_at = __shfl_sync(~0u, unit->a[group], 0) * SDD_PANEL_BYTES;
     const int b_panel = __shfl_sync(~0u, unit->b[group], 0);
     const uint32_t b_at = b_panel * SDD_PANEL_BYTES;
@@ -190,11 +208,9 @@ PTX_FN int sweep(const sdd_wgmma_arg &arg, const sdd_segment &s, int next, sdd_r
         before = ring.at;
         ring_next(ring);
     }
-    const int row0 = unit->feature[unit->a[group]] + block_row<F>();
-    const bool stored = F::cluster == 1 || row0 < arg.out.rows; /* as places end with the matrix */
-    const places<PIECES> to =
-        places_load<PIECES>(arg.out, stored ? row0 : 0, unit->feature + b_panel);
-    const int pieces = pieces_load(arg, next);
+    const int row0 = unit->feature[unit->a[group]] & SDD_FEATURE;
+    const places<PIECES> to = places_load<PIECES>(arg.out, row0, unit->feature + b_panel);
+    const int pieces = pieces_load<F>(arg, next);
     wgmma_wait<0>();
     if (before >= 0)
         stage_release<F>(ring, before);
@@ -203,8 +219,7 @@ PTX_FN int sweep(const sdd_wgmma_arg &arg, const sdd_segment &s, int next, sdd_r
     if (F::halves ? !halves_add<PIECES * PIECE>(acc, ring)
                   : !parts_add<PIECES * PIECE>(acc, arg.work, s, warp, CONSUMERS, MOST))
         return pieces;
-    if (stored)
-        store_pieces<PIECES>(arg.out, acc, to);
+    store_pieces<PIECES>(arg.out, acc, to);
     return pieces;
 }
 
@@ -235,13 +250,12 @@ PTX_FN void produce(const sdd_wgmma_arg &arg, sdd_ring &ring, int begin, int end
     ring.parity = 1; /* all stages are empty */
     for (int i = begin; i < end; i++) {
         const sdd_segment s = segment_of<F>(arg.work.segments + i);
-        const sdd_unit *unit = arg.units + s.unit;
+        const sdd_unit *unit = unit_own<F>(arg, s.unit);
         const int panels = unit->panels;
         const int feature = panel < panels ? unit->feature[panel] : 0;
-        const bool of_b = feature & SDD_OF_B;
-        const CUtensorMap *maps = of_b ? arg.b : arg.a;
-        const int at = of_b ? feature & ~SDD_OF_B : feature + block_row<F>();
-        const bool both = F::cluster > 1 && of_b;
+        const CUtensorMap *maps = feature & SDD_OF_B ? arg.b : arg.a;
+        const int at = feature & SDD_FEATURE;
+        const bool both = F::cluster > 1 && feature & SDD_SHARED;
         const bool copies = panel < panels && (!both || panel % 2 == (int)cluster_rank());
         sdd_cursor c = cursor_start(work, s);
         for (int t = 0; t < s.count; t++) {
@@ -268,7 +282,7 @@ template <typename F>
 PTX_FN void consume(const sdd_wgmma_arg &arg, sdd_ring &ring, int begin, int end)
 {
     const sdd_segment *segments = arg.work.segments;
-    int pieces = begin < end ? pieces_load(arg, __ldg(&segments[begin].unit)) : 0;
+    int pieces = begin < end ? pieces_load<F>(arg, __ldg(&segments[begin].unit)) : 0;
     for (int i = begin; i < end; i++) {
         const int next = table_load(&segments[i + 1 < end ? i + 1 : i].unit);
         const sdd_segment s = segment_of<F>(segments + i);
@@ -287,7 +301,7 @@ PTX_FN void consume(const sdd_wgmma_arg &arg, sdd_ring &ring, int begin, int end
             break;
         default:
             skip<F>(s, ring);
-            pieces = pieces_load(arg, next);
+            pieces = pieces_load<F>(arg, next);
         }
     }
 }
