@@ -347,9 +347,7 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
     signal(m.empty(ring, 0));
     at.next();
     round_scores<F>(p, s.shares());
-#pragma unroll
-    for (int i = 0; i < F::WIDTH / 2; i++)
-        o[i] = 0;
+    bool begun = false; /* whether o holds sums of the tile */
     for (;;) {
         const int keys = at.slot;
         mbar_wait(m.full(ring, keys), at.parity);
@@ -367,7 +365,8 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
         /* Behind a branch: the compiler would serialize the products around a bare loop. */
         if (!mbar_try_wait(m.full(ring, values), values_parity))
             mbar_wait(m.full(ring, values), values_parity);
-        multiply_lines<F>(o, p, m.slot(ring, values));
+        multiply_lines<F>(o, p, m.slot(ring, values), begun);
+        begun = true;
         wgmma_wait<1>();
         wgmma_settle(s.score);
         release_queries<F>(m, ring, flags, tile);
@@ -389,9 +388,7 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
             wgmma_settle(o);
             signal(m.empty(ring, values));
             store_tile<F>(o, done, a, m.tile(ring, tile - 1), row);
-#pragma unroll
-            for (int i = 0; i < F::WIDTH / 2; i++)
-                o[i] = 0;
+            begun = false;
             if constexpr (!F::SHARES_FIRST)
                 begin_rows();
         } else {
@@ -413,7 +410,7 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
     }
     mbar_wait(m.full(ring, at.slot), at.parity);
     wgmma_fence();
-    multiply_lines<F>(o, p, m.slot(ring, at.slot));
+    multiply_lines<F>(o, p, m.slot(ring, at.slot), begun);
     wgmma_wait<0>();
     wgmma_settle(o);
     store_tile<F>(o, r, a, m.tile(ring, tile), row);

@@ -533,17 +533,18 @@ __device__ __forceinline__ void multiply_rows(float (&s)[F::SCORES], const uint3
     wgmma_commit();
 }
 
-/* sums += P V, where lines of V run across the keys. */
+/* sums += P V, or = where none have begun; lines of V run across the keys. */
 template <class F>
 __device__ __forceinline__ void multiply_lines(float (&sums)[F::WIDTH / 2],
-                                               const uint32_t (&p)[F::SCORES / 2], uint32_t v)
+                                               const uint32_t (&p)[F::SCORES / 2], uint32_t v,
+                                               bool begun = true)
 {
     constexpr uint32_t high = descriptor_high(1024, SWIZZLE_128);
     const uint32_t b = descriptor_low(v, F::PANEL_BYTES);
 #pragma unroll
     for (int i = 0; i < F::STEP / 16; i++)
-        wgmma_rs<F::TYPE, F::WIDTH, 1>(sums, p + 4 * i,
-                                       descriptor(b + (i * 16 * ROW_BYTES >> 4), high), 1);
+        wgmma_rs<F::TYPE, F::WIDTH, 1>(
+            sums, p + 4 * i, descriptor(b + (i * 16 * ROW_BYTES >> 4), high), i > 0 || begun);
     wgmma_commit();
 }
 
