@@ -161,7 +161,7 @@ OMP_INLINE void FN(tile_pieces)(T *restrict buffer, const FN(piece) * piece, int
                                 int64_t from, bool resume, const int features, const bool wide)
 {
     const bool tall = features > DSD_MR;
-    const T *fetch = piece[0].fetch + from;
+    const T *fetch = count > 0 ? piece[0].fetch + from : NULL;
 
     if (resume)
         FN(sums_load)(buffer, tall, wide);

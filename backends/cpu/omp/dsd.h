@@ -436,7 +436,7 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
             return;
     }
     FN(slice_locate)(d, band, piece, count, copy);
-    copy[0].fetch = copy[0].s + steps * step;
+    copy[0].fetch = steps > 0 ? copy[0].s + steps * step : copy[0].s;
     for (int64_t q = first; q < panels; q++)
         FN(tile_choose)
     (d, true, bski_ceil_div(FN(panel_cols)(d, panel0 + q), FN(VL)))(
