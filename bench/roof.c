@@ -1,12 +1,12 @@
 #include "roof.h"
 
 #include <backends/cpu/cpu.h>
+#include <bench/pages.h>
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #if defined(__x86_64__)
@@ -262,17 +262,6 @@ static void copy_part(char *dst, const char *src, size_t bytes, bool past)
 #endif
     (void)past;
     memcpy(dst, src, bytes);
-}
-
-/* Memory in large pages where the system has them, as the CPU backend's buffers are. */
-static void *pages_alloc(size_t bytes)
-{
-    void *data = aligned_alloc((size_t)2 << 20, bytes);
-#ifdef MADV_HUGEPAGE
-    if (data)
-        (void)madvise(data, bytes, MADV_HUGEPAGE);
-#endif
-    return data;
 }
 
 double bski_roof_bytes(int threads)

@@ -5,7 +5,6 @@
 #define _DEFAULT_SOURCE /* madvise */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include <libxsmm.h>
@@ -13,6 +12,7 @@
 #include <omp.h>
 #endif
 
+#include <bench/pages.h>
 #include "bench/peers/peer.h"
 
 /* The library sees matrices by columns: c [vector, .] += a [vector, depth] b [depth, .], so with
@@ -243,18 +243,6 @@ static bool way_choose(xsmm_state *s)
     free(x);
     free(c);
     return chosen.tile > 0 && way_set(s, chosen);
-}
-
-/* Memory in large pages where the system has them, as the operands are. */
-static void *pages_alloc(size_t bytes)
-{
-    const size_t page = (size_t)2 << 20, whole = (bytes + page - 1) / page * page;
-    void *data = aligned_alloc(page, whole);
-#ifdef MADV_HUGEPAGE
-    if (data)
-        (void)madvise(data, whole, MADV_HUGEPAGE);
-#endif
-    return data;
 }
 
 static void *xsmm_prepare(void *library, const bench_gemm *g, const bench_blocks *blocks)
