@@ -1,17 +1,18 @@
-/* The kernels on matrix tiles. dsd: 16 or 32 features by a panel of two tiles of n, over tiles of S
- * as they are packed. A block that is as deep as a tile, or a multiple, meets B where it lies; parts
- * of shallower ones are put together. Included by dsd.h after its types, once for each kind of
- * arithmetic. */
+/* The kernels on matrix tiles. dsd: 8, 16 or 32 features by two or four tiles of n, over tiles of S
+ * as they are packed, which are as deep as a block or as a tile can be, and so meet B where it lies.
+ * Included by dsd.h after its types, once for each kind of arithmetic. */
 
-/* Tiles 0 to 3 are sums, of two tiles of rows by two of columns; 4 and 5 are of S, 6 and 7 of B: 16
- * rows of 64 bytes, or 8 rows of the first six for blocks of 8 features. The compiler wants their
- * numbers as they are. TILE_PRODUCT: the instruction that multiplies them. */
+/* Tiles 0 to 3 are sums: two tiles of rows by two of columns, or one by four. 4 is of S, 6 and 7 are
+ * of B, and 5 is of S where there are two tiles of rows. The compiler wants their numbers as they
+ * are. TILE_PRODUCT: the instruction that multiplies them. */
 
-/* LEAD, PARTS: see tiles_of_parts; of a tile each. */
-enum { FN(TILE) = DSD_MR * TILE_DEPTH, FN(LEAD) = 2, FN(PARTS) = 4 };
+/* TILE: of S or of sums in sdd. AWAKE: rows of S, at most, by which each of four tiles of sums is
+ * multiplied between two stores of them: after about 2,000 cycles without a store of a tile the next
+ * one takes 800 more. */
+enum { FN(TILE) = DSD_MR * TILE_DEPTH, FN(AWAKE) = 20 * DSD_MR };
 
-/* Configures the thread's tiles for blocks of `rows` features. */
-static void FN(tiles_open)(int64_t rows)
+/* Configures the thread's tiles for blocks of `rows` features, and products `depth` deep. */
+static void FN(tiles_open)(int64_t rows, int64_t depth)
 {
     struct {
         uint8_t palette, start_row, reserved[14];
@@ -19,8 +20,9 @@ static void FN(tiles_open)(int64_t rows)
         uint8_t rows[16];
     } config = {.palette = 1};
     for (int i = 0; i < 8; i++) {
-        config.bytes[i] = TILE_BYTES;
-        config.rows[i] = (uint8_t)(i > 5 ? TILE_DEPTH : min_i64(rows, DSD_MR));
+        const bool of_b = i > 5 || (i == 5 && rows <= DSD_MR), of_s = i > 3 && !of_b;
+        config.bytes[i] = of_s ? (uint16_t)(depth * (int64_t)sizeof(T)) : TILE_BYTES;
+        config.rows[i] = (uint8_t)(of_b ? depth : min_i64(rows, DSD_MR));
     }
     /* To GCC 12 the instruction reads 8 bytes, so that stores to the others might be left out. */
     __asm__ volatile("" : : "r"(&config) : "memory");
@@ -32,12 +34,12 @@ static void FN(tiles_close)(void)
     _tile_release();
 }
 
-/* sums += s b for a tile of S, or two if `tall`, and a tile of B, or two if `wide`, from a panel. It
- * goes past the first-level cache, which S and the sums need. */
-OMP_INLINE void FN(tiles_multiply)(const T *s, const T *b, bool tall, bool wide)
+/* sums += s b for a tile of S, `deep`, or two if `tall`, and a tile of B, or two if `wide`, from a
+ * panel. It goes past the first-level cache, which S and the sums need. */
+OMP_INLINE void FN(tiles_multiply)(const T *s, const T *b, int64_t deep, bool tall, bool wide)
 {
-    const int64_t step = FN(NR) * (int64_t)sizeof(T);
-    _tile_loadd(4, s, TILE_BYTES);
+    const int64_t step = FN(NR) * (int64_t)sizeof(T), s_step = deep * (int64_t)sizeof(T);
+    _tile_loadd(4, s, s_step);
     _tile_stream_loadd(6, b, step);
     TILE_PRODUCT(0, 4, 6);
     if (wide) {
@@ -45,7 +47,7 @@ OMP_INLINE void FN(tiles_multiply)(const T *s, const T *b, bool tall, bool wide)
         TILE_PRODUCT(1, 4, 7);
     }
     if (tall) {
-        _tile_loadd(5, s + FN(TILE), TILE_BYTES);
+        _tile_loadd(5, s + DSD_MR * deep, s_step);
         TILE_PRODUCT(2, 5, 6);
         if (wide)
             TILE_PRODUCT(3, 5, 7);
@@ -65,29 +67,30 @@ OMP_INLINE void FN(rows_gather)(T *restrict dst, const T *restrict b, int64_t de
             FN(vstore)(dst + k * FN(NR) + v * FN(VL), (V){0});
 }
 
-/* Tiles of sums, between registers and rows of a strip. */
-OMP_INLINE void FN(sums_load)(const T *buffer, bool tall, bool wide)
+/* Tiles of sums, between registers and rows of strips: 0 and 1 at `at`, 2 and 3 at `second`, if
+ * there are such. */
+OMP_INLINE void FN(sums_load)(const T *at, const T *second, bool wide)
 {
     const int64_t step = FN(NR) * (int64_t)sizeof(T);
-    _tile_loadd(0, buffer, step);
+    _tile_loadd(0, at, step);
     if (wide)
-        _tile_loadd(1, buffer + FN(VL), step);
-    if (tall)
-        _tile_loadd(2, buffer + DSD_MR * FN(NR), step);
-    if (tall && wide)
-        _tile_loadd(3, buffer + DSD_MR * FN(NR) + FN(VL), step);
+        _tile_loadd(1, at + FN(VL), step);
+    if (second)
+        _tile_loadd(2, second, step);
+    if (second && wide)
+        _tile_loadd(3, second + FN(VL), step);
 }
 
-OMP_INLINE void FN(sums_store)(T *buffer, bool tall, bool wide)
+OMP_INLINE void FN(sums_store)(T *at, T *second, bool wide)
 {
     const int64_t step = FN(NR) * (int64_t)sizeof(T);
-    _tile_stored(0, buffer, step);
+    _tile_stored(0, at, step);
     if (wide)
-        _tile_stored(1, buffer + FN(VL), step);
-    if (tall)
-        _tile_stored(2, buffer + DSD_MR * FN(NR), step);
-    if (tall && wide)
-        _tile_stored(3, buffer + DSD_MR * FN(NR) + FN(VL), step);
+        _tile_stored(1, at + FN(VL), step);
+    if (second)
+        _tile_stored(2, second, step);
+    if (second && wide)
+        _tile_stored(3, second + FN(VL), step);
 }
 
 OMP_INLINE void FN(sums_clear)(void)
@@ -106,115 +109,140 @@ OMP_INLINE const T *FN(lines_fetch)(const T *fetch, int64_t lines)
     return fetch;
 }
 
-/* Blocks that are as deep as a tile, or a multiple; what is left of one at the edge of the matrix is
- * put together with zeros. Each step fetches `lines` lines of what S needs next. */
-OMP_INLINE void FN(tiles_whole)(const FN(piece) * piece, int64_t count, const T *restrict b,
-                                const T *fetch, int64_t lines, const int features, const bool wide)
-{
-    T rest[TILE_DEPTH * FN(NR)] __attribute__((aligned(64)));
-    for (int64_t e = 0; e < count; e++) {
-        const T *s = piece[e].s, *rows = b + piece[e].first * FN(NR);
-        int64_t k = 0;
-        for (; k + TILE_DEPTH <= piece[e].depth; k += TILE_DEPTH, s += features * TILE_DEPTH) {
-            fetch = FN(lines_fetch)(fetch, lines);
-            FN(tiles_multiply)(s, rows + k * FN(NR), features > DSD_MR, wide);
-        }
-        if (k == piece[e].depth)
-            continue;
-        fetch = FN(lines_fetch)(fetch, lines);
-        FN(rows_gather)(rest, rows + k * FN(NR), piece[e].depth - k, TILE_DEPTH, wide);
-        FN(tiles_multiply)(s, rest, features > DSD_MR, wide);
-    }
-}
-
-/* Blocks of which a tile holds several, `place` deep: their rows of B are put together LEAD steps
- * before they are loaded, as loads wait for stores to leave the processor. */
-OMP_INLINE void FN(tiles_of_parts)(const FN(piece) * piece, int64_t count, const T *restrict b,
-                                   const T *fetch, int64_t lines, const int64_t place,
-                                   const int features, const bool wide)
-{
-    const int64_t fit = TILE_DEPTH / place, steps = bski_ceil_div(count, fit);
-    T part[FN(PARTS)][TILE_DEPTH * FN(NR)] __attribute__((aligned(64)));
-
-    for (int64_t t = 0; t < steps + FN(LEAD); t++) {
-        for (int64_t i = 0; t < steps && i < fit; i++) {
-            T *rows = part[t % FN(PARTS)] + i * place * FN(NR);
-            const int64_t e = t * fit + i, depth = e < count ? piece[e].depth : 0;
-            const T *from = depth ? b + piece[e].first * FN(NR) : b;
-            if (depth == place)
-                FN(rows_gather)(rows, from, place, place, wide);
-            else
-                FN(rows_gather)(rows, from, depth, place, wide);
-        }
-        fetch = FN(lines_fetch)(fetch, t < steps ? lines : 0);
-        if (t >= FN(LEAD)) {
-            const int64_t step = t - FN(LEAD);
-            FN(tiles_multiply)
-            (piece[0].s + step * features * TILE_DEPTH, part[step % FN(PARTS)], features > DSD_MR,
-             wide);
-        }
-    }
-}
-
+/* What is left of a block at the edge of the matrix is put together with zeros. Each step fetches
+ * `lines` lines of what S needs next. */
 OMP_INLINE void FN(tile_pieces)(T *restrict buffer, const FN(piece) * piece, int64_t count,
                                 const T *restrict b, int64_t lines, int64_t block_depth,
                                 int64_t from, bool resume, const int features, const bool wide)
 {
     const bool tall = features > DSD_MR;
+    const int64_t deep = min_i64(block_depth, TILE_DEPTH);
     const T *fetch = count > 0 ? piece[0].fetch + from : NULL;
+    T *second = tall ? buffer + DSD_MR * FN(NR) : NULL;
+    T rest[TILE_DEPTH * FN(NR)] __attribute__((aligned(64)));
 
     if (resume)
-        FN(sums_load)(buffer, tall, wide);
+        FN(sums_load)(buffer, second, wide);
     else
         FN(sums_clear)();
-    if (block_depth >= TILE_DEPTH)
-        FN(tiles_whole)(piece, count, b, fetch, lines, features, wide);
-    else if (block_depth == 8)
-        FN(tiles_of_parts)(piece, count, b, fetch, lines, 8, features, wide);
-    else if (block_depth == 4)
-        FN(tiles_of_parts)(piece, count, b, fetch, lines, 4, features, wide);
-    else
-        FN(tiles_of_parts)(piece, count, b, fetch, lines, block_depth, features, wide);
-    FN(sums_store)(buffer, tall, wide);
+    for (int64_t e = 0; e < count; e++) {
+        const T *s = piece[e].s, *rows = b + piece[e].first * FN(NR);
+        int64_t k = 0;
+        for (; k + deep <= piece[e].depth; k += deep, s += features * deep) {
+            fetch = FN(lines_fetch)(fetch, lines);
+            FN(tiles_multiply)(s, rows + k * FN(NR), deep, tall, wide);
+        }
+        if (k == piece[e].depth)
+            continue;
+        fetch = FN(lines_fetch)(fetch, lines);
+        FN(rows_gather)(rest, rows + k * FN(NR), piece[e].depth - k, deep, wide);
+        FN(tiles_multiply)(s, rest, deep, tall, wide);
+    }
+    FN(sums_store)(buffer, second, wide);
 }
 
-/* A row group of two tiles, from s on, times `steps` tiles of B of each of `panels` panels: at[i]
- * is where the tile of step i lies in a panel, and at[steps] is free. Tiles are loaded as soon as
- * the products that need their place are under way, those of the next panel during the last
- * products of one; and each step fetches `lines` lines of what follows in S between its products. */
-static void FN(panels_multiply)(T *restrict strips, int64_t strip_size, const T *s, int64_t *at,
-                                int64_t steps, const T *b, int64_t panel_size, int64_t panels,
-                                int64_t lines, bool resume)
-{
-    const int64_t row = FN(NR) * (int64_t)sizeof(T);
-    const T *fetch = s + 2 * steps * FN(TILE);
+/* What the products of one slice of a row group's list with several panels need. */
+typedef struct FN(slice) {
+    const T *s;                /* its tiles, one after the other */
+    int64_t deep, size, steps; /* depth of a tile, Ts of those of a step, steps */
+    const T *b;
+    int64_t panel_size, panels;
+    int64_t lines; /* of what follows in S that each step fetches */
+    bool resume;
+} FN(slice);
 
-    _tile_loadd(4, s, TILE_BYTES);
-    _tile_loadd(5, s + FN(TILE), TILE_BYTES);
+/* A row group of two tiles times a slice for each panel: at[i] is where the tile of step i lies in a
+ * panel, and at[steps] is free. Tiles are loaded as soon as the products that need their place are
+ * under way, those of the next panel during the last products of one, and lines of S are fetched
+ * between products. */
+static void FN(tall_multiply)(const FN(slice) * x, T *restrict strips, int64_t strip_size,
+                              int64_t *at)
+{
+    const int64_t row = FN(NR) * (int64_t)sizeof(T), s_row = x->deep * (int64_t)sizeof(T);
+    const int64_t steps = x->steps, size = x->size, lines = x->lines, low = size / 2;
+    const T *fetch = x->s + steps * size, *s = x->s, *b = x->b;
+
+    if (x->panels == 0)
+        return;
+    _tile_loadd(4, s, s_row);
+    _tile_loadd(5, s + low, s_row);
     _tile_stream_loadd(6, b + at[0], row);
     _tile_stream_loadd(7, b + at[0] + FN(VL), row);
-    for (int64_t q = 0; q < panels; q++, b += panel_size, strips += strip_size) {
-        at[steps] = at[0] + (q + 1 < panels ? panel_size : 0);
-        if (resume)
-            FN(sums_load)(strips, true, true);
+    for (int64_t q = 0; q < x->panels; q++, b += x->panel_size, strips += strip_size) {
+        at[steps] = at[0] + (q + 1 < x->panels ? x->panel_size : 0);
+        if (x->resume)
+            FN(sums_load)(strips, strips + DSD_MR * FN(NR), true);
         else
             FN(sums_clear)();
         for (int64_t i = 1; i <= steps; i++) {
-            const T *next_s = i < steps ? s + 2 * i * FN(TILE) : s, *next_b = b + at[i];
+            const T *next_s = i < steps ? s + i * size : s, *next_b = b + at[i];
             TILE_PRODUCT(0, 4, 6);
             fetch = FN(lines_fetch)(fetch, (lines + 3) / 4);
             TILE_PRODUCT(1, 4, 7);
             fetch = FN(lines_fetch)(fetch, (lines + 2) / 4);
-            _tile_loadd(4, next_s, TILE_BYTES);
+            _tile_loadd(4, next_s, s_row);
             TILE_PRODUCT(2, 5, 6);
             fetch = FN(lines_fetch)(fetch, (lines + 1) / 4);
             _tile_stream_loadd(6, next_b, row);
             TILE_PRODUCT(3, 5, 7);
             fetch = FN(lines_fetch)(fetch, lines / 4);
-            _tile_loadd(5, next_s + FN(TILE), TILE_BYTES);
+            _tile_loadd(5, next_s + low, s_row);
             _tile_stream_loadd(7, next_b + FN(VL), row);
         }
-        FN(sums_store)(strips, true, true);
+        FN(sums_store)(strips, strips + DSD_MR * FN(NR), true);
+    }
+}
+
+/* A step of a row group of one tile by four tiles of columns, of which three are in tiles x, y and z
+ * and the last is at `fourth`; and loads for the next step, which has its first three in y, z and x. */
+#define LOW_STEP(x, y, z, fourth, row, next_s, s_row, first, second, third)                        \
+    do {                                                                                           \
+        TILE_PRODUCT(0, 4, x);                                                                     \
+        _tile_stream_loadd(x, fourth, row);                                                        \
+        TILE_PRODUCT(1, 4, y);                                                                     \
+        _tile_stream_loadd(y, first, row);                                                         \
+        TILE_PRODUCT(2, 4, z);                                                                     \
+        _tile_stream_loadd(z, second, row);                                                        \
+        TILE_PRODUCT(3, 4, x);                                                                     \
+        _tile_loadd(4, next_s, s_row);                                                             \
+        _tile_stream_loadd(x, third, row);                                                         \
+    } while (0)
+
+/* The same for a row group of one tile, by two panels at once: products that add to the sums of one
+ * alone would wait for each other. */
+static void FN(low_multiply)(const FN(slice) * x, T *restrict strips, int64_t strip_size,
+                             int64_t *at)
+{
+    const int64_t row = FN(NR) * (int64_t)sizeof(T), s_row = x->deep * (int64_t)sizeof(T);
+    const int64_t steps = x->steps;
+    const T *fetch = x->s + steps * x->size, *b = x->b;
+
+    at[steps] = at[0];
+    for (int64_t q = 0; q < x->panels; q += 2, b += 2 * x->panel_size, strips += 2 * strip_size) {
+        const T *right = b + x->panel_size;
+        if (x->resume)
+            FN(sums_load)(strips, strips + strip_size, true);
+        else
+            FN(sums_clear)();
+        _tile_loadd(4, x->s, s_row);
+        _tile_stream_loadd(5, b + at[0], row);
+        _tile_stream_loadd(6, b + at[0] + FN(VL), row);
+        _tile_stream_loadd(7, right + at[0], row);
+#define DSD_LOW(first, second, third, step)                                                        \
+    if ((step) < steps) {                                                                          \
+        const T *left = b + at[(step) + 1], *fourth = right + at[step] + FN(VL);                   \
+        const T *s = x->s + ((step) + 1 < steps ? ((step) + 1) * x->size : 0);                     \
+        fetch = FN(lines_fetch)(fetch, x->lines);                                                  \
+        LOW_STEP(first, second, third, fourth, row, s, s_row, left, left + FN(VL),                 \
+                 left + x->panel_size);                                                            \
+    }
+        for (int64_t i = 0; i < steps; i += 3) {
+            DSD_LOW(5, 6, 7, i)
+            DSD_LOW(6, 7, 5, i + 1)
+            DSD_LOW(7, 5, 6, i + 2)
+        }
+#undef DSD_LOW
+        FN(sums_store)(strips, strips + strip_size, true);
     }
 }
 
@@ -282,48 +310,100 @@ static void FN(sdd_tile_two)(T *restrict out, const T *restrict a, const T *rest
     FN(sdd_tiles_multiply)(out, a, b0, b1, steps, resume, true);
 }
 
-/* The same for two row groups by pairs of strips: a0, a1 by b[2 p], b[2 p + 1] from step `at` on,
- * of which results are in out + p * out_size, for a0 and then a1. Tiles are loaded as in
- * panels_multiply. */
-static void FN(sdd_tall)(T *restrict out, int64_t out_size, const T *restrict a0,
-                         const T *restrict a1, const T *const *b, int64_t at, int64_t pairs,
-                         int64_t steps, bool resume)
+/* The same for `pairs` pairs of strips: a row group, or two, by b[2 p], b[2 p + 1] from step `at` on,
+ * of which results are in out + p * out_size, for each row group. Each step fetches `lines` lines of
+ * what follows for each of the row groups. */
+typedef struct FN(sdd_slice) {
+    const T *a[2], *fetch[2];
+    const T *const *b;
+    int64_t at, pairs, steps, lines;
+    bool resume;
+} FN(sdd_slice);
+
+OMP_INLINE void FN(tiles_load)(const T *at, const T *second)
 {
-    const T *next0 = b[0] + at * FN(VL), *next1 = b[1] + at * FN(VL);
-    _tile_loadd(4, a0, TILE_BYTES);
-    _tile_loadd(5, a1, TILE_BYTES);
+    _tile_loadd(0, at, TILE_BYTES);
+    _tile_loadd(1, at + FN(TILE), TILE_BYTES);
+    _tile_loadd(2, second, TILE_BYTES);
+    _tile_loadd(3, second + FN(TILE), TILE_BYTES);
+}
+
+OMP_INLINE void FN(tiles_store)(T *at, T *second)
+{
+    _tile_stored(0, at, TILE_BYTES);
+    _tile_stored(1, at + FN(TILE), TILE_BYTES);
+    _tile_stored(2, second, TILE_BYTES);
+    _tile_stored(3, second + FN(TILE), TILE_BYTES);
+}
+
+/* Two row groups. Tiles are loaded as in tall_multiply. */
+static void FN(sdd_tall)(const FN(sdd_slice) * x, T *restrict out, int64_t out_size)
+{
+    const T *const *b = x->b, *fetch0 = x->fetch[0], *fetch1 = x->fetch[1];
+    const T *next0 = b[0] + x->at * FN(VL), *next1 = b[1] + x->at * FN(VL);
+    _tile_loadd(4, x->a[0], TILE_BYTES);
+    _tile_loadd(5, x->a[1], TILE_BYTES);
     _tile_stream_loadd(6, next0, TILE_BYTES);
     _tile_stream_loadd(7, next1, TILE_BYTES);
-    for (int64_t p = 0; p < pairs; p++, out += out_size) {
-        if (resume) {
-            _tile_loadd(0, out, TILE_BYTES);
-            _tile_loadd(1, out + FN(TILE), TILE_BYTES);
-            _tile_loadd(2, out + 2 * FN(TILE), TILE_BYTES);
-            _tile_loadd(3, out + 3 * FN(TILE), TILE_BYTES);
-        } else {
+    for (int64_t p = 0; p < x->pairs; p++, out += out_size) {
+        if (x->resume)
+            FN(tiles_load)(out, out + 2 * FN(TILE));
+        else
             FN(sums_clear)();
-        }
-        for (int64_t k = TILE_DEPTH; k <= steps; k += TILE_DEPTH) {
-            const int64_t next = k < steps ? k * SDD_MR : 0;
-            if (k < steps) {
+        for (int64_t k = TILE_DEPTH; k <= x->steps; k += TILE_DEPTH) {
+            const int64_t next = k < x->steps ? k * SDD_MR : 0;
+            if (k < x->steps) {
                 next0 += TILE_DEPTH * FN(VL);
                 next1 += TILE_DEPTH * FN(VL);
-            } else if (p + 1 < pairs) {
-                next0 = b[2 * p + 2] + at * FN(VL);
-                next1 = b[2 * p + 3] + at * FN(VL);
+            } else if (p + 1 < x->pairs) {
+                next0 = b[2 * p + 2] + x->at * FN(VL);
+                next1 = b[2 * p + 3] + x->at * FN(VL);
             }
             TILE_PRODUCT(0, 4, 6);
+            fetch0 = FN(lines_fetch)(fetch0, x->lines);
             TILE_PRODUCT(1, 4, 7);
-            _tile_loadd(4, a0 + next, TILE_BYTES);
+            _tile_loadd(4, x->a[0] + next, TILE_BYTES);
             TILE_PRODUCT(2, 5, 6);
+            fetch1 = FN(lines_fetch)(fetch1, x->lines);
             _tile_stream_loadd(6, next0, TILE_BYTES);
             TILE_PRODUCT(3, 5, 7);
-            _tile_loadd(5, a1 + next, TILE_BYTES);
+            _tile_loadd(5, x->a[1] + next, TILE_BYTES);
             _tile_stream_loadd(7, next1, TILE_BYTES);
         }
-        _tile_stored(0, out, TILE_BYTES);
-        _tile_stored(1, out + FN(TILE), TILE_BYTES);
-        _tile_stored(2, out + 2 * FN(TILE), TILE_BYTES);
-        _tile_stored(3, out + 3 * FN(TILE), TILE_BYTES);
+        FN(tiles_store)(out, out + 2 * FN(TILE));
+    }
+}
+
+/* One row group, by two pairs at once. */
+static void FN(sdd_low)(const FN(sdd_slice) * x, T *restrict out, int64_t out_size)
+{
+    const int64_t steps = x->steps / TILE_DEPTH, size = TILE_DEPTH * FN(VL);
+    const T *fetch = x->fetch[0];
+    for (int64_t p = 0; p < x->pairs; p += 2, out += 2 * out_size) {
+        const T *b[4];
+        for (int v = 0; v < 4; v++)
+            b[v] = x->b[2 * p + v] + x->at * FN(VL);
+        if (x->resume)
+            FN(tiles_load)(out, out + out_size);
+        else
+            FN(sums_clear)();
+        _tile_loadd(4, x->a[0], TILE_BYTES);
+        _tile_stream_loadd(5, b[0], TILE_BYTES);
+        _tile_stream_loadd(6, b[1], TILE_BYTES);
+        _tile_stream_loadd(7, b[2], TILE_BYTES);
+#define SDD_LOW(first, second, third, step)                                                        \
+    if ((step) < steps) {                                                                          \
+        const int64_t at = (step)*size, then = (step) + 1 < steps ? at + size : 0;                 \
+        fetch = FN(lines_fetch)(fetch, x->lines);                                                  \
+        LOW_STEP(first, second, third, b[3] + at, TILE_BYTES, x->a[0] + then, TILE_BYTES,          \
+                 b[0] + then, b[1] + then, b[2] + then);                                           \
+    }
+        for (int64_t i = 0; i < steps; i += 3) {
+            SDD_LOW(5, 6, 7, i)
+            SDD_LOW(6, 7, 5, i + 1)
+            SDD_LOW(7, 5, 6, i + 2)
+        }
+#undef SDD_LOW
+        FN(tiles_store)(out, out + out_size);
     }
 }

@@ -38,6 +38,7 @@ typedef struct FN(dsd) {
     int64_t depth_end; /* J in elements */
     int64_t block_i, block_j, grid_i;
     int64_t tall;                  /* features of a row group: see ROW_GROUP */
+    int64_t deep;                  /* steps of a matrix tile of S */
     int64_t stride_i, stride_j;    /* of an element within a block */
     int64_t step_i;                /* stride_i in Ts, where S is used as it lies */
     int64_t batch, panels, groups; /* panels and groups of panels of one batch member */
@@ -174,28 +175,28 @@ typedef struct FN(band) {
 
 #ifdef MATRIX_TILES
 /* Where a row group of a block row begins in the packed form of S: for each block row, in the order
- * of the list, [row group][tile][MR][TILE_DEPTH], where tiles may hold several blocks and each row
+ * of the list, [row group][tile][MR][deep], where tiles may hold several blocks and each row
  * group starts a new one. */
 static int64_t FN(image_at)(const FN(dsd) * d, int64_t row, int64_t first, int64_t end,
                             int64_t group)
 {
     const int64_t groups = bski_ceil_div(d->block_i, ROW_GROUP(d)), pad = TILE_DEPTH - 1;
-    const int64_t depth = bski_ceil_div((end - first) * d->block_j, TILE_DEPTH) * TILE_DEPTH;
+    const int64_t depth = bski_ceil_div((end - first) * d->block_j, d->deep) * d->deep;
     return ((first * d->block_j + row * pad) * groups + group * depth) * ROW_GROUP(d);
 }
 
 /* Of a depth within a row group, counted over its list. */
 static int64_t FN(image_depth)(const FN(dsd) * d, int64_t depth)
 {
-    return depth / TILE_DEPTH * TILE_DEPTH * ROW_GROUP(d);
+    return depth / d->deep * d->deep * ROW_GROUP(d);
 }
 
-/* Where a piece lies in the packed form, for the first row group of the band. */
-static const T *FN(image_of)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece)
+/* Where the band's first row group lies in the packed form. Blocks are of whole tiles, as deep as they
+ * are times the features of a row group. */
+static const T *FN(image_of)(const FN(dsd) * d, const FN(band) * band)
 {
     const int64_t group = band->row / ROW_GROUP(d);
-    return d->image + band->image + FN(image_at)(d, band->block, band->first, band->end, group) +
-           FN(image_depth)(d, (piece->entry - band->first) * d->block_j + piece->skip);
+    return d->image + band->image + FN(image_at)(d, band->block, band->first, band->end, group);
 }
 
 #if !STREAMED
@@ -210,9 +211,11 @@ static int64_t FN(image_step)(const FN(dsd) * d, const FN(band) * band)
 static void FN(slice_locate)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
                              int64_t count, FN(piece) * copy)
 {
+    const T *s = count > 0 ? FN(image_of)(d, band) : NULL;
     for (int64_t e = 0; e < count; e++) {
+        const int64_t depth = (piece[e].entry - band->first) * d->block_j + piece[e].skip;
         copy[e] = piece[e];
-        copy[e].s = FN(image_of)(d, band, &piece[e]);
+        copy[e].s = s + depth * ROW_GROUP(d);
     }
 }
 #else
@@ -397,51 +400,68 @@ typedef struct FN(scratch) {
 } FN(scratch);
 
 #if STREAMED
-/* Where the tiles of B for pieces of whole tiles lie in a panel; returns their number, or 0 if a
- * piece is not of whole tiles. */
-static int64_t FN(steps_list)(const FN(piece) * piece, int64_t count, int64_t *at)
+/* Where the tiles of B for `count` blocks of a list lie in a panel; returns their number, or 0 if one
+ * of these is cut by the edge of the matrix. */
+static int64_t FN(steps_list)(const FN(dsd) * d, const int32_t *other, int64_t count, int64_t *at)
 {
+    const int64_t block = d->block_j, deep = d->deep;
     int64_t steps = 0;
     for (int64_t e = 0; e < count; e++) {
-        if (piece[e].depth % TILE_DEPTH != 0)
+        const int64_t first = other[e] * block;
+        if (first + block > d->J)
             return 0;
-        for (int64_t k = 0; k < piece[e].depth; k += TILE_DEPTH)
-            at[steps++] = (piece[e].first + k) * FN(NR);
+        for (int64_t k = 0; k < block; k += deep)
+            at[steps++] = (first + k) * FN(NR);
     }
     return steps;
 }
 
-/* A row group times pieces of its list, for each panel of a group: results go to, or are added to,
- * strip + filled rows. Its part of the packed S stays in the first-level cache from panel to panel,
- * and each fetches its share of what follows. */
+/* A row group times `count` blocks from the walk's position on, for each panel of a group: results go
+ * to, or are added to, strip + filled rows. Its part of the packed S stays in the first-level cache
+ * from panel to panel, and each fetches its share of what follows. */
 static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scratch) * scratch,
-                              const FN(piece) * piece, int64_t count, int64_t filled,
-                              const T *packed, int64_t panel0, int64_t panels, bool resume)
+                              int64_t count, int64_t filled, const T *packed, int64_t panel0,
+                              int64_t panels, bool resume)
 {
-    FN(piece) *copy = scratch->copy;
-    int64_t depth = 0, first = 0;
-    for (int64_t e = 0; e < count; e++)
-        depth += piece[e].depth;
-    const int64_t steps = bski_ceil_div(depth, TILE_DEPTH), step = d->tall * TILE_DEPTH;
-    const int64_t lines = bski_ceil_div(step * (int64_t)sizeof(T) / TILE_BYTES, panels);
+    const int64_t size = d->tall * d->deep, steps = count * (d->block_j / d->deep);
+    const int64_t turn = d->tall == DSD_TALL ? 1 : 2; /* panels at once */
+    const int64_t lines =
+        bski_ceil_div(size * (int64_t)sizeof(T), TILE_BYTES * bski_ceil_div(panels, turn));
+    FN(piece) *piece = scratch->piece, *copy = scratch->copy;
+    FN(band) walk = *band;
+    int64_t first = 0;
 
-    if (d->tall == DSD_TALL && FN(steps_list)(piece, count, scratch->at) > 0) {
+    if (count > 0 && FN(steps_list)(d, d->other + band->list, count, scratch->at) > 0) {
         first = panels - (FN(panel_cols)(d, panel0 + panels - 1) <= FN(VL));
-        if (first > 0)
-            FN(panels_multiply)
-        (scratch->strip[0] + filled * FN(NR), scratch->strip[1] - scratch->strip[0],
-         FN(image_of)(d, band, piece), scratch->at, steps, packed, d->J * FN(NR), first, lines,
-         resume);
+        first -= first % turn;
+        const int64_t before = (band->list - band->first) * d->block_j;
+        const FN(slice) slice = {FN(image_of)(d, band) + before * d->tall,
+                                 d->deep,
+                                 size,
+                                 steps,
+                                 packed,
+                                 d->J * FN(NR),
+                                 first,
+                                 lines,
+                                 resume};
+        T *strips = scratch->strip[0] + filled * FN(NR);
+        const int64_t strip_size = scratch->strip[1] - scratch->strip[0];
+        if (turn == 1)
+            FN(tall_multiply)(&slice, strips, strip_size, scratch->at);
+        else
+            FN(low_multiply)(&slice, strips, strip_size, scratch->at);
         if (first == panels)
             return;
     }
-    FN(slice_locate)(d, band, piece, count, copy);
-    copy[0].fetch = steps > 0 ? copy[0].s + steps * step : copy[0].s;
+    walk.end = band->list + count;
+    FN(slice_locate)(d, band, piece, FN(pieces_list)(d, &walk, piece), copy);
+    if (count > 0)
+        copy[0].fetch = copy[0].s + steps * size;
     for (int64_t q = first; q < panels; q++)
         FN(tile_choose)
     (d, true, bski_ceil_div(FN(panel_cols)(d, panel0 + q), FN(VL)))(
         scratch->strip[q] + filled * FN(NR), copy, count, packed + q * d->J * FN(NR), 0, d->block_j,
-        q * steps * lines * FN(PER_LINE), lines, resume);
+        q / turn * steps * lines * FN(PER_LINE), lines, resume);
 }
 #else
 /* A row group of a band, from `row` on, times pieces for panel q of a group: results go to, or are
@@ -498,22 +518,14 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
 }
 #endif
 
-/* Depth of a slice at most. */
+#if STREAMED
+/* Blocks of a slice, of which a list has some of about the same length. */
 static int64_t FN(slice_limit)(const FN(dsd) * d, const FN(band) * band)
 {
-#if STREAMED
-    /* beside tiles of B that are put together there is room for less of S */
-    const int64_t bytes = d->block_j < TILE_DEPTH ? DSD_SLICE : DSD_SLICE_WHOLE;
-    const int64_t most = bytes / (d->tall * (int64_t)sizeof(T));
-    const int64_t total = max_i64(1, (band->end - band->first) * d->block_j);
-    const int64_t unit = max_i64(d->block_j, TILE_DEPTH);
-    const int64_t slices = bski_ceil_div(total, most);
-    return bski_ceil_div(bski_ceil_div(total, slices), unit) * unit; /* of about the same depth */
-#else
-    (void)d;
-    (void)band;
-    return FN(SLICE);
-#endif
+    const int64_t most = min_i64(DSD_SLICE / (d->tall * (int64_t)sizeof(T)),
+                                 FN(AWAKE) / min_i64(d->tall, DSD_MR) * d->deep);
+    const int64_t total = max_i64(1, band->end - band->first);
+    return bski_ceil_div(total, bski_ceil_div(total * d->block_j, most));
 }
 
 static void FN(band_compute)(const FN(dsd) * d, FN(band) * band, FN(scratch) * scratch,
@@ -522,11 +534,24 @@ static void FN(band_compute)(const FN(dsd) * d, FN(band) * band, FN(scratch) * s
     const int64_t limit = FN(slice_limit)(d, band);
     bool resume = false;
 
+    do {
+        const int64_t count = min_i64(limit, band->end - band->list);
+        FN(slice_compute)(d, band, scratch, count, filled, packed, panel0, panels, resume);
+        band->list += count;
+        resume = true;
+    } while (band->list < band->end);
+}
+#else
+static void FN(band_compute)(const FN(dsd) * d, FN(band) * band, FN(scratch) * scratch,
+                             int64_t filled, const T *packed, int64_t panel0, int64_t panels)
+{
+    bool resume = false;
+
     while (!resume || band->list < band->end) {
         const int64_t count = FN(pieces_list)(d, band, scratch->piece);
         for (int64_t e = 0; e < count || !resume;) {
             int64_t depth = 0, n = 0;
-            while (e + n < count && depth + scratch->piece[e + n].depth <= limit)
+            while (e + n < count && depth + scratch->piece[e + n].depth <= FN(SLICE))
                 depth += scratch->piece[e + n++].depth;
             FN(slice_compute)
             (d, band, scratch, scratch->piece + e, n, filled, packed, panel0, panels, resume);
@@ -535,6 +560,7 @@ static void FN(band_compute)(const FN(dsd) * d, FN(band) * band, FN(scratch) * s
         }
     }
 }
+#endif
 
 /* Groups of S: members of the batch may share one. */
 static int64_t FN(s_groups)(const FN(dsd) * d)
@@ -559,7 +585,7 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
     const int32_t *shift = NULL;
 #endif
 #ifdef MATRIX_TILES
-    FN(tiles_open)(d->block_i);
+    FN(tiles_open)(d->block_i, d->deep);
 #endif
 #if !STREAMED
     scratch.lines = bski_ceil_div(FN(LINES), panels);
@@ -667,7 +693,7 @@ static void FN(image_put)(const FN(dsd) * d, const FN(band) * band, const FN(pie
     T part[(FN(DEEPEST) + TILE_DEPTH) * DSD_TALL];
     const int64_t group_rows = ROW_GROUP(d);
     const int64_t end =
-        last ? bski_ceil_div(depth + d->block_j, TILE_DEPTH) * TILE_DEPTH : depth + d->block_j;
+        last ? bski_ceil_div(depth + d->block_j, d->deep) * d->deep : depth + d->block_j;
     /* Where the depth is contiguous, rows of S are pieces of rows of tiles. */
     const bool rows_lie = d->stride_j == 1 && d->p->s.dtype == STORED && rows == group_rows &&
                           end - depth == piece->depth &&
@@ -681,12 +707,12 @@ static void FN(image_put)(const FN(dsd) * d, const FN(band) * band, const FN(pie
                (size_t)((end - depth - piece->depth) * group_rows) * sizeof(T));
     }
     for (int64_t k = 0; k < end - depth; k += n) {
-        T *to = group + FN(image_depth)(d, depth + k) + (depth + k) % TILE_DEPTH;
-        n = min_i64(end - depth - k, TILE_DEPTH - (depth + k) % TILE_DEPTH);
+        T *to = group + FN(image_depth)(d, depth + k) + (depth + k) % d->deep;
+        n = min_i64(end - depth - k, d->deep - (depth + k) % d->deep);
         if (!rows_lie)
-            FN(transpose)(to, TILE_DEPTH, part + k * group_rows, group_rows, group_rows, n);
+            FN(transpose)(to, d->deep, part + k * group_rows, group_rows, group_rows, n);
         for (int64_t i = 0; rows_lie && i < group_rows; i++)
-            row_copy(to + i * TILE_DEPTH, s + (i * d->block_j + k) * (int64_t)sizeof(T),
+            row_copy(to + i * d->deep, s + (i * d->block_j + k) * (int64_t)sizeof(T),
                      (size_t)n * sizeof(T));
     }
 }
@@ -776,6 +802,7 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
     d->block_i = swap ? t->block_cols : t->block_rows;
     d->block_j = (swap ? t->block_rows : t->block_cols) / UNIT;
     d->tall = min_i64(d->block_i, DSD_TALL);
+    d->deep = min_i64(d->block_j, TILE_DEPTH);
     d->grid_i = swap ? t->grid_cols : t->grid_rows;
     d->stride_i = swap ? 1 : t->block_cols;
     d->stride_j = swap ? t->block_cols : 1;

@@ -72,7 +72,7 @@
 #if defined(BSK_ISA_AMX)
 #define VEC_PAIRS    0
 #define MATRIX_TILES "amx.h"
-enum { VEC_BYTES = 64, DSD_MR = 16, SDD_MR = 16, NEAR = 5 << 18, TILE_DEPTH = 16 };
+enum { VEC_BYTES = 64, DSD_MR = 16, SDD_MR = 16, NEAR = 1 << 20, TILE_DEPTH = 16 };
 enum { TILE_BYTES = 64 }; /* a row of a tile */
 #define DSD_NV   2
 #define STREAMED 1

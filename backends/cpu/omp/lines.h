@@ -31,8 +31,8 @@ OMP_INLINE vec_f32 line_load(bsk_dtype type, const void *src, int64_t at)
 #endif
 }
 
-/* Asks for PAIR numbers that are loaded later: passes ask for as many as they load, one by one, since
- * many at once would keep the loads of the present ones waiting. */
+/* Asks for PAIR numbers that are loaded later: passes ask for as many as they load, one by one, and
+ * where they write, since many at once would keep the loads of the present ones waiting. */
 OMP_INLINE void line_fetch(bsk_dtype type, const void *src, int64_t at)
 {
     const char *from = (const char *)src + at * (int64_t)type_size(type);
@@ -70,14 +70,16 @@ OMP_INLINE line_pair pair_load(bsk_dtype type, const void *src, int64_t at, bool
 {
     if (!split)
         return (line_pair){{line_load(type, src, at), line_load(type, src, at + F32_LANES)}};
-    vec_u32 both;
 #if defined(BSK_ISA_AVX512)
-    both = (vec_u32)_mm512_loadu_si512((const uint16_t *)src + at);
-    __asm__("" : "+v"(both)); /* in a register: GCC would make a copy on the stack */
+    __m512i both = _mm512_loadu_si512((const uint16_t *)src + at);
+    __asm__("" : "+v"(both)); /* one load: GCC would make two, or a copy on the stack */
+    return (line_pair){{(vec_f32)_mm512_slli_epi32(both, 16),
+                        (vec_f32)_mm512_and_si512(both, _mm512_set1_epi32((int)0xffff0000))}};
 #else
+    vec_u32 both;
     memcpy(&both, (const uint16_t *)src + at, sizeof both);
-#endif
     return (line_pair){{(vec_f32)(both << 16), (vec_f32)(both & 0xffff0000u)}};
+#endif
 }
 
 /* A pair that was split as one vector of bf16, rounded to nearest even. */
@@ -153,6 +155,21 @@ static inline void pairs_merge(float *restrict dst, const float *restrict src, i
             dst[i + 2 * k] = src[i + k];
             dst[i + 2 * k + 1] = src[i + F32_LANES + k];
         }
+}
+
+/* x, of which no sum is made with the product that it is by one instruction. */
+OMP_INLINE vec_f32 unfused_f32(vec_f32 x)
+{
+#if defined(BSK_ISA_AVX512)
+    __asm__("" : "+v"(x));
+#elif defined(__x86_64__)
+    __asm__("" : "+x"(x));
+#elif defined(__aarch64__)
+    __asm__("" : "+w"(x));
+#else
+    __asm__("" : "+m"(x));
+#endif
+    return x;
 }
 
 /* The larger one; NaN of x is passed over. */

@@ -7,9 +7,10 @@
 enum { MMLA_ROWS = DSD_MR / 2 };
 _Static_assert((int)DSD_MR == (int)SDD_MR && TILE_DEPTH == 2, "one shape of tiles of S");
 
-static void tiles_open_bf16(int64_t rows)
+static void tiles_open_bf16(int64_t rows, int64_t depth)
 {
     (void)rows;
+    (void)depth;
 }
 
 static void tiles_close_bf16(void)

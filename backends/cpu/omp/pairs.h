@@ -52,6 +52,10 @@ static void pairs_load(pair_bits *restrict dst, int64_t ld, const uint16_t *rest
     for (int64_t r = 0; r < rows; r++) {
         const uint16_t *low = src + 2 * r * row_stride, *high = low + row_stride;
         const bool whole = 2 * r + 1 < end;
+        for (int64_t c = 0; col_stride == 1 && c < cols; c += 32) {
+            __builtin_prefetch(low + 2 * rows * row_stride + c);
+            __builtin_prefetch(high + 2 * rows * row_stride + c);
+        }
         if (whole && col_stride == 1)
             for (int64_t c = 0; c < cols; c++)
                 dst[r * ld + c] = low[c] | (pair_bits)high[c] << 16;

@@ -176,19 +176,21 @@ static FN(matrix) FN(operand)(const FN(packing) * o, int64_t pair, int64_t batch
     return m;
 }
 
-/* Loads the columns of units first .. last - 1 side by side, or of one, and packs them. No data: zeros.
- * at: the chunk's step that rows begin with. */
+/* Loads the columns of units first .. last - 1 side by side, or of one, and packs them. A unit that is
+ * wider than its block gets columns of the next one too, which make results that nobody reads. No
+ * data: zeros. at: the chunk's step that rows begin with. */
 static void FN(units_pack)(const FN(sdd) * d, const FN(packing) * o, const FN(matrix) * m,
                            int64_t first, int64_t last, int64_t inside, int64_t at, int64_t rows)
 {
-    const int64_t within = first % o->per_block * o->width, wide = (last - first) * o->width;
+    const int64_t within = first % o->per_block * o->width;
     const int64_t col = first / o->per_block * o->block + within;
-    const int64_t most = last - first > 1 ? wide : min_i64(wide, o->block - within);
+    const int64_t own = min_i64(o->width, o->block - within), most = (last - first) * own;
+    const int64_t wide = most - own + o->width;
     const int64_t cols = max_i64(0, min_i64(most, o->cols - col));
     T part[FN(PACK_N) * FN(SPAN)];
 
-    if (cols < wide || !m)
-        memset(part, 0, sizeof part);
+    for (int64_t r = 0; r < rows && (cols < wide || !m); r++)
+        memset(part + r * o->span, 0, (size_t)wide * sizeof(T));
     if (m)
         FN(depth_load)(part, o->span, m, inside, col, rows, cols, d->end);
 #if INT_SHIFT
@@ -198,8 +200,14 @@ static void FN(units_pack)(const FN(sdd) * d, const FN(packing) * o, const FN(ma
     for (int64_t u = first; u < last; u++)
         (o->tiles    ? FN(pack_tiles)
          : o->direct ? FN(pack_steps)
-                     : FN(pack_pairs))(o->dst + u * o->size, part + (u - first) * o->width, o->span,
+                     : FN(pack_pairs))(o->dst + u * o->size, part + (u - first) * own, o->span,
                                        o->width, at, rows);
+}
+
+/* Whether a matrix is units side by side, of as many columns each. */
+static bool FN(units_beside)(const FN(packing) * o)
+{
+    return o->per_block == 1 || o->per_block * o->width == o->block;
 }
 
 /* Packs steps k0 .. k0 + count - 1 of the chunk, for units first .. last - 1: at most `steps` by
@@ -208,7 +216,7 @@ static void FN(operand_pack)(const FN(sdd) * d, const FN(target) * g, const FN(p
                              int64_t first, int64_t last, int64_t k0, int64_t count)
 {
     const int64_t end = k0 + count;
-    const int64_t step = o->per_block * o->width == o->block ? last - first : 1;
+    const int64_t step = FN(units_beside)(o) ? last - first : 1;
 
     while (k0 < end) {
         /* Beyond the joined axis are zeros, up to a multiple of align. */
@@ -285,19 +293,53 @@ static bool FN(lines_whole)(const FN(sdd) * d, const FN(stream) * stream, int64_
            (d->t->slot_col[slot] + 1) * cols <= d->t->cols;
 }
 
+/* Where row `row` and what columns of a block a strip has lie in S of 16 bits. */
+static uint16_t *FN(half_at)(const FN(sdd) * d, const FN(target) * g, const FN(stream) * stream,
+                             int64_t row)
+{
+    const int64_t bc = d->t->block_cols, size = d->t->block_rows * bc;
+    const int64_t base = d->groups > 1 ? g->group * d->p->s.strides[0] : 0;
+    return (uint16_t *)bsk_mem_address(d->args->s) + base + stream->slot * size + row * bc +
+           stream->col;
+}
+
+/* tile_finish for 8 or 16 columns of bf16 that nothing is added to: true if they are. */
+static bool FN(half_finish)(const FN(sdd) * d, const FN(target) * g, const FN(stream) * stream,
+                            int64_t row, int64_t rows, int64_t cols, const T *restrict tile)
+{
+    const int64_t bc = d->t->block_cols;
+    const __m512 scale = _mm512_set1_ps(FN(block_scale)(d, stream->slot));
+
+    if (UNIT != 2 || d->p->s.dtype != BSK_BF16 || d->sums || d->beta != 0 || rows % 2 != 0 ||
+        (cols != 8 && cols != FN(VL)))
+        return false;
+    uint16_t *s = FN(half_at)(d, g, stream, row);
+    for (int64_t i = 0; i < rows; i += 2, s += 2 * bc) {
+        const __m512i two =
+            pair_bf16(_mm512_mul_ps(scale, _mm512_loadu_ps(tile + i * FN(VL))),
+                      _mm512_mul_ps(scale, _mm512_loadu_ps(tile + (i + 1) * FN(VL))));
+        if (cols == 8) {
+            _mm_storeu_si128((void *)s, _mm512_castsi512_si128(two));
+            _mm_storeu_si128((void *)(s + bc), _mm512_extracti32x4_epi32(two, 2));
+        } else {
+            _mm256_storeu_si256((void *)s, _mm512_castsi512_si256(two));
+            _mm256_storeu_si256((void *)(s + bc), _mm512_extracti64x4_epi64(two, 1));
+        }
+    }
+    return true;
+}
+
 /* Rows of S from `row` of a block on, for two strips side by side: true if that could be done in
  * whole lines. tiles: [2][MR][VL]. */
 static bool FN(lines_finish)(const FN(sdd) * d, const FN(target) * g, const FN(stream) * stream,
                              int64_t row, const T *restrict tiles)
 {
-    const int64_t bc = d->t->block_cols, size = d->t->block_rows * bc;
-    const int64_t base = d->groups > 1 ? g->group * d->p->s.strides[0] : 0;
-    uint16_t *s = (uint16_t *)bsk_mem_address(d->args->s) + base + stream->slot * size + row * bc +
-                  stream->col;
+    const int64_t bc = d->t->block_cols;
     const __m512 scale = _mm512_set1_ps(FN(block_scale)(d, stream->slot));
 
     if (!FN(lines_whole)(d, stream, row))
         return false;
+    uint16_t *s = FN(half_at)(d, g, stream, row);
     for (int64_t i = 0; i < SDD_MR; i++) {
         const __m512 low = _mm512_mul_ps(scale, _mm512_loadu_ps(tiles + i * FN(VL)));
         const __m512 high = _mm512_mul_ps(scale, _mm512_loadu_ps(tiles + (SDD_MR + i) * FN(VL)));
@@ -352,19 +394,29 @@ static void FN(pair_compute)(const FN(sdd) * d, const FN(stream) * stream, int64
 
 /* The same for `count` strips. */
 static void FN(line_compute)(const FN(sdd) * d, const FN(stream) * stream, int64_t count,
-                             int64_t first, int64_t groups, int64_t k, int64_t part,
+                             int64_t first, int64_t groups, int64_t k, int64_t part, bool last,
                              T (*restrict tile)[FN(TALL)][2 * SDD_MR * FN(VL)])
 {
     int64_t p = 0;
+    (void)last;
 #if STREAMED
-    if (groups == FN(TALL) && part > 0 && count > 1) {
-        const T *a = d->a + (first * d->chunk + k) * SDD_MR, *b[2 * FN(LINE)];
-        for (int64_t v = 0; v < count; v++)
+    const int64_t turn = groups == FN(TALL) ? 1 : 2; /* pairs at once */
+    p = part > 0 ? count / 2 / turn * turn : 0;
+    if (p > 0) {
+        const int64_t unit = d->chunk * SDD_MR;
+        const T *a = d->a + first * unit + k * SDD_MR, *b[2 * FN(LINE)];
+        const T *next = last ? d->a + (first + groups) * unit : a + part * SDD_MR;
+        for (int64_t v = 0; v < 2 * p; v++)
             b[v] = stream[v].b;
-        p = count / 2;
-        FN(sdd_tall)
-        (tile[0][0], tile[1][0] - tile[0][0], a, a + d->chunk * SDD_MR, b, k, p, part,
-         k > 0 || INT_SHIFT);
+        const FN(sdd_slice) slice = {{a, a + unit},
+                                     {next, next + unit},
+                                     b,
+                                     k,
+                                     p,
+                                     part,
+                                     bski_ceil_div(TILE_DEPTH, p / turn),
+                                     k > 0 || INT_SHIFT};
+        (turn == 1 ? FN(sdd_tall) : FN(sdd_low))(&slice, tile[0][0], tile[1][0] - tile[0][0]);
     }
 #endif
     for (; 2 * p < count; p++)
@@ -386,9 +438,10 @@ static void FN(streams_compute)(const FN(sdd) * d, const FN(target) * g, const F
         for (int64_t r = 0; steps > 0 && r < groups; r++)
             FN(tiles_begin)(d, tile[0][r], d->shift + (first + r) * SDD_MR);
 #endif
-        for (int64_t k = 0; k < steps || k == 0; k += FN(STEPS))
+        const int64_t most = STREAMED ? FN(STEPS) * FN(TALL) / groups : FN(STEPS);
+        for (int64_t k = 0; k < steps || k == 0; k += most)
             FN(line_compute)
-        (d, stream, count, first, groups, k, min_i64(FN(STEPS), steps - k), tile);
+        (d, stream, count, first, groups, k, min_i64(most, steps - k), k + most >= steps, tile);
         for (int64_t i = 0; i < count * groups; i++) {
             const int64_t v = i / groups, r = i % groups;
 #if STREAMED
@@ -402,10 +455,13 @@ static void FN(streams_compute)(const FN(sdd) * d, const FN(target) * g, const F
             const int64_t col = stream[v].col, block_col = d->t->slot_col[stream[v].slot];
             const int64_t cols =
                 min_i64(d->t->block_cols, d->t->cols - block_col * d->t->block_cols) - col;
+            T *sums = tile[v / 2][r] + v % 2 * SDD_MR * FN(VL);
+#if STREAMED
+            if (FN(half_finish)(d, g, &stream[v], row, rows, min_i64(cols, d->width), sums))
+                continue;
+#endif
             if (cols > 0)
-                FN(tile_finish)
-            (d, g, &stream[v], row, rows, min_i64(cols, d->width),
-             tile[v / 2][r] + v % 2 * SDD_MR * FN(VL));
+                FN(tile_finish)(d, g, &stream[v], row, rows, min_i64(cols, d->width), sums);
         }
     }
 }
@@ -676,15 +732,14 @@ static void FN(sdd_run)(const bsk_prepared *prepared, int threads, const bsk_sdd
                    d.strips, d.width * d.chunk, d.b, 0, 0}};
     for (int i = 0; i < 2; i++) {
         const FN(packing) *o = &operand[i];
-        const bool flat =
-            o->per_block * o->width == o->block && FN(operand)(o, 0, 0).col_stride == 1;
+        const bool flat = FN(units_beside)(o) && FN(operand)(o, 0, 0).col_stride == 1;
         operand[i].steps = flat ? FN(FLAT_N) : FN(PACK_N);
         operand[i].span = flat ? FN(FLAT_SPAN) : FN(SPAN);
     }
 #pragma omp parallel num_threads(threads)
     {
 #ifdef MATRIX_TILES
-        FN(tiles_open)(t->block_rows);
+        FN(tiles_open)(t->block_rows, TILE_DEPTH);
 #endif
         for (int64_t output = 0; output < t->heads * d.groups; output++)
             for (int64_t v = 0; v < d.length || v == 0; v += d.chunk) {

@@ -127,17 +127,19 @@ static void softmax_line(const softmax_row *r, void *y, int64_t at, bool stream)
     }
 }
 
-/* --- lines: whole rows, of which all elements take part --- */
+/* --- lines: whole rows, of which all elements take part, scaled by a positive number --- */
 
-/* Lines at once: as many as have their exponentials in the first-level cache. */
-enum { POWER_LINES = 2, PIECES = ROW / PIECE };
+/* Lines at once: as many as have their exponentials in the first-level cache; and elements of each
+ * whose exponentials are relative to the same one: their largest is known late, so there are many. */
+enum { POWER_LINES = 2, STRIP = 512, STRIPS = ROW / STRIP + 1 };
 
-/* Rows on their way. Exponentials are relative to the largest element so far, `peak` of a piece, and
- * become relative to the row's when they are written: peak is then the factor of each piece. */
+/* Rows on their way. Exponentials are relative to the largest element so far, `peak` of a strip (of
+ * x, not scaled), and become relative to the row's when they are written: peak is then the factor of
+ * each strip. */
 typedef struct softmax_lines {
     int count;
     int64_t x[POWER_LINES], y[POWER_LINES];
-    float max[POWER_LINES], peak[POWER_LINES][PIECES];
+    float max[POWER_LINES], peak[POWER_LINES][STRIPS];
     vec_f32 sum[POWER_LINES];
 } softmax_lines;
 
@@ -181,19 +183,27 @@ OMP_INLINE vec_f32 exp_below(vec_f32 x)
 #endif
 }
 
-/* A piece of some lines, and the exponentials of theirs; `split`: whether its pairs are. */
-typedef struct softmax_piece {
+/* A strip of some lines, and the exponentials of theirs; `split`: whether its pairs are. */
+typedef struct softmax_strip {
     bsk_dtype type;
     bool split;
     const void *x;
     int64_t at[POWER_LINES], ahead[POWER_LINES]; /* where it is, and what to ask for */
     float *e[POWER_LINES];
-} softmax_piece;
+} softmax_strip;
 
-/* e = scale * x of a piece of lines first .. first + rows - 1, which is number i of theirs, and the
- * peaks. */
-OMP_INLINE void softmax_take(softmax_lines *l, int first, const softmax_piece *at, int rows,
-                             int64_t i, int64_t count, float scale)
+/* Where a strip of the lines before them goes. */
+typedef struct softmax_to {
+    bsk_dtype type;
+    bool split, stream;
+    void *y;
+    int64_t at[POWER_LINES];
+    float factor[POWER_LINES];
+} softmax_to;
+
+/* Strip i of lines first .. first + rows - 1: its peaks. */
+OMP_INLINE void softmax_take(softmax_lines *l, int first, const softmax_strip *at, int rows,
+                             int64_t i, int64_t count)
 {
     line_pair best[POWER_LINES];
     for (int r = 0; r < rows; r++)
@@ -201,38 +211,47 @@ OMP_INLINE void softmax_take(softmax_lines *l, int first, const softmax_piece *a
     for (int64_t k = 0; k < count; k += PAIR)
         _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++)
         {
-            line_pair v = pair_load(at->type, at->x, at->at[r] + k, at->split);
-            line_fetch(at->type, at->x, at->ahead[r] + k);
-            for (int j = 0; j < 2; j++) {
-                v.v[j] *= scale;
+            const line_pair v = pair_load(at->type, at->x, at->at[r] + k, at->split);
+            for (int j = 0; j < 2; j++)
                 best[r].v[j] = larger_f32(v.v[j], best[r].v[j]);
-            }
-            pair_put(BSK_F32, at->e[r], k, v, false, false);
         }
     for (int r = 0; r < rows; r++)
         l->peak[first + r][i] = lanes_max(larger_f32(best[r].v[0], best[r].v[1]));
 }
 
-/* The same pieces: e = the exponentials, which are added to the sums. */
-OMP_INLINE void softmax_power(softmax_lines *l, int first, const softmax_piece *at, int rows,
-                              int64_t i, int64_t count)
+/* The pair at k of line r, as it is written. */
+OMP_INLINE void softmax_put(const softmax_to *to, const float *e, int r, int64_t k)
+{
+    line_pair v = pair_load(BSK_F32, e, k, false);
+    v.v[0] *= to->factor[r];
+    v.v[1] *= to->factor[r];
+    pair_put(to->type, to->y, to->at[r] + k, v, to->split, to->stream);
+}
+
+/* The same strips: e = the exponentials, which are added to the sums, after what was there has been
+ * written, if there is where to. */
+OMP_INLINE void softmax_power(softmax_lines *l, int first, const softmax_strip *at, int rows,
+                              int64_t i, int64_t count, float scale, const softmax_to *to)
 {
     line_pair sum[POWER_LINES] = {{{{0}}}};
     float middle[POWER_LINES];
     for (int r = 0; r < rows; r++) {
         const float max = l->peak[first + r][i], before = l->max[first + r];
-        middle[r] = max == -INFINITY ? 0 : max;
+        middle[r] = max == -INFINITY ? 0 : max * scale;
         sum[r].v[0] = l->sum[first + r];
         if (max > before)
-            sum[r].v[0] *= exp_below(splat_f32(before - max));
+            sum[r].v[0] *= exp_below(splat_f32(before * scale - middle[r]));
         l->max[first + r] = max;
     }
     for (int64_t k = 0; k < count; k += PAIR)
         _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++)
         {
-            line_pair v = pair_load(BSK_F32, at->e[r], k, false);
+            line_pair v = pair_load(at->type, at->x, at->at[r] + k, at->split);
+            line_fetch(at->type, at->x, at->ahead[r] + k);
+            if (to)
+                softmax_put(to, at->e[r], r, k);
             for (int j = 0; j < 2; j++) {
-                v.v[j] = exp_below(v.v[j] - middle[r]);
+                v.v[j] = exp_below(unfused_f32(v.v[j] * scale) - middle[r]);
                 sum[r].v[j] += v.v[j];
             }
             pair_put(BSK_F32, at->e[r], k, v, false, false);
@@ -241,45 +260,69 @@ OMP_INLINE void softmax_power(softmax_lines *l, int first, const softmax_piece *
         l->sum[first + r] = sum[r].v[0] + sum[r].v[1];
 }
 
-static void softmax_end(softmax_lines *l, int64_t pieces)
+static void softmax_end(softmax_lines *l, int64_t strips, float scale)
 {
     for (int r = 0; r < l->count; r++) {
         const float sum = lanes_sum(l->sum[r]), inverse = sum == 0 ? 0 : 1 / sum;
         float *peak = l->peak[r], max = l->max[r];
-        for (int64_t i = 0; i < pieces; i++)
-            peak[i] = plain_f32(peak[i] == max ? inverse
-                                               : inverse * exp_below(splat_f32(peak[i] - max))[0]);
+        for (int64_t i = 0; i < strips; i++)
+            peak[i] = plain_f32(
+                peak[i] == max ? inverse
+                               : inverse * exp_below(splat_f32(peak[i] * scale - max * scale))[0]);
     }
 }
 
-OMP_INLINE void softmax_put(const float *e, float factor, bsk_dtype type, void *y, int64_t at,
-                            int64_t count, bool split, bool stream)
-{
-    for (int64_t k = 0; k < count; k += PAIR) {
-        line_pair v = pair_load(BSK_F32, e, k, false);
-        v.v[0] *= factor;
-        v.v[1] *= factor;
-        pair_put(type, y, at + k, v, split, stream);
-    }
-}
-
-/* The last piece of the lines, at i, which is shorter. */
+/* What is left of the lines from i on, as strip number `strip`. */
 static void softmax_rest(const softmax_job *j, softmax_lines *l, const softmax_lines *late,
-                         float (*e)[ROW], int64_t i)
+                         float (*e)[ROW], int64_t i, int64_t strip)
 {
-    const int64_t part = j->count - i, piece = i / PIECE;
+    const int64_t part = j->count - i;
     float rest[PIECE];
     for (int r = 0; r < late->count; r++) {
-        softmax_put(e[r] + i, late->peak[r][piece], BSK_F32, rest, 0, part, false, false);
+        const softmax_to to = {.type = BSK_F32, .y = rest, .factor = {late->peak[r][strip]}};
+        for (int64_t k = 0; k < part; k += PAIR)
+            softmax_put(&to, e[r] + i, 0, k);
         row_store_f32(rest, j->y_type, j->y, late->y[r] + i, part);
     }
     for (int r = 0; r < l->count; r++) {
-        const softmax_piece at = {BSK_F32, false, rest, {0}, {0}, {e[r] + i}};
+        const softmax_strip at = {BSK_F32, false, rest, {0}, {0}, {e[r] + i}};
         row_load_f32(rest, j->x_type, j->x, l->x[r] + i, part);
         for (int64_t k = part; k % PAIR; k++)
-            rest[k] = j->scale < 0 ? INFINITY : -INFINITY;
-        softmax_take(l, r, &at, 1, piece, part, j->scale);
-        softmax_power(l, r, &at, 1, piece, part);
+            rest[k] = -INFINITY;
+        softmax_take(l, r, &at, 1, strip, part);
+        softmax_power(l, r, &at, 1, strip, part, j->scale, NULL);
+    }
+}
+
+/* A strip at i of both groups of lines. */
+OMP_INLINE void softmax_both(const softmax_job *j, softmax_lines *l, const softmax_lines *late,
+                             const softmax_lines *next, float (*e)[ROW], int64_t i, int64_t count,
+                             bsk_dtype x_type, bsk_dtype y_type, bool split)
+{
+    const int64_t strip = i / STRIP;
+    softmax_strip at = {x_type, split, j->x, {0}, {0}, {0}};
+    softmax_to to = {y_type, split, j->stream, j->y, {0}, {0}};
+    for (int r = 0; r < late->count; r++) {
+        to.at[r] = late->y[r] + i;
+        to.factor[r] = late->peak[r][strip];
+    }
+    for (int r = 0; r < l->count; r++) {
+        at.at[r] = l->x[r] + i;
+        at.ahead[r] = next->x[r] + i;
+        at.e[r] = e[r] + i;
+    }
+    if (l->count == POWER_LINES && late->count == POWER_LINES) {
+        softmax_take(l, 0, &at, POWER_LINES, strip, count);
+        softmax_power(l, 0, &at, POWER_LINES, strip, count, j->scale, &to);
+        return;
+    }
+    for (int r = 0; r < late->count; r++)
+        for (int64_t k = 0; k < count; k += PAIR)
+            softmax_put(&to, e[r] + i, r, k);
+    for (int r = 0; r < l->count; r++) {
+        const softmax_strip one = {x_type, split, j->x, {at.at[r]}, {at.ahead[r]}, {at.e[r]}};
+        softmax_take(l, r, &one, 1, strip, count);
+        softmax_power(l, r, &one, 1, strip, count, j->scale, NULL);
     }
 }
 
@@ -288,29 +331,12 @@ OMP_INLINE void softmax_pass(const softmax_job *j, softmax_lines *l, const softm
                              const softmax_lines *next, float (*e)[ROW], bsk_dtype x_type,
                              bsk_dtype y_type, bool split)
 {
-    const int64_t whole = j->count - j->count % PIECE;
-    for (int64_t i = 0; i < whole; i += PIECE) {
-        const int64_t piece = i / PIECE;
-        softmax_piece at = {x_type, split, j->x, {0}, {0}, {0}};
-        for (int r = 0; r < late->count; r++)
-            softmax_put(e[r] + i, late->peak[r][piece], y_type, j->y, late->y[r] + i, PIECE, split,
-                        j->stream);
-        for (int r = 0; r < l->count; r++) {
-            at.at[r] = l->x[r] + i;
-            at.ahead[r] = next->x[r] + i;
-            at.e[r] = e[r] + i;
-        }
-        if (l->count == POWER_LINES) {
-            softmax_take(l, 0, &at, POWER_LINES, piece, PIECE, j->scale);
-            softmax_power(l, 0, &at, POWER_LINES, piece, PIECE);
-        } else if (l->count) {
-            softmax_take(l, 0, &at, 1, piece, PIECE, j->scale);
-            softmax_power(l, 0, &at, 1, piece, PIECE);
-        }
-    }
+    const int64_t whole = j->count - j->count % PIECE, strips = bski_ceil_div(whole, STRIP);
+    for (int64_t i = 0; i < whole; i += STRIP)
+        softmax_both(j, l, late, next, e, i, min_i64(STRIP, whole - i), x_type, y_type, split);
     if (whole < j->count)
-        softmax_rest(j, l, late, e, whole);
-    softmax_end(l, bski_ceil_div(j->count, PIECE));
+        softmax_rest(j, l, late, e, whole, strips);
+    softmax_end(l, strips + (whole < j->count), j->scale);
 }
 
 #define SOFTMAX_PASS(name, x_type, y_type, split)                                                  \
@@ -390,7 +416,7 @@ OMP_LAUNCH(masked_softmax)
                              .scale = scale,
                              .stream =
                                  stream && walk_whole(&w, 0, p->y.dtype, bsk_mem_address(a->y))};
-    const bool lines = p->mask.dtype == BSK_NONE && !p->k && w.inner <= ROW;
+    const bool lines = p->mask.dtype == BSK_NONE && !p->k && w.inner <= ROW && scale > 0;
 #pragma omp parallel num_threads(queue_threads(queue))
     {
         if (lines)
@@ -507,8 +533,6 @@ OMP_INLINE void softmax_grad_take(vec_f32 *sum, const softmax_grad_piece *at, in
     {
         const line_pair y = pair_load(at->y_type, at->y[r], k, at->split);
         const line_pair dy = pair_load(at->dy_type, at->dy[r], k, at->split);
-        line_fetch(at->dy_type, at->dy_ahead[r], k);
-        line_fetch(at->y_type, at->y_ahead[r], k);
         for (int j = 0; j < 2; j++)
             sum[r] += select_f32(y.v[j] != 0.0f, dy.v[j], (vec_f32){0}) * y.v[j];
     }
@@ -521,6 +545,8 @@ OMP_INLINE void softmax_grad_put(const float *dot, const softmax_grad_piece *at,
     {
         const line_pair y = pair_load(at->y_type, at->y[r], k, at->split);
         line_pair dx = pair_load(at->dy_type, at->dy[r], k, at->split);
+        line_fetch(at->dy_type, at->dy_ahead[r], k);
+        line_fetch(at->y_type, at->y_ahead[r], k);
         for (int j = 0; j < 2; j++)
             dx.v[j] =
                 select_f32(y.v[j] != 0.0f, (dx.v[j] - dot[r]) * y.v[j] * at->scale, (vec_f32){0});
@@ -583,7 +609,7 @@ OMP_INLINE void softmax_grad_pieces(const softmax_grad_job *j, softmax_grad_line
         memcpy(sum, l->sum, sizeof sum);
         for (int r = 0; r < LINES; r++) {
             softmax_grad_at(j, &in, r, l, next, r, i);
-            softmax_grad_at(j, &out, r, late, l, r, i);
+            softmax_grad_at(j, &out, r, late, next, r, i);
         }
         for (int64_t k = 0; k < PIECE; k += PAIR) {
             softmax_grad_take(sum, &in, LINES, k);
