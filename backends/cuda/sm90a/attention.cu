@@ -73,7 +73,7 @@ __device__ __forceinline__ float row_sum(float x)
 
 /* A tile's queries: in registers, or in shared memory. */
 template <class F> struct queries {
-    static constexpr int HELD = F::SHORT ? F::PANELS : 0;
+    static constexpr int HELD = F::HOLDS ? F::PANELS : 0;
     uint32_t at;
     uint32_t held[HELD > 0 ? HELD * 16 : 1];
 };
@@ -326,44 +326,34 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
 {
     const int ring = here.ring, row = row_of(here);
     cursor<F::SLOTS> at = {0, 0};
-    uint32_t tile = 0;
+    int tile = NONE;
+    bool begun = false; /* whether o holds sums of the tile */
+    bool fast = false;
     float o[F::WIDTH / 2], factor[2];
-    uint32_t p[F::SCORES / 2];
+    uint32_t p[F::SCORES / 2] = {};
     row_state r = {{-INFINITY, -INFINITY}, {0, 0}};
     score_set<F> s;
     queries<F> q;
     sight<F> sees;
 
-    mbar_wait(m.full(ring, 0), 0);
-    meet_queries(q, m, here, 0);
-    int flags = sees.meet(m.step(ring, 0), row);
-    wgmma_fence();
-    multiply_rows<F, queries<F>::HELD>(s.score, q.held, q.at, m.slot(ring, 0));
-    wgmma_wait<0>();
-    wgmma_settle(s.score);
-    release_queries<F>(m, ring, flags, 0);
-    share_exact<F>(s.shares(), s.score, r, factor, a, sees, flags, m.tile(ring, 0), row);
-    bool fast = has_reference(r);
-    signal(m.empty(ring, 0));
-    at.next();
-    round_scores<F>(p, s.shares());
-    bool begun = false; /* whether o holds sums of the tile */
     for (;;) {
         const int keys = at.slot;
         mbar_wait(m.full(ring, keys), at.parity);
         at.next();
-        flags = sees.meet(m.step(ring, keys), row);
-        if (flags & END)
-            break;
-        const int values = at.slot;
+        const int flags = sees.meet(m.step(ring, keys), row);
+        /* Before the first step there are no values, behind the last no keys: what is multiplied then
+         * nobody looks at. */
+        const bool over = flags & END, some = tile != NONE;
+        const int values = some ? at.slot : keys;
         const uint32_t values_parity = at.parity;
-        at.next();
+        if (some)
+            at.next();
         if (flags & FIRST)
             meet_queries(q, m, here, ++tile);
         wgmma_fence();
         multiply_rows<F, queries<F>::HELD>(s.score, q.held, q.at, m.slot(ring, keys));
         /* Behind a branch: the compiler would serialize the products around a bare loop. */
-        if (!mbar_try_wait(m.full(ring, values), values_parity))
+        if (some && !mbar_try_wait(m.full(ring, values), values_parity))
             mbar_wait(m.full(ring, values), values_parity);
         multiply_lines<F>(o, p, m.slot(ring, values), begun);
         begun = true;
@@ -372,7 +362,7 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
         release_queries<F>(m, ring, flags, tile);
         if constexpr (F::SHORT)
             signal(m.empty(ring, keys));
-        if (flags & FIRST) {
+        if (flags & (FIRST | END)) {
             const row_state done = r;
             const auto begin_rows = [&]() {
                 r = {{-INFINITY, -INFINITY}, {0, 0}};
@@ -382,12 +372,16 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
                 if constexpr (!F::SHORT)
                     signal(m.empty(ring, keys));
             };
-            if constexpr (F::SHARES_FIRST)
+            if (F::SHARES_FIRST && !over)
                 begin_rows();
             wgmma_wait<0>();
             wgmma_settle(o);
-            signal(m.empty(ring, values));
-            store_tile<F>(o, done, a, m.tile(ring, tile - 1), row);
+            if (some) {
+                signal(m.empty(ring, values));
+                store_tile<F>(o, done, a, m.tile(ring, over ? tile : tile - 1), row);
+            }
+            if (over)
+                return;
             begun = false;
             if constexpr (!F::SHARES_FIRST)
                 begin_rows();
@@ -408,12 +402,6 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
         }
         round_scores<F>(p, s.shares());
     }
-    mbar_wait(m.full(ring, at.slot), at.parity);
-    wgmma_fence();
-    multiply_lines<F>(o, p, m.slot(ring, at.slot), begun);
-    wgmma_wait<0>();
-    wgmma_settle(o);
-    store_tile<F>(o, r, a, m.tile(ring, tile), row);
 }
 
 template <class F> __device__ __forceinline__ void attend(const maps &map, const attention_arg &a)

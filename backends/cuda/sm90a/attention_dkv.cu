@@ -330,7 +330,7 @@ __device__ __forceinline__ void repeat_key(const attention_dkv_arg &a, uint32_t 
                 const int at = piece.x + j;
                 const int64_t q_line = line_at(all.q, member, query_head, run, at) + lane;
                 const int64_t dout_line = line_at(a.dout, member, query_head, run, at) + lane;
-#pragma unroll
+#pragma unroll 1
                 for (int f = 0; f < F::WIDTH / LANES; f++) {
                     if (f * LANES + lane < all.q.width)
                         dk[f] = fmaf(slope, number<F>(all.q, q_line + f * LANES), dk[f]);
@@ -344,7 +344,7 @@ __device__ __forceinline__ void repeat_key(const attention_dkv_arg &a, uint32_t 
         member * a.dk.batch + head * a.dk.head + run * a.dk.run + key * a.dk.time + lane;
     const int64_t dv_line =
         member * a.dv.batch + head * a.dv.head + run * a.dv.run + key * a.dv.time + lane;
-#pragma unroll
+#pragma unroll 1
     for (int f = 0; f < F::WIDTH / LANES; f++) {
         if (MAKES & MAKES_DK && f * LANES + lane < a.dk.width)
             store_one(a.dk, dk_line + f * LANES, dk[f] * a.dk_factor, a.beta);
@@ -353,33 +353,17 @@ __device__ __forceinline__ void repeat_key(const attention_dkv_arg &a, uint32_t 
     }
 }
 
-/* By half of the warp's 16 keys of a tile, which of them have been made again: bit 4 i is key i. */
-struct repeated {
-    uint32_t keys[2];
-};
-
-/* line: the lane's first key in the tile. */
-template <class F>
-__device__ __forceinline__ repeated repeat_keys(const float (&dk)[F::WIDTH / 2],
-                                                const float (&dv)[F::WIDTH / 2],
-                                                const attention_dkv_arg &a, uint32_t tile, int line)
+/* Of the warp's 16 keys of a tile those that are marked, again. first: the lane's first key; keys: by
+ * half, bit 4 i is key i. */
+template <class F, int MAKES>
+__device__ __forceinline__ void repeat_keys(const attention_dkv_arg &a, uint32_t tile, int first,
+                                            const uint32_t (&keys)[2])
 {
-    repeated again = {{0, 0}};
-    if constexpr (F::SIDE >= DKV_KEYS)
-        return again;
-    const int first = shared_load_4(tile + 4 * TILE_KEY) + line;
-    const int keys = shared_load_4(tile + 4 * TILE_KEYS);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const bool wanted = first + 8 * h < keys;
-        again.keys[h] = rows_to_repeat<F>(dk, h, wanted) | rows_to_repeat<F>(dv, h, wanted);
-    }
 #pragma unroll 1
     for (int h = 0; h < 2; h++)
 #pragma unroll 1
-        for (uint32_t rows = h ? again.keys[1] : again.keys[0]; rows; rows &= rows - 1)
-            repeat_key<F, MAKES_BOTH>(a, tile, __shfl_sync(~0u, first + 8 * h, __ffs(rows) - 1));
-    return again;
+        for (uint32_t rows = h ? keys[1] : keys[0]; rows; rows &= rows - 1)
+            repeat_key<F, MAKES>(a, tile, __shfl_sync(~0u, first + 8 * h, __ffs(rows) - 1));
 }
 
 /* dK and dV of a warp's 16 keys of a tile, but of those that have been made again. */
@@ -388,9 +372,17 @@ __device__ __forceinline__ void store_tile(const float (&dk)[F::WIDTH / 2],
                                            const float (&dv)[F::WIDTH / 2],
                                            const attention_dkv_arg &a, uint32_t tile, int line)
 {
-    const repeated again = repeat_keys<F>(dk, dv, a, tile, line);
     const int first = shared_load_4(tile + 4 * TILE_KEY) + line;
     const int keys = shared_load_4(tile + 4 * TILE_KEYS);
+    uint32_t again[2] = {0, 0};
+    if constexpr (F::SIDE < DKV_KEYS) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const bool wanted = first + 8 * h < keys;
+            again[h] = rows_to_repeat<F>(dk, h, wanted) | rows_to_repeat<F>(dv, h, wanted);
+        }
+        repeat_keys<F, MAKES_BOTH>(a, tile, first, again);
+    }
     const int head = shared_load_4(tile + 4 * TILE_HEAD);
     const int member = shared_load_4(tile + 4 * TILE_MEMBER);
     const int run = shared_load_4(tile + 4 * TILE_RUN);
@@ -400,7 +392,7 @@ __device__ __forceinline__ void store_tile(const float (&dk)[F::WIDTH / 2],
     for (int h = 0; h < 2; h++) {
         const int key = first + 8 * h;
         const bool none = key >= keys;
-        const bool live = key < a.all.k_time && !(again.keys[h] >> threadIdx.x % LANES / 4 * 4 & 1);
+        const bool live = key < a.all.k_time && !(again[h] >> threadIdx.x % LANES / 4 * 4 & 1);
         store_row<F>(dk, a.dk, dk_base + key * a.dk.time, h, a.dk_factor, a.beta, none, live);
         store_row<F>(dv, a.dv, dv_base + key * a.dv.time, h, a.dv_factor, a.beta, none, live);
     }
@@ -540,23 +532,24 @@ __device__ __forceinline__ void store_one_of(const float (&sums)[F::WIDTH / 2],
     const int64_t base = shared_load_4(tile + 4 * TILE_MEMBER) * out.batch +
                          shared_load_4(tile + 4 * TILE_HEAD) * out.head +
                          shared_load_4(tile + 4 * TILE_RUN) * out.run;
+    uint32_t again[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int key = first + 8 * h;
         const bool none = key >= keys;
-        const uint32_t again = F::SIDE < DKV_KEYS ? rows_to_repeat<F>(sums, h, !none) : 0;
-        const bool live = key < a.all.k_time && !(again >> threadIdx.x % LANES / 4 * 4 & 1);
+        again[h] = F::SIDE < DKV_KEYS ? rows_to_repeat<F>(sums, h, !none) : 0;
+        const bool live = key < a.all.k_time && !(again[h] >> threadIdx.x % LANES / 4 * 4 & 1);
         store_row<F>(sums, out, base + key * out.time, h,
                      MAKES == MAKES_DK ? a.dk_factor : a.dv_factor, a.beta, none, live);
-        if constexpr (F::SIDE < DKV_KEYS)
-#pragma unroll 1
-            for (uint32_t rows = again; rows; rows &= rows - 1)
-                repeat_key<F, MAKES>(a, tile, __shfl_sync(~0u, key, __ffs(rows) - 1));
     }
+    if constexpr (F::SIDE < DKV_KEYS)
+        repeat_keys<F, MAKES>(a, tile, first, again);
 }
 
 /* What both warpgroups of a tile do: the walk over its steps. Each of them multiplies one of Q and
- * dO with its keys or values, and adds lines of the other to its sums a step later. */
+ * dO with its keys or values, and adds lines of the other to its sums a step later. Behind the last
+ * step there is one more without lines, whose products nobody looks at, so that tiles are stored in
+ * one place. */
 template <class F> struct wide_reader {
     const attention_dkv_arg &a;
     dkv_memory<F> m;
@@ -644,8 +637,10 @@ __device__ __forceinline__ void consume_shares(const attention_dkv_arg &a, dkv_m
     r.leave_keys(KEYS_K);
     scores_to_shares();
     int dout = r.wait_lines();
-    while (r.next_step()) {
-        q = r.wait_lines();
+    for (;;) {
+        const bool over = !r.next_step();
+        if (!over)
+            q = r.wait_lines();
         r.tile += r.flags & FIRST ? 1 : 0;
         const uint32_t keys = r.wait_keys(KEYS_K);
         wgmma_fence();
@@ -655,22 +650,18 @@ __device__ __forceinline__ void consume_shares(const attention_dkv_arg &a, dkv_m
         wgmma_wait<1>();
         wgmma_settle(dv);
         r.leave_lines(dout);
-        if (r.flags & FIRST)
-            store_one_of<F, MAKES_DV>(dv, a, m.tile(r.ring, r.tile - 1), r.line);
+        if (r.flags & (FIRST | END))
+            store_one_of<F, MAKES_DV>(dv, a, m.tile(r.ring, over ? r.tile : r.tile - 1), r.line);
         accumulate = !(r.flags & FIRST);
         wgmma_wait<0>();
         wgmma_settle(s);
+        if (over)
+            return;
         r.leave_lines(q);
         r.leave_keys(KEYS_K);
         scores_to_shares();
         dout = r.wait_lines();
     }
-    wgmma_fence();
-    add_lines<F>(dv, p, m.slot(r.ring, dout), accumulate);
-    wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_settle(dv);
-    store_one_of<F, MAKES_DV>(dv, a, m.tile(r.ring, r.tile), r.line);
 }
 
 /* dK. */
@@ -720,9 +711,11 @@ __device__ __forceinline__ void consume_slopes(const attention_dkv_arg &a, dkv_m
     r.leave_lines(dout);
     r.leave_keys(KEYS_V);
     products_to_slopes();
-    while (r.next_step()) {
-        const int next_q = r.wait_lines();
-        dout = r.wait_lines();
+    for (;;) {
+        const bool over = !r.next_step();
+        const int next_q = over ? q : r.wait_lines();
+        if (!over)
+            dout = r.wait_lines();
         r.tile += r.flags & FIRST ? 1 : 0;
         const uint32_t values = r.wait_keys(KEYS_V);
         wgmma_fence();
@@ -734,21 +727,17 @@ __device__ __forceinline__ void consume_slopes(const attention_dkv_arg &a, dkv_m
         leave_step();
         r.leave_lines(q);
         q = next_q;
-        if (r.flags & FIRST)
-            store_one_of<F, MAKES_DK>(dk, a, m.tile(r.ring, r.tile - 1), r.line);
+        if (r.flags & (FIRST | END))
+            store_one_of<F, MAKES_DK>(dk, a, m.tile(r.ring, over ? r.tile : r.tile - 1), r.line);
         accumulate = !(r.flags & FIRST);
         wgmma_wait<0>();
         wgmma_settle(dp);
+        if (over)
+            return;
         r.leave_lines(dout);
         r.leave_keys(KEYS_V);
         products_to_slopes();
     }
-    wgmma_fence();
-    add_lines<F>(dk, ds, m.slot(r.ring, q), accumulate);
-    wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_settle(dk);
-    store_one_of<F, MAKES_DK>(dk, a, m.tile(r.ring, r.tile), r.line);
 }
 
 template <class F>

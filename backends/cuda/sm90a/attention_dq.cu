@@ -209,17 +209,18 @@ __device__ __forceinline__ void slope(float (&dp)[F::SCORES], const float (&s)[F
     }
 }
 
-/* The rows of a warp that are marked, again: dQ element by element. */
+/* The rows of a warp that are marked, again: dQ element by element. own: a lane's. */
 template <class F>
-__device__ __forceinline__ void repeat_rows(const attention_dq_arg &a, const row_sums &r,
-                                            uint32_t tile, int own, int h, uint32_t rows, int first)
+__device__ __forceinline__ void repeat_rows(const attention_dq_arg &a, uint32_t tile, int own,
+                                            float own_bound, float own_delta, uint32_t rows,
+                                            int first)
 {
     const attention_arg &all = a.all;
     for (; rows; rows &= rows - 1) {
         const int lane = __ffs(rows) - 1;
         const int time = __shfl_sync(~0u, own, lane);
-        const float bound = __shfl_sync(~0u, r.bound[h], lane);
-        const float delta = __shfl_sync(~0u, r.delta[h], lane);
+        const float bound = __shfl_sync(~0u, own_bound, lane);
+        const float delta = __shfl_sync(~0u, own_delta, lane);
         const int head = shared_load_4(tile + 4 * HEAD_WORD) % all.heads;
         const auto weight = [&](int member, int kv, int run, int key) {
             const float s = dot<F>(all.q, line_at(all.q, member, head, run, time), all.k,
@@ -243,17 +244,21 @@ __device__ __forceinline__ void store_tile(const float (&dq)[F::WIDTH / 2], cons
     const int head = shared_load_4(tile + 4 * HEAD_WORD);
     const int64_t base = head / a.all.heads * out.batch + head % a.all.heads * out.head +
                          (int)shared_load_4(tile + 4 * RUN_WORD) * out.run + first;
+    uint32_t again[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int time = time_of<F>(tile, row + 8 * h);
         const bool none = r.bound[h] == INFINITY, live = time < a.all.q_time;
-        const uint32_t again = F::BANDS > 1 ? rows_to_repeat<F>(dq, h, live && !none) : 0;
-        const bool mine = again >> threadIdx.x % LANES / 4 * 4 & 1;
-        store_row<F, false>(dq, out, base + time * out.time, h, a.alpha, a.beta, none,
+        again[h] = F::BANDS > 1 ? rows_to_repeat<F>(dq, h, live && !none) : 0;
+        const bool mine = again[h] >> threadIdx.x % LANES / 4 * 4 & 1;
+        store_row<F, (F::BANDS > 1)>(dq, out, base + time * out.time, h, a.alpha, a.beta, none,
                             live && !mine);
-        if constexpr (F::BANDS > 1)
-            repeat_rows<F>(a, r, tile, time, h, again, first);
     }
+    if constexpr (F::BANDS > 1)
+#pragma unroll 1
+        for (int h = 0; h < 2; h++)
+            repeat_rows<F>(a, tile, time_of<F>(tile, row + 8 * h), h ? r.bound[1] : r.bound[0],
+                           h ? r.delta[1] : r.delta[0], h ? again[1] : again[0], first);
 }
 
 /* One ring's slots as a warpgroup sees them. */

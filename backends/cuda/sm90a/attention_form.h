@@ -63,9 +63,9 @@ struct form {
     static constexpr int SCORES = STEP / 2; /* of a lane */
     static constexpr uint32_t UNIT_BYTES = SIDE * ROW_BYTES, PANEL_BYTES = STEP * ROW_BYTES;
     static constexpr uint32_t Q_BYTES = PANELS * TILE_BYTES, SLOT_BYTES = PANELS * PANEL_BYTES;
-    /* Short steps leave registers for queries, and for scores beside their shares, unless the
-     * results of wide heads take them. */
-    static constexpr bool SHORT = STEP <= 64 && WIDTH <= 128 && GROUPS < 4;
+    /* There are registers for queries unless the results of wide heads take them, and with short
+     * steps for scores beside their shares. */
+    static constexpr bool HOLDS = WIDTH <= 128 && GROUPS < 4, SHORT = HOLDS && STEP <= 64;
     /* A tile is stored when its successor's first shares are made, beside its last product. Where
      * steps are short that gains nothing or takes longer. */
     static constexpr bool SHARES_FIRST = STEP > 64;

@@ -153,7 +153,8 @@ __device__ __forceinline__ void store_row(const float (&o)[F::WIDTH / 2], const 
  *
  * Where only one of two bands has a block, shares of 0 keep the other away from it; but 0 times
  * what is not finite is not 0. A row with such a result is made again by its warp alone, element by
- * element, from the blocks that it has. */
+ * element, from the blocks that it has. That is rare: loops are not unrolled, and sums are in local
+ * memory, since it was up to a quarter of the kernels' code. */
 
 template <class F> __device__ __forceinline__ float number(const attention_in &x, int64_t at)
 {
@@ -175,6 +176,7 @@ __device__ __forceinline__ float dot(const attention_in &x, int64_t at, const at
                                      int64_t by)
 {
     float sum = 0;
+#pragma unroll 1
     for (int f = 0; f < x.width; f++)
         sum = fmaf(number<F>(x, at + f), number<F>(y, by + f), sum);
     return sum;
@@ -207,6 +209,7 @@ __device__ __forceinline__ void repeat_row(const attention_arg &a, uint32_t tile
     const int member = head / a.heads, kv = head % a.heads / a.group;
     const int run = shared_load_4(tile + 4 * RUN_WORD);
     int band = 0;
+#pragma unroll 1
     for (int i = 1; i < F::BANDS; i++)
         if (time - shared_load_4(tile + 4 * (ROW_WORD + i)) < (uint32_t)F::BAND_ROWS)
             band = i;
@@ -230,7 +233,7 @@ __device__ __forceinline__ void repeat_row(const attention_arg &a, uint32_t tile
                 share = seen >> (j + lane) & 1 ? weight(member, kv, run, key + lane) : 0;
             const float x = __shfl_sync(~0u, share, j % LANES);
             if (seen >> j & 1)
-#pragma unroll
+#pragma unroll 1
                 for (int f = 0; f < F::WIDTH / LANES; f++)
                     if (first_feature + f * LANES + lane < from.width)
                         sum[f] += x * number<F>(from, line_at(from, member, kv, run, key) +
@@ -239,7 +242,7 @@ __device__ __forceinline__ void repeat_row(const attention_arg &a, uint32_t tile
     }
     const int64_t at =
         member * a.o.batch + head % a.heads * a.o.head + run * a.o.run + time * a.o.time;
-#pragma unroll
+#pragma unroll 1
     for (int f = 0; f < F::WIDTH / LANES; f++) {
         const int feature = first_feature + f * LANES + lane;
         if (feature < a.o.width)
