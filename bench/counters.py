@@ -1,20 +1,27 @@
 #!/usr/bin/env python3
-"""What limits rows of `bsk bench` on an NVIDIA device: one launch of each under ncu, at the clock that
-the chip takes, and clock and power while it runs for some time.
+"""What limits rows of `bsk bench` on an NVIDIA device: one launch of each under ncu, at the clock
+that the chip takes, and clock and power while it runs for some time.
 
-    python bench/counters.py [--bsk PATH] [--device ID] [--set NAME] [--seconds S] --json FILE FILTER...
+    python bench/counters.py [--bsk PATH] [--device ID] [--set NAME] [--seconds S] [--no-ncu]
+                             --json FILE FILTER...
 
-Each FILTER names one row, as `bsk bench` takes it. Shares are of what the unit could do at the clock
-of that launch: `tensor` of the tensor cores' cycles, `issue` of the instructions, `lsu` of the cycles
-of the path that loads, ldmatrix, shuffles and barriers of an SM have in common (128 bytes of shared
-memory each), `l2`, `dram`. `stalls` are warps that wait for each that issues, by reason. Clocks and
-power are medians of the samples above --watts."""
+Each FILTER names one row, as `bsk bench` takes it; `dense N K M` is PyTorch's product of such
+matrices of random numbers in bf16, that is cuBLAS's. Shares are of what the unit could do at the
+clock of that launch: `tensor` of the tensor cores' cycles, `issue` of the instructions, `lsu` of
+the cycles of the path that loads, ldmatrix, shuffles and barriers of an SM have in common (128
+bytes of shared memory each), `l2`, `dram`. `stalls` are warps that wait for each that issues, by
+reason. Clocks, power and temperature are medians of the samples above --watts; `capped` are shares
+of these samples in which power, heat or the board slowed the clock down. `flops_a_cycle` is what a
+multiprocessor made of useful operations in a cycle of that clock; `pj` is energy for each, in
+picojoules."""
 import argparse
 import csv
 import json
+import os
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 
 COUNTERS = {
@@ -33,7 +40,10 @@ COUNTERS = {
 STALLS = ("long_scoreboard", "short_scoreboard", "wait", "gmma", "math_pipe_throttle",
           "mio_throttle", "branch_resolving", "sleeping", "not_selected")
 STALL = "smsp__average_warps_issue_stalled_%s_per_issue_active.ratio"
-KERNEL = r"regex:^(cuda_)?(dsd|sdd)_(sm90a_)?(wgmma|pair|mma)_b?f|^sdd_(wgmma|pair|mma)_|narrow_[0-9]"
+REASONS = {"power": 0x4, "slowdown": 0x8, "heat": 0x60, "brake": 0x80}
+MULTIPROCESSORS = 132
+KERNEL = (r"regex:^(cuda_)?(dsd|sdd)_(sm90a_)?(wgmma|pair|mma)_b?f|^sdd_(wgmma|pair|mma)_|"
+          r"narrow_[0-9]")
 
 
 def number(text):
@@ -61,26 +71,58 @@ def counters(bench, row):
 
 def sustained(bench, row, seconds, watts):
     """The row's rate over some time, the clock and the power meanwhile, and where that was."""
-    query = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw.instant,clocks_event_reasons.active",
-             "--format=csv,noheader,nounits", "-lms", "50"]
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "rows.json"
-        samples = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
-        subprocess.run(bench + ["--seconds", str(seconds), "--json", str(path), row], check=True,
-                       stdout=subprocess.DEVNULL)
-        samples.terminate()
-        lines = [line.split(",") for line in samples.communicate()[0].splitlines()]
-        report = json.loads(path.read_text())
-    busy = [(float(line[0]), float(line[1]), int(line[2], 16)) for line in lines
-            if len(line) == 3 and float(line[1]) > watts]
-    best = min(report["rows"], key=lambda r: r["ms"])
-    found = {"name": best["name"], "entry": best["entry"], "ms": best["ms"],
-             "tflops": best["tflops"]}
+    query = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw.instant,clocks_event_reasons.active,"
+             "temperature.gpu,enforced.power.limit", "--format=csv,noheader,nounits", "-lms", "20"]
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        query += ["-i", os.environ["CUDA_VISIBLE_DEVICES"]]
+    samples = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
+    if row.startswith("dense "):
+        found, where = dense(*(int(n) for n in row.split()[1:]), seconds), {}
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "rows.json"
+            subprocess.run(bench + ["--seconds", str(seconds), "--json", str(path), row],
+                           check=True, stdout=subprocess.DEVNULL)
+            report = json.loads(path.read_text())
+        best = min(report["rows"], key=lambda r: r["ms"])
+        found = {key: best[key] for key in ("name", "entry", "ms", "tflops")}
+        where = {"host": report["host"], "device": report["device"]}
+    samples.terminate()
+    lines = [line.split(",") for line in samples.communicate()[0].splitlines()]
+    busy = [(float(line[0]), float(line[1]), int(line[2], 16), float(line[3]), float(line[4]))
+            for line in lines if len(line) == 5 and float(line[1]) > watts]
     if busy:
-        found["mhz"] = statistics.median(b[0] for b in busy)
-        found["watts"] = statistics.median(b[1] for b in busy)
-        found["power_capped"] = round(sum(b[2] & 4 > 0 for b in busy) / len(busy), 2)
-    return found, {"host": report["host"], "device": report["device"]}
+        mhz, power, _, celsius, limit = (statistics.median(b[i] for b in busy) for i in range(5))
+        found |= {"samples": len(busy), "mhz": mhz, "watts": power, "limit_watts": limit,
+                  "celsius": celsius, "capped": {
+                      name: round(sum(b[2] & bit > 0 for b in busy) / len(busy), 2)
+                      for name, bit in REASONS.items()}}
+        found["flops_a_cycle"] = round(found["tflops"] * 1e6 / mhz / MULTIPROCESSORS)
+        found["pj"] = round(power / found["tflops"], 3)
+    return found, where
+
+
+def dense(n, k, m, seconds):
+    """PyTorch's product for some time, by its own clock."""
+    program = f"""
+import json, time, torch
+a, b = (torch.randn(*s, device="cuda", dtype=torch.bfloat16) for s in (({n}, {k}), ({k}, {m})))
+c = a @ b
+start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+times, stop = [], time.monotonic() + {seconds}
+while time.monotonic() < stop:
+    start.record()
+    for _ in range(16):
+        torch.matmul(a, b, out=c)
+    end.record()
+    end.synchronize()
+    times.append(start.elapsed_time(end) / 16)
+ms = sorted(times)[len(times) // 2]
+print(json.dumps({{"ms": ms, "tflops": 2e-9 * {n} * {k} * {m} / ms}}))
+"""
+    out = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True,
+                         text=True)
+    return {"name": f"dense bf16 n{n} k{k} m{m}", "entry": "cublas"} | json.loads(out.stdout)
 
 
 def main():
@@ -91,14 +133,18 @@ def main():
     parser.add_argument("--set", default="hopper")
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--watts", type=float, default=400)
+    parser.add_argument("--no-ncu", action="store_true", help="clock and power alone")
     parser.add_argument("--json", required=True)
     parser.add_argument("rows", nargs="+", metavar="FILTER")
     options = parser.parse_args()
     bench = [options.bsk, "bench", "--device", options.device, "--set", options.set]
-    rows = []
+    rows, where = [], {}
     for row in options.rows:
-        found, where = sustained(bench, row, options.seconds, options.watts)
-        rows.append({"sustained": found, "launch": counters(bench, row)})
+        found, place = sustained(bench, row, options.seconds, options.watts)
+        where |= place
+        rows.append({"sustained": found})
+        if not options.no_ncu and not row.startswith("dense "):
+            rows[-1]["launch"] = counters(bench, row)
         print(json.dumps(rows[-1]), flush=True)
         text = json.dumps(where | {"rows": rows}, indent=1)
         pathlib.Path(options.json).write_text(text + "\n")

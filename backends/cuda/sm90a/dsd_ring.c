@@ -6,6 +6,7 @@
 #include <backends/cuda/host.h>
 #include <backends/cuda/sm90a/dsd_few_host.h>
 #include <backends/cuda/sm90a/dsd_ring.h>
+#include <common/checked.h>
 
 CUDA_FUNCTIONS(sm90a_dsd_ring)
 
@@ -103,7 +104,7 @@ typedef struct tables {
     bski_lines lines;
     item *items;
     load *loads;
-    int32_t *steps;          /* of a thread block */
+    int32_t *begin;          /* of a thread block's warps: the first of its steps; and the end */
     dsd_few_run *runs, *row; /* of all warps; of one tile */
     dsd_ring_share *shares;
     dsd_ring_segment *segments;
@@ -138,14 +139,14 @@ static int neighbours(const void *x, const void *y)
     return a->block != b->block ? a->block - b->block : longer(x, y);
 }
 
-/* Into how many parts by its samples a tile is cut that would take much longer than all others
- * together, if these are shared evenly. */
+/* Into how many parts by its samples a tile is cut that takes more than twice as long as what a
+ * thread block has to do. A part has as many steps, so that those of shorter ones stay whole. */
 static int32_t tile_cuts(const dsd_few_shape *s, int64_t steps, int64_t fair)
 {
     const int32_t parts = s->columns / 16;
     const int64_t whole = step_bytes(s, (1 << parts) - 1);
     int32_t cuts = 1;
-    while (cuts < parts && 4 * steps * step_bytes(s, (1 << parts / cuts) - 1) > 5 * fair * whole)
+    while (cuts < parts && steps * step_bytes(s, (1 << parts / cuts) - 1) > 2 * fair * whole)
         cuts *= 2;
     return cuts;
 }
@@ -181,48 +182,87 @@ static void blocks_fill(int32_t blocks, tables *t)
         /* A tile's end takes about as long as a step. */
         const int64_t work = (x->steps + 1) * step_bytes(&t->shape, x->rows);
         x->block = loads_give(t->loads, blocks, (double)work);
-        t->steps[x->block] += x->steps;
     }
     qsort(t->items, (size_t)t->count, sizeof *t->items, neighbours);
 }
 
-static int32_t steps_each(const tables *t, int32_t block)
+/* Shares the steps of a thread block's tiles among its warps, in their order. Where it has more tiles
+ * than warps, short ones come last, whose ends take the time of two steps each. */
+static void warps_fill(const item *items, int32_t count, int32_t *begin)
 {
-    return t->steps[block] > DSD_RING_WARPS ? (t->steps[block] - 1) / DSD_RING_WARPS + 1 : 1;
+    enum { END = 2 };
+    int64_t all = 0, before = 0;
+    int32_t at = 0, warp = 0, steps = 0;
+    for (int32_t i = 0; i < count; i++) {
+        all += items[i].steps + END;
+        steps += items[i].steps;
+    }
+    if (count <= DSD_RING_WARPS || steps < DSD_RING_WARPS) {
+        const int32_t each = (int32_t)bski_ceil_div(steps, DSD_RING_WARPS);
+        for (; warp <= DSD_RING_WARPS; warp++)
+            begin[warp] = warp * each < steps ? warp * each : steps;
+        return;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        const int32_t own = items[i].steps, next = own + END;
+        for (; all * warp < (before + next) * DSD_RING_WARPS; warp++) {
+            const int64_t rest = all * warp / DSD_RING_WARPS - before;
+            begin[warp] = at + (rest < own ? (int32_t)rest : own);
+        }
+        before += next;
+        at += own;
+    }
+    for (; warp <= DSD_RING_WARPS; warp++)
+        begin[warp] = at;
 }
 
-/* The runs of a thread block's tiles, one tile after the other: its warps take `each` steps of them
- * in turn, and have places for `stride`. */
+/* How many of a thread block's items there are from `first` on. */
+static int32_t items_of_block(const tables *t, int32_t first)
+{
+    int32_t end = first;
+    while (end < t->count && t->items[end].block == t->items[first].block)
+        end++;
+    return end - first;
+}
+
+/* The runs of a thread block's tiles, one tile after the other; each warp has places for the steps of
+ * `stride`. */
 static void runs_fill(const bsk_problem *problem, int32_t block, const item *items, int32_t count,
                       int32_t stride, tables *t)
 {
-    const int32_t each = steps_each(t, block);
+    const int32_t *begin = t->begin + (int64_t)block * (DSD_RING_WARPS + 1);
     dsd_few_run *to = t->runs + (int64_t)block * DSD_RING_WARPS * stride * DSD_FEW_STEP;
-    int32_t at = 0;
+    int32_t at = 0, warp = 0;
     for (int32_t i = 0; i < count; i++) {
         bski_dsd_few_runs(problem, &t->lines, items[i].row, items[i].tile, items[i].rows, t->row);
-        for (int32_t step = 0; step < items[i].steps; step++, at++)
-            memcpy(to + (int64_t)(at / each * stride + at % each) * DSD_FEW_STEP,
+        for (int32_t step = 0; step < items[i].steps; step++, at++) {
+            while (at >= begin[warp + 1])
+                warp++;
+            memcpy(to + ((int64_t)warp * stride + at - begin[warp]) * DSD_FEW_STEP,
                    t->row + (int64_t)step * DSD_FEW_STEP, DSD_FEW_STEP * sizeof *to);
+        }
     }
 }
 
-/* The shares of a thread block's warps, equal numbers of the steps of its tiles in their order. */
+/* The shares of a thread block's warps. */
 static void shares_fill(int32_t block, const item *items, int32_t count, tables *t)
 {
-    const int32_t each = steps_each(t, block);
+    const int32_t *begin = t->begin + (int64_t)block * (DSD_RING_WARPS + 1);
     dsd_ring_share *share = t->shares + (int64_t)block * DSD_RING_WARPS;
-    int32_t at = 0;
+    int32_t at = 0, from = 0;
     for (int32_t i = 0; i < count; i++) {
         const int32_t end = at + items[i].steps;
-        const int32_t from = at / each < DSD_RING_WARPS ? at / each : DSD_RING_WARPS - 1;
-        const int32_t last = end > at ? (end - 1) / each : from;
+        while (from + 1 < DSD_RING_WARPS && begin[from + 1] <= at)
+            from++;
+        int32_t last = from;
+        while (last + 1 < DSD_RING_WARPS && begin[last + 1] < end)
+            last++;
         for (int32_t w = from; w <= last; w++) {
-            const int32_t begin = at > w * each ? at : w * each;
-            const int32_t until = end < (w + 1) * each ? end : (w + 1) * each;
+            const int32_t first = at > begin[w] ? at : begin[w];
+            const int32_t until = end < begin[w + 1] ? end : begin[w + 1];
             const dsd_ring_segment x = {.feature = items[i].row * t->shape.block_i +
                                                    items[i].tile * t->shape.tile,
-                                        .steps = items[i].steps ? until - begin : 0,
+                                        .steps = items[i].steps ? until - first : 0,
                                         .part = (int16_t)(w - from),
                                         .parts = (int16_t)(last - from + 1),
                                         .rows = items[i].rows};
@@ -255,13 +295,19 @@ static bsk_status blocks_make(simt_device *d, const bsk_problem *problem, tables
     const int32_t units = d->props.compute_units, blocks = tiles < units ? (int32_t)tiles : units;
     TRY(host_array(d->host, &t->items, tiles, sizeof *t->items));
     TRY(host_array(d->host, &t->loads, blocks, sizeof *t->loads));
-    TRY(host_array(d->host, &t->steps, blocks, sizeof *t->steps));
+    TRY(host_array(d->host, &t->begin, (int64_t)blocks * (DSD_RING_WARPS + 1), sizeof *t->begin));
     items_fill(problem, blocks, t);
     st->count = t->count < blocks ? t->count : blocks;
     blocks_fill(st->count, t);
     st->arg.stride = 1;
-    for (int32_t i = 0; i < st->count; i++)
-        st->arg.stride = steps_each(t, i) > st->arg.stride ? steps_each(t, i) : st->arg.stride;
+    for (int32_t i = 0, count; i < t->count; i += count) {
+        int32_t *begin = t->begin + (int64_t)t->items[i].block * (DSD_RING_WARPS + 1);
+        count = items_of_block(t, i);
+        warps_fill(t->items + i, count, begin);
+        for (int w = 0; w < DSD_RING_WARPS; w++)
+            if (begin[w + 1] - begin[w] > st->arg.stride)
+                st->arg.stride = begin[w + 1] - begin[w];
+    }
     return BSK_OK;
 }
 
@@ -279,12 +325,11 @@ static bsk_status tables_make(simt_device *d, const bsk_problem *problem, tables
     TRY(host_array(d->host, &t->segments, t->count + warps, sizeof *t->segments));
     for (int64_t i = 0; i < runs; i++)
         t->runs[i] = (dsd_few_run){.s = DSD_FEW_NONE};
-    for (int32_t i = 0, end; i < t->count; i = end) {
+    for (int32_t i = 0, count; i < t->count; i += count) {
         const int32_t block = t->items[i].block;
-        for (end = i; end < t->count && t->items[end].block == block;)
-            end++;
-        runs_fill(problem, block, t->items + i, end - i, st->arg.stride, t);
-        shares_fill(block, t->items + i, end - i, t);
+        count = items_of_block(t, i);
+        runs_fill(problem, block, t->items + i, count, st->arg.stride, t);
+        shares_fill(block, t->items + i, count, t);
     }
     return tables_place(d, t, runs, st);
 }
@@ -296,7 +341,7 @@ static bsk_status tables_put(simt_device *d, const bsk_problem *problem, state *
     const bsk_status status = tables_make(d, problem, &t, st);
     host_drop(d->host, t.items);
     host_drop(d->host, t.loads);
-    host_drop(d->host, t.steps);
+    host_drop(d->host, t.begin);
     host_drop(d->host, t.runs);
     host_drop(d->host, t.row);
     host_drop(d->host, t.shares);

@@ -11,6 +11,9 @@
 
 #define FN static __device__ __forceinline__
 
+template <typename T> constexpr bsk_dtype type_of = BSK_BF16;
+template <> constexpr bsk_dtype type_of<__half> = BSK_F16;
+
 /* A tile of TI features by TN samples. FLIP: blocks are stored by columns of op(S). ALONG_K: b is
  * contiguous along the depth, else along its columns. */
 template <typename T_, bool FLIP_, bool ALONG_K_, int TI_, int TN_> struct config {
@@ -25,18 +28,23 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TI_, int TN_> struct confi
     static constexpr int PART_AT = SLOTS * SLOT_BYTES;
     static constexpr int LINE_AT = PART_AT + DSD_RING_PART_BYTES(TI, TN);
     static constexpr int PITCH = TI + 1; /* of a line of sums, elements */
+    static constexpr bsk_dtype TYPE = type_of<T>;
     static_assert(PART_AT >= DSD_RING_PART_BYTES(TI, TN), "a part fits into the ring");
 };
 
 /* --- Operands in shared memory --- */
 
-/* Where piece number `piece` of line number `line` lies. An operand contiguous along the depth has
- * a line of four pieces for each of WIDTH; the others one of WIDTH for each of 32 of the depth.
- * Eight lines further pieces lie in the same order. */
+/* Where piece number `piece` of line number `line` lies. */
+template <int PIECES> FN constexpr int place_at(int line, int piece)
+{
+    return (line * PIECES + (piece ^ (line / (8 / PIECES) % PIECES))) * 16;
+}
+
+/* The same of an operand: contiguous along the depth it has a line of four pieces for each of WIDTH,
+ * else one of WIDTH for each of 32 of the depth. Eight lines further pieces lie in the same order. */
 template <bool ACROSS, int WIDTH> FN constexpr int piece_at(int line, int piece)
 {
-    const int pieces = ACROSS ? WIDTH / 8 : DSD_FEW_STEP;
-    return line * pieces * 16 + ((piece ^ (line / (8 / pieces) % pieces)) * 16);
+    return place_at<(ACROSS ? WIDTH / 8 : DSD_FEW_STEP)>(line, piece);
 }
 
 /* The run that a lane needs, of a step of those in the warp's registers. */
@@ -209,10 +217,10 @@ template <class C> FN void step_prefetch(const dsd_few_operands &o, uint32_t run
 
 /* --- Results --- */
 
-/* Stores sums of 16 samples from n on, through the warp's line. */
+/* Finishes and stores sums of 16 samples from n on, through the warp's line. */
 template <class C>
-FN void rows_store(const dsd_ring_arg &a, char *warp, const float (&sum)[C::NT][4], int64_t feature,
-                   int n)
+FN void rows_finish(const dsd_ring_arg &a, char *warp, const float (&sum)[C::NT][4],
+                    int64_t feature, int n)
 {
     const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
     float *line = (float *)(warp + C::LINE_AT);
@@ -233,8 +241,57 @@ FN void rows_store(const dsd_ring_arg &a, char *warp, const float (&sum)[C::NT][
         for (int e = 0; e < DSD_RUN; e++)
             v[e] = line[at * C::PITCH + i + e * (along_n ? C::PITCH : 1)];
         if (n + at < a.operands.end.n)
-            run_store(a.operands.end, v, feature + i, n + at);
+            dsd_finish(a.operands.end, v, feature + i, n + at, 0);
     }
+}
+
+/* The same for C = alpha * sum, of the type and along the axis of b: numbers are rounded as they come
+ * from the products, and turned as they go to the line, [samples][features] or [features][samples]. */
+template <class C>
+FN void rows_store(const dsd_ring_arg &a, char *warp, const float (&sum)[C::NT][4], int64_t feature,
+                   int n)
+{
+    enum { PIECES = C::ALONG_K ? C::NT : 2, LAST = C::NT - 1 };
+    const dsd_epilogue &e = a.operands.end;
+    const int lane = threadIdx.x % 32, row = lane % 8, half = lane / 8 % 2, next = lane / 16;
+    char *const line = warp + C::LINE_AT;
+    const uint32_t to = shared_address(line);
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < C::NT; j += 2) {
+        uint32_t v[4];
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            const float *s = sum[j + t / 2 < LAST ? j + t / 2 : LAST] + t % 2 * 2;
+            v[t] = mma_pack<typename C::T>(s[0] * e.alpha, s[1] * e.alpha);
+        }
+        const int tile = j + next < LAST ? j + next : LAST; /* a lone one is stored twice */
+        if (C::ALONG_K)
+            store_matrix_x4(to + place_at<PIECES>(8 * half + row, tile), v[0], v[1], v[2], v[3]);
+        else
+            store_matrix_x4_trans(to + place_at<PIECES>(8 * tile + row, half), v[0], v[1], v[2],
+                                  v[3]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int x = lane; x < 2 * C::TI; x += 32) {
+        const int i = C::ALONG_K ? x % C::NT * DSD_RUN : x / 2;
+        const int at = C::ALONG_K ? x / C::NT : x % 2 * DSD_RUN;
+        const uint4 v = *(const uint4 *)(line + place_at<PIECES>(x / PIECES, x % PIECES));
+        if (n + at < e.n && feature + i < e.features)
+            *(uint4 *)(e.c.data + ((feature + i) * e.c.feature + (n + at) * e.c.n) * 2) = v;
+    }
+}
+
+template <class C>
+FN void rows_end(const dsd_ring_arg &a, char *warp, const float (&sum)[C::NT][4], int64_t feature,
+                 int n)
+{
+    const dsd_epilogue &e = a.operands.end;
+    if ((C::ALONG_K ? e.plain : e.plain_n) && !e.bias && e.c.type == C::TYPE)
+        rows_store<C>(a, warp, sum, feature, n);
+    else
+        rows_finish<C>(a, warp, sum, feature, n);
 }
 
 /* The next 16 samples' sums come first: a loop over these takes registers by constant numbers. */
@@ -282,7 +339,7 @@ template <class C> FN void parts_add(const dsd_ring_arg &a, char *block, const d
                 sum[j][0] += v.x, sum[j][1] += v.y, sum[j][2] += v.z, sum[j][3] += v.w;
             }
         }
-        rows_store<C>(a, block + warp * C::WARP_BYTES, sum, s.feature, 16 * i);
+        rows_end<C>(a, block + warp * C::WARP_BYTES, sum, s.feature, 16 * i);
     }
 }
 
@@ -351,7 +408,7 @@ FN void tile_store(const dsd_ring_arg &a, char *warp, const dsd_ring_segment &se
 #pragma unroll 1
     for (int n = 0; n < a.operands.end.n; n += 16) {
         if (segment.rows >> n / 16 & 1)
-            rows_store<C>(a, warp, sum[0], segment.feature, n);
+            rows_end<C>(a, warp, sum[0], segment.feature, n);
         rows_turn<C>(sum);
     }
 }

@@ -22,9 +22,10 @@ enum {
      DSD_RING_SLOT_BYTES(features, samples))
 
 /* Whether two thread blocks share a multiprocessor, that is those of launches that follow each
- * other: where two slots are left for each warp. */
-#define DSD_RING_HALF                    115712
-#define DSD_RING_PAIR(features, samples) (DSD_RING_FIT(features, samples, DSD_RING_HALF) >= 2)
+ * other: for wide tiles, where two slots are left for each warp. */
+#define DSD_RING_HALF 115712
+#define DSD_RING_PAIR(features, samples)                                                           \
+    ((features) >= 32 && DSD_RING_FIT(features, samples, DSD_RING_HALF) >= 2)
 #define DSD_RING_ROOM(features, samples)                                                           \
     (DSD_RING_PAIR(features, samples) ? DSD_RING_HALF : 2 * DSD_RING_HALF - 1024)
 #define DSD_RING_MOST(features, samples)                                                           \

@@ -154,6 +154,7 @@ typedef struct maker {
     uint8_t *kept; /* of the tile's cells: [row][col] */
     entry *entries;
     int32_t count;
+    int32_t cluster; /* thread blocks that share rows */
     bool along_n;
     unit_list list;
 } maker;
@@ -323,6 +324,28 @@ static uint32_t kept_bits(const entry *e, bool pairs)
     return pairs ? col : row | col << SDD_MMA_KEPT_B;
 }
 
+/* A unit more for the cluster of the last, without entries, so that all blocks of it have one.
+ * Costs are those of the clusters. */
+static bool list_even(maker *m)
+{
+    const shape *s = m->shape;
+    unit_list *l = &m->list;
+    if (m->cluster == 1)
+        return true;
+    if (l->count % 2) {
+        const size_t entries = (size_t)(s->warps * s->slots);
+        if (!list_grow(m))
+            return false;
+        memset(l->heads + (size_t)(l->count * s->warps), 0, (size_t)s->warps * sizeof *l->heads);
+        memset(l->entries + (size_t)l->count * entries, 0, entries * sizeof *l->entries);
+        memcpy(l->corners + 2 * l->count, l->corners + 2 * l->count - 2, 2 * sizeof *l->corners);
+        l->cost[l->count++] = 0;
+    }
+    for (int32_t i = 0; i < l->count / 2; i++)
+        l->cost[i] = l->cost[2 * i] > l->cost[2 * i + 1] ? l->cost[2 * i] : l->cost[2 * i + 1];
+    return true;
+}
+
 /* Entries first .. first + count - 1 as one unit, dealt evenly to the owners. */
 static void unit_add(maker *m, int64_t row0, int64_t col0, int32_t first, int32_t count)
 {
@@ -346,34 +369,71 @@ static void unit_add(maker *m, int64_t row0, int64_t col0, int32_t first, int32_
     l->cost[l->count++] = slice_cycles(s, count);
 }
 
-/* Tiles in strips of columns, so that those that run together share operands. */
+static void tile_entries(maker *m)
+{
+    m->count = 0;
+    if (m->shape->pairs)
+        pairs_entries(m);
+    else
+        walk_entries(m);
+}
+
+/* A unit that is alone in its row of a strip. */
+typedef struct odd_unit {
+    int64_t row0, col0;
+    int32_t first, count;
+} odd_unit;
+
+/* The units of a tile; the last is told. */
+static bool tile_add(maker *m, int64_t row0, int64_t col0, odd_unit *last)
+{
+    const int32_t most = m->shape->warps * m->shape->slots;
+    if (!tile_mark(m, row0, col0))
+        return true;
+    tile_entries(m);
+    const int32_t units = (int32_t)bski_ceil_div(m->count, most);
+    for (int32_t u = 0, first = 0; u < units; u++) {
+        const int32_t count = m->count / units + (u < m->count % units);
+        if (!list_grow(m))
+            return false;
+        unit_add(m, row0, col0, first, count);
+        *last = (odd_unit){row0, col0, first, count};
+        first += count;
+    }
+    return true;
+}
+
+/* Tiles in strips of columns, so that those that run together share operands. Of clusters, units
+ * that follow each other have the same rows, but for those at the end, of which each was left of a
+ * row of a strip. */
 static bool tiles_add(maker *m)
 {
     enum { STRIP = 8 }; /* tiles */
     const int32_t side = m->shape->side;
-    const int32_t most = m->shape->warps * m->shape->slots;
+    const bsk_allocator *allocator = &m->host->allocator;
     const int64_t across = bski_ceil_div(m->layout->cols, side);
     const int64_t down = bski_ceil_div(m->layout->rows, side);
+    odd_unit *odd = bski_table_alloc(allocator, down * bski_ceil_div(across, STRIP), sizeof *odd);
+    int64_t odds = 0;
+    bool ok = odd != NULL;
     for (int64_t strip = 0; strip < across; strip += STRIP)
-        for (int64_t i = 0; i < down; i++)
-            for (int64_t j = strip; j < strip + STRIP && j < across; j++) {
-                if (!tile_mark(m, i * side, j * side))
-                    continue;
-                m->count = 0;
-                if (m->shape->pairs)
-                    pairs_entries(m);
-                else
-                    walk_entries(m);
-                const int32_t units = (int32_t)bski_ceil_div(m->count, most);
-                for (int32_t u = 0, first = 0; u < units; u++) {
-                    const int32_t count = m->count / units + (u < m->count % units);
-                    if (!list_grow(m))
-                        return false;
-                    unit_add(m, i * side, j * side, first, count);
-                    first += count;
-                }
-            }
-    return true;
+        for (int64_t i = 0; i < down; i++) {
+            for (int64_t j = strip; j < strip + STRIP && j < across && ok; j++)
+                ok = tile_add(m, i * side, j * side, &odd[odds]);
+            if (!ok || m->list.count % m->cluster == 0)
+                continue;
+            odds++;
+            m->list.count--;
+        }
+    for (int64_t i = 0; i < odds && ok; i++) {
+        tile_mark(m, odd[i].row0, odd[i].col0);
+        tile_entries(m);
+        ok = list_grow(m);
+        if (ok)
+            unit_add(m, odd[i].row0, odd[i].col0, odd[i].first, odd[i].count);
+    }
+    bski_table_free(allocator, odd);
+    return ok;
 }
 
 /* --- Plans --- */
@@ -382,7 +442,7 @@ typedef struct sdd_state {
     bski_sdd_plan plan;
     bsk_mem corners, heads, entries;
     const kernel *kernel;
-    int32_t threads;
+    int32_t threads, cluster;
 } sdd_state;
 
 static bsk_status lists_put(simt_device *d, const shape *s, const unit_list *l, sdd_state *state)
@@ -399,19 +459,21 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, m
     const bsk_host *host = device->simt.host;
     const bsk_sdd_params *p = prepared->problem->params;
     const shape *s = m->shape;
-    const int32_t blocks = device->simt.props.compute_units;
+    const int32_t blocks = device->simt.props.compute_units / m->cluster;
     const int64_t cells = (int64_t)(s->side / s->cell) * (s->side / s->cell);
     const int64_t slices = bski_sdd_slices(p, s->samples);
-    const bski_sdd_kernel form = {SDD_PANEL, s->samples, s->warps, s->accumulators, stage_bytes(s)};
+    const bski_sdd_kernel form = {SDD_PANEL, s->samples, s->warps * m->cluster, s->accumulators,
+                                  stage_bytes(s)};
     bski_sdd_schedule schedule;
     m->kept = bski_table_alloc(&host->allocator, cells, sizeof *m->kept);
     m->entries = bski_table_alloc(&host->allocator, cells, sizeof *m->entries);
-    if (!m->kept || !m->entries || !tiles_add(m))
+    if (!m->kept || !m->entries || !tiles_add(m) || !list_even(m))
         return host->fail(host->context, BSK_E_NOMEM, "cuda: no memory for the lists of sdd");
     const bski_sdd_deal deal = {.tails = 1};
-    TRY(bski_sdd_schedule_make(host, m->list.cost, m->list.count, (int32_t)slices, blocks, &deal,
+    const int32_t count = m->list.count / m->cluster;
+    TRY(bski_sdd_schedule_make(host, m->list.cost, count, (int32_t)slices, blocks, &deal,
                                &schedule));
-    state->plan.work.lead = s->cell >= 16 && slices >= LONG_SWEEP && m->list.count > blocks;
+    state->plan.work.lead = s->cell >= 16 && slices >= LONG_SWEEP && count > blocks;
     bsk_status status = bski_sdd_plan_make(device, prepared, &schedule, &form, &state->plan);
     bski_sdd_schedule_free(host, &schedule);
     return status ? status : lists_put(&device->simt, s, &m->list, state);
@@ -430,6 +492,15 @@ void cuda_sdd_mma_release(void *device, bsk_prepared *prepared)
     state_free(&d->simt, prepared);
 }
 
+/* Two blocks share rows where large tiles with short lists are one round: in more rounds they wait
+ * for each other more than that saves. */
+static int32_t cluster_size(const shape *s, const bsk_layout_tables *t, int32_t compute_units)
+{
+    enum { SIDE = 512 };
+    const int64_t tiles = bski_ceil_div(t->rows, s->side) * bski_ceil_div(t->cols, s->side);
+    return s->cell >= 16 && s->side == SIDE && tiles > 1 && tiles <= compute_units ? 2 : 1;
+}
+
 bsk_status cuda_sdd_mma_prepare(void *device, bsk_prepared *prepared)
 {
     bski_cuda_device *d = device;
@@ -443,6 +514,8 @@ bsk_status cuda_sdd_mma_prepare(void *device, bsk_prepared *prepared)
                .layout = prepared->problem->layout,
                .host = host,
                .along_n = bski_sdd_along_n(p)};
+    m.cluster = cluster_size(c.shape, m.layout, d->simt.props.compute_units);
+    state->cluster = m.cluster;
     state->kernel = &c.shape->kernels[prepared->problem->dtype == BSK_F16][m.along_n];
     state->threads = c.shape->warps * 32 + 128;
     bsk_status status = state_fill(d, prepared, &m, state);
@@ -467,14 +540,16 @@ bsk_status cuda_sdd_mma_launch(const bsk_prepared *prepared, void *queue, const 
     memset(&arg, 0, sizeof arg);
     TRY(bski_sdd_arguments(&state->plan, prepared->problem, queue, args, arg.a, arg.b, &arg.work,
                            &arg.out));
+    arg.cluster = state->cluster;
     arg.corners = bsk_mem_address(state->corners);
     arg.heads = bsk_mem_address(state->heads);
     arg.entries = bsk_mem_address(state->entries);
     void *arguments[] = {&arg};
     const bski_cuda_run run = {.function = state->kernel->function,
                                .name = state->kernel->name,
-                               .grid = {(unsigned)state->plan.blocks, 1, 1},
+                               .grid = {(unsigned)(state->plan.blocks * state->cluster), 1, 1},
                                .threads = (unsigned)state->threads,
+                               .cluster = (unsigned)state->cluster,
                                .shared_bytes = state->plan.shared_bytes,
                                .arguments = arguments,
                                .early = true};

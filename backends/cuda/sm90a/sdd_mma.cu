@@ -280,7 +280,28 @@ PTX_FN void store_cells(const sdd_output &o, float *acc, const places<S> &p, int
 
 /* --- Warps --- */
 
-/* Panels are dealt to the producing warps, which issue their copies one after the other. */
+/* In all blocks of the cluster, as either copies for both. */
+PTX_FN void stage_release(const sdd_ring &ring, int cluster)
+{
+    const int lane = threadIdx.x % 32;
+    if (cluster > 1 && lane < cluster)
+        mbar_arrive_remote(ring_empty(ring, ring.at), lane);
+    if (cluster == 1 && lane == 0)
+        mbar_arrive(ring_empty(ring, ring.at));
+}
+
+/* A segment with this block's unit, parts and counter. */
+PTX_FN sdd_segment segment_mine(const sdd_mma_arg &arg, int i)
+{
+    sdd_segment s = arg.cluster > 1 ? segment_own<2>(arg.work.segments + i)
+                                    : segment_load(arg.work.segments + i);
+    if (arg.cluster > 1)
+        s.unit = s.unit * 2 + (int)cluster_rank();
+    return s;
+}
+
+/* Panels are dealt to the producing warps, which issue their copies one after the other. Those of
+ * rows that both blocks of a cluster have are copied by either in turn, for both. */
 template <typename S>
 PTX_FN void produce(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
 {
@@ -290,9 +311,12 @@ PTX_FN void produce(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
     sdd_pace pace = {0, 0, false};
     ring.parity = 1; /* all stages are empty */
     for (int i = begin; i < end; i++) {
-        const sdd_segment s = segment_load(arg.work.segments + i);
+        const sdd_segment s = segment_mine(arg, i);
         const int2 corner = __ldg((const int2 *)arg.corners + s.unit);
         const bool of_a = panel < S::panels;
+        const bool both = arg.cluster > 1 && of_a &&
+                          __ldg((const int2 *)arg.corners + (s.unit ^ 1)).x == corner.x;
+        const bool copies = both ? lane % 2 == (int)cluster_rank() : panel < 2 * S::panels;
         const int feature =
             of_a ? corner.x + panel * SDD_PANEL : corner.y + (panel - S::panels) * SDD_PANEL;
         const CUtensorMap *maps = of_a ? arg.a : arg.b;
@@ -303,9 +327,12 @@ PTX_FN void produce(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
                 pace_step(pace, arg.work);
             ring_acquire(ring, warp == 0, S::stage_bytes);
             const int n = c.slice * S::samples;
-            if (panel < 2 * S::panels)
-                tensor_load_2d(ring_stage(ring) + panel * S::panel_bytes, maps + c.pair,
-                               S::nc ? feature : n, S::nc ? n : feature, full);
+            const uint32_t to = ring_stage(ring) + panel * S::panel_bytes;
+            const int x = S::nc ? feature : n, y = S::nc ? n : feature;
+            if (copies && both)
+                tensor_load_2d_multicast(to, maps + c.pair, x, y, full, 3);
+            else if (copies)
+                tensor_load_2d(to, maps + c.pair, x, y, full);
             cursor_next(c, arg.work, s);
             ring_next(ring);
         }
@@ -317,9 +344,9 @@ PTX_FN void produce(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
 template <typename S>
 PTX_FN void consume(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
 {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int warp = threadIdx.x / 32;
     for (int i = begin; i < end; i++) {
-        const sdd_segment s = segment_load(arg.work.segments + i);
+        const sdd_segment s = segment_mine(arg, i);
         const size_t owner = (size_t)s.unit * S::warps + warp;
         const uint32_t head = __ldg(arg.heads + owner);
         const int count = __shfl_sync(~0u, head >> 16, 0);
@@ -341,8 +368,7 @@ PTX_FN void consume(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
             else
                 stage_32<S>(acc, list, count, keep, ring_stage(ring));
             __syncwarp();
-            if (lane == 0)
-                mbar_arrive(ring_empty(ring, ring.at));
+            stage_release(ring, arg.cluster);
             ring_next(ring);
         }
         const int2 corner = __ldg((const int2 *)arg.corners + s.unit);
@@ -359,10 +385,13 @@ template <typename S> PTX_FN void run(const sdd_mma_arg &arg)
     extern __shared__ __align__(1024) uint8_t shared[];
     const uint32_t bars = shared_address(shared);
     sdd_ring ring = {bars, bars + SDD_HEAD_BYTES, S::stage_bytes, arg.work.stages, 0, 0};
-    ring_init(ring, S::warps);
+    ring_init(ring, S::warps * arg.cluster);
+    if (arg.cluster > 1)
+        cluster_sync();
     grid_allow_next();
     grid_wait();
-    const int begin = arg.work.start[blockIdx.x], end = arg.work.start[blockIdx.x + 1];
+    const int list = blockIdx.x / arg.cluster;
+    const int begin = arg.work.start[list], end = arg.work.start[list + 1];
     if (threadIdx.x / 32 >= S::warps) {
         registers_lower<32>();
         produce<S>(arg, ring, begin, end);
@@ -370,6 +399,10 @@ template <typename S> PTX_FN void run(const sdd_mma_arg &arg)
         registers_raise<S::registers>();
         consume<S>(arg, ring, begin, end);
     }
+    /* The other block's copies and arrivals come here, too. */
+    __syncwarp();
+    if (arg.cluster > 1)
+        cluster_sync();
 }
 
 #define SDD_MMA_KERNEL(name, T, NC, CELL, PANELS, SAMPLES, WARPS, SLOTS)                           \

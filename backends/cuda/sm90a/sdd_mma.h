@@ -63,6 +63,8 @@ SDD_MMA_FN int sdd_mma_second(sdd_mma_form form, int samples)
 
 typedef struct sdd_mma_arg {
     CUtensorMap a[SDD_MAX_PAIRS], b[SDD_MAX_PAIRS];
+    int32_t cluster;         /* thread blocks that share rows: 1, or 2, which have units that follow
+                                each other; what both need of these either copies half of */
     const int32_t *corners;  /* [units][2] */
     const uint32_t *heads;   /* [units][warps]: the number of entries << 16, and a bit for each
                                 whose row (of pairs: column) is that of the entry before; from
