@@ -27,6 +27,7 @@
 #define FAST_EXP2(x)      hip_exp2(x)
 #define UNROLL            _Pragma("unroll")
 #define NO_UNROLL         _Pragma("unroll 1")
+#define ROLLED_RUNS       /* compiling takes as long as kernels are */
 
 /* Elements at run-time types and strides are loaded and stored by functions of their own: in place
  * they took the compiler most of its time. */
@@ -43,6 +44,13 @@ extern "C" int hipLaunchKernel(const void *function, hip_dim3 groups, hip_dim3 l
                                __SIZE_TYPE__ local_bytes, struct ihipStream_t *stream);
 
 extern "C" HIP_DEVICE __attribute__((const)) __SIZE_TYPE__ __ockl_get_num_groups(u32 axis);
+
+/* Written out, a division takes more room than most of what is around it. */
+#define QUOTIENT hip_quotient
+DEVICE_APART i64 hip_quotient(i64 a, i64 b)
+{
+    return (i64)((u64)a / (u64)b);
+}
 
 DEVICE void hip_barrier(void)
 {

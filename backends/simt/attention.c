@@ -11,16 +11,9 @@ enum { WIDE = 0 };               /* in place of a tile's lines */
 
 /* --- what both directions share --- */
 
-/* The smallest tile that holds the lines of a block; long heads leave registers for 32. */
-static i32 tile_of(const simt_device *d, i32 side, i64 width)
+static i32 tile_of(const simt_device *d, i32 side)
 {
-    if (d->wide)
-        return WIDE;
-    const i32 most = width > 128 ? 32 : 64;
-    i32 tile = 8;
-    while (tile < side && tile < most)
-        tile *= 2;
-    return tile;
+    return d->wide ? WIDE : side <= 16 ? 16 : 32;
 }
 
 static i32 lanes_of(const void *queue)
@@ -31,11 +24,7 @@ static i32 lanes_of(const void *queue)
 /* WIDTH of attention_tile.h. */
 static i64 width_of(bsk_dtype type, i32 tile)
 {
-    if (tile == WIDE)
-        return ATTENTION_WIDE_WIDTH;
-    if (type == BSK_F64)
-        return tile == 64 ? 64 : tile == 8 ? 256 : 128;
-    return tile == 64 ? 128 : 256;
+    return tile == WIDE ? ATTENTION_WIDE_WIDTH : type == BSK_F64 ? 128 : 256;
 }
 
 /* A result by tiles of the layout's rows, or of its columns; false: more than a grid has. No tile
@@ -86,8 +75,8 @@ static bsk_status tile_kernel(simt_device *d, bsk_prepared *prepared, int k, con
         snprintf(name, sizeof name, "%s_%d", op, (int)tile);
         snprintf(variant, sizeof variant, "-DTM=%d", (int)tile);
     }
-    const bsk_status status =
-        d->api->kernel(d, "attention", name, prepared->problem->dtype, variant, &s->kernel[k]);
+    const bsk_status status = d->api->kernel(
+        d, "attention", name, simt_single(prepared->problem->dtype), variant, &s->kernel[k]);
     if (status)
         bski_simt_release(d, prepared);
     return status;
@@ -117,8 +106,7 @@ static bsk_reason accept_size(const bsk_problem *problem, const bsk_device_props
 
 static i32 attention_tile(const simt_device *d, const bsk_problem *problem)
 {
-    const bsk_attention_params *p = problem->params;
-    return tile_of(d, problem->layout->block_rows, p->o.dims[3]);
+    return tile_of(d, problem->layout->block_rows);
 }
 
 SIMT_RELEASE(attention)
@@ -175,10 +163,7 @@ enum { DELTA, BY_ROWS, BY_COLS };
 
 static i32 grad_tile(const simt_device *device, const bsk_problem *problem, bool turned)
 {
-    const bsk_attention_grad_params *p = problem->params;
-    const i64 d = p->q.dims[3], dv = p->v.dims[3];
-    return turned ? tile_of(device, problem->layout->block_cols, d > dv ? d : dv)
-                  : tile_of(device, problem->layout->block_rows, d);
+    return tile_of(device, turned ? problem->layout->block_cols : problem->layout->block_rows);
 }
 
 SIMT_RELEASE(attention_grad)
@@ -204,8 +189,11 @@ SIMT_ACCEPT(attention_grad)
 
 SIMT_PREPARE(attention_grad)
 {
-    static const simt_need need = {
-        .file = "attention", .kernels = {"attention_delta"}, .rows = true, .cols = true};
+    static const simt_need need = {.file = "attention",
+                                   .kernels = {"attention_delta"},
+                                   .single = true,
+                                   .rows = true,
+                                   .cols = true};
     const bsk_problem *problem = prepared->problem;
     const bsk_attention_grad_params *p = problem->params;
     size_t at;

@@ -1,11 +1,12 @@
 /* Fused attention and its gradient; the host (attention.c) includes this file without SIMT_T for
- * the structs of scalars. Variants:
- *     -DTM=8, 16, 32, 64   attention_<TM> and attention_grad_<TM>, for tiles of up to TM lines of a
+ * the structs of scalars. Kernels of f32 serve all types but f64. Variants:
+ *     -DTM=16, 32          attention_<TM> and attention_grad_<TM>, for tiles of up to TM lines of a
  *                          block row or block column
  *     -DWIDE=1             attention_wide, attention_grad_wide and attention_delta for CPUs behind
  *                          OpenCL: a group is one lane
  *     none                 attention_delta
  * The name of a kernel contains its variant, so that one program can hold them all. */
+#define SIMT_SINGLES
 #ifdef SIMT_T
 #ifdef WIDE
 #define TM 8
@@ -76,7 +77,7 @@ DEVICE i64 heads_at(const heads_arg *h, i64 batch, i64 head)
 #endif
 
 #ifdef SIMT_T
-#ifdef TM
+#if defined(WIDE) || TM == 16 || TM == 32
 #include "attention_tile.h"
 #include "attention_forward.h"
 #include "attention_grad.h"
@@ -87,25 +88,26 @@ DEVICE i64 heads_at(const heads_arg *h, i64 batch, i64 head)
 #define DELTA_WAYS (LANES == 1 ? 1 : DELTA_LANES)
 
 KERNEL(attention_delta, LANES)
-(BUF(const T, o), BUF(const T, dout), BUF(R, delta), const delta_arg a)
+(BUF(const u8, o), BUF(const u8, dout), BUF(R, delta), const delta_arg a)
 {
     QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
-    OPEN(const T, o);
-    OPEN(const T, dout);
+    OPEN(const u8, o);
+    OPEN(const u8, dout);
     OPEN(R, delta);
     const i64 row = GROUP(0) * (LANES / DELTA_WAYS) + LANE / DELTA_WAYS;
-    const i64 heads = row / a.time;
-    const i64 o_at = heads_at(&a.o, heads / a.heads, heads % a.heads) + row % a.time * a.o.time;
-    const i64 dout_at =
-        heads_at(&a.dout, heads / a.heads, heads % a.heads) + row % a.time * a.dout.time;
+    const i64 heads = QUOTIENT(row, a.time), time = row - heads * a.time;
+    const i64 b = QUOTIENT(heads, a.heads), head = heads - b * a.heads;
+    const i64 o_at = heads_at(&a.o, b, head) + time * a.o.time;
+    const i64 dout_at = heads_at(&a.dout, b, head) + time * a.dout.time;
     R sum = 0;
     if (row < a.rows)
         for (i32 at = LANE % DELTA_WAYS * VEC; at < a.dv; at += DELTA_WAYS * VEC) {
             R x[VEC], y[VEC];
             const i32 count = run_length(a.dv, at, VEC);
-            NAME(load_part)(SIMT_CODE, o, o_at + at, 1, count, a.o.vector, x);
-            NAME(load_part)(SIMT_CODE, dout, dout_at + at, 1, count, a.dout.vector, y);
+            NAME(load_part)(SINGLE_TYPE(a.o.type), o, o_at + at, 1, count, a.o.vector, x);
+            NAME(load_part)
+            (SINGLE_TYPE(a.dout.type), dout, dout_at + at, 1, count, a.dout.vector, y);
             UNROLL
             for (i32 e = 0; e < VEC; e++)
                 sum = FMA(x[e], y[e], sum);

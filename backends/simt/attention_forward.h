@@ -1,8 +1,7 @@
 /* Attention with a running softmax: the scores of a tile pass through local memory, where
  * SHARED_BY lanes take a row. */
 #ifndef FORWARD_RN
-#define FORWARD_RN                                                                                 \
-    (LANES == 1 ? 32 : SIMT_CODE == 1 ? (TM >= 32 ? 4 : TM / 8) : TM >= 32 ? 8 : TM / 4)
+#define FORWARD_RN   (LANES == 1 ? 32 : SIMT_CODE == 1 ? TM / 8 : TM / 4)
 #define FORWARD_COLS (TX * FORWARD_RN)
 #define SHARED_BY    (LANES == 1 ? 1 : LANES / TM)
 #define EACH_ROWS    (TM * SHARED_BY / LANES) /* rows of a lane: 1, or all in the wide form */
@@ -60,16 +59,16 @@ DEVICE R FN(row_shares)(FN(running) * state, LOCAL_ARG R *row, LOCAL_ARG R *scra
 }
 
 KERNEL_DENSE(FORMED(attention), LANES)
-(BUF(const T, q), BUF(const T, k), BUF(const T, v), BUF(u8, o), BUF(R, lse), RULES_BUFFERS,
+(BUF(const u8, q), BUF(const u8, k), BUF(const u8, v), BUF(u8, o), BUF(R, lse), RULES_BUFFERS,
  BUF(const i64, start), BUF(const i32, index), BUF(const i32, slots), const attention_arg a)
 {
     QUEUE_WAIT();
     TILE_LOCALS(FORWARD_RN);
     LOCAL R scratch[LANES];
     LOCAL R row_factor[TM];
-    OPEN(const T, q);
-    OPEN(const T, k);
-    OPEN(const T, v);
+    OPEN(const u8, q);
+    OPEN(const u8, k);
+    OPEN(const u8, v);
     OPEN(u8, o);
     OPEN(R, lse);
     OPEN(const i64, start);
@@ -112,11 +111,7 @@ KERNEL_DENSE(FORMED(attention), LANES)
         if (w.count == 0)
             break;
         FN(line_products)(products, FORWARD_RN, stage, &qs, own_time, &ks, time);
-        SPREAD
-        for (i32 i = 0; i < RM; i++)
-            SPREAD
-        for (i32 j = 0; j < FORWARD_RN; j++)
-            share[(ty + i * TY) * pitch + tx + j * TX] = products[i * FORWARD_RN + j];
+        FN(share_put)(share, FORWARD_RN, products);
         SYNC();
         SPREAD
         for (i32 u = 0; u < EACH_ROWS; u++) {
@@ -164,14 +159,9 @@ KERNEL_DENSE(FORMED(attention), LANES)
         const R *const row_sum = sum[LANES == 1 ? i : 0];
         const i32 query = rules_time(a.rules.rows, a.rules.interleave, own.first + line);
         if (line < own.count && query < a.rules.q_time) {
-            const i64 at = heads_at(&a.o, own.b, own.head) + query * a.o.time;
-            const R factor = row_factor[line];
-            SPREAD
-            for (i32 c = 0; c < 4 * FOURS; c++) {
-                const i32 f = feature + (c / 4 * TX + tx) * 4 + c % 4;
-                if (f < a.dv)
-                    NAME(store_r)(a.o.type, o, at + f, factor != 0 ? factor * row_sum[c] : (R)0);
-            }
+            FN(row_store)
+            (stage, row_sum, row_factor[line], 0, &a.o, o,
+             heads_at(&a.o, own.b, own.head) + query * a.o.time, a.dv, feature);
         }
         FN(next_row)(sum);
     }

@@ -1,7 +1,7 @@
 /* The gradient of attention for one operand: dQ by tiles of rows, dK and dV by tiles of columns,
  * where the query heads of a head of keys and values come one after the other. */
 #ifndef GRAD_RN
-#define GRAD_RN    (LANES == 1 ? 32 : SIMT_CODE == 1 ? (TM == 8 ? 1 : 2) : TM == 8 ? 2 : 4)
+#define GRAD_RN    (LANES == 1 ? 32 : SIMT_CODE == 1 ? 2 : 4)
 #define GRAD_LINES (TX * GRAD_RN)
 #define GRAD_MOST  (GRAD_LINES > TM ? GRAD_LINES : TM)
 #endif
@@ -22,19 +22,20 @@ DEVICE void FN(query_load)(const FN(query_sums) * s, const GLOBAL R *lse, const 
 }
 
 KERNEL_DENSE(FORMED(attention_grad), LANES)
-(BUF(const T, x), BUF(const T, y), BUF(const T, x2), BUF(const T, y2), BUF(const T, z),
+(BUF(const u8, x), BUF(const u8, y), BUF(const u8, x2), BUF(const u8, y2), BUF(const u8, z),
  BUF(u8, out), BUF(const R, lse), BUF(const R, delta), RULES_BUFFERS, BUF(const i64, start),
  BUF(const i32, index), BUF(const i32, slots), const attention_grad_arg a)
 {
     QUEUE_WAIT();
     TILE_LOCALS(GRAD_RN);
+    LOCAL R steep[TM * SHARE_PITCH(GRAD_RN)];
     LOCAL R query_lse[GRAD_MOST];
     LOCAL R query_delta[GRAD_MOST];
-    OPEN(const T, x);
-    OPEN(const T, y);
-    OPEN(const T, x2);
-    OPEN(const T, y2);
-    OPEN(const T, z);
+    OPEN(const u8, x);
+    OPEN(const u8, y);
+    OPEN(const u8, x2);
+    OPEN(const u8, y2);
+    OPEN(const u8, z);
     OPEN(u8, out);
     OPEN(const R, lse);
     OPEN(const R, delta);
@@ -81,7 +82,6 @@ KERNEL_DENSE(FORMED(attention_grad), LANES)
         line_walk w;
         walk_from(&w, &own, start + list);
         for (;;) {
-            R products[RM * GRAD_RN], slopes[RM * GRAD_RN];
             FN(walk_on)
             (&w, &a.rules, &data, &m, &own, turned, index, slots, GRAD_LINES, &others);
             if (w.count == 0)
@@ -90,48 +90,45 @@ KERNEL_DENSE(FORMED(attention_grad), LANES)
                 FN(query_load)
                 (&sums, lse, delta, time, GRAD_LINES, own.b * a.rules.heads + h, a.rules.q_time);
             }
-            FN(line_products)(products, GRAD_RN, stage, &xs, own_time, &ys, time);
-            if (!a.values)
-                FN(line_products)(slopes, GRAD_RN, stage, &x2s, own_time, &y2s, time);
-            /* Line by line: what a pair may ask for is long. Sums are in registers, whose numbers
-             * are constants, so that those of the next line take the place of the first. */
+            /* Of both kinds by one piece of code, which is long. */
+            FN(lines) left = xs, right = ys;
+            LOCAL_ARG R *to = share;
             NO_UNROLL
-            for (i32 i = 0; i < RM; i++) {
-                const i32 line = ty + i * TY, first = LANES == 1 ? i * GRAD_RN : 0;
-                SPREAD
-                for (i32 j = 0; j < GRAD_RN; j++) {
-                    const i32 n = tx + j * TX, at = first + j, query = turned ? n : line;
-                    const i32 q_time = turned ? time[n] : own_time[line];
-                    const i32 key = turned ? own_time[line] : time[n];
-                    const i32 row = turned ? place[n] : own.in_block + line;
-                    const i32 col = turned ? own.in_block + line : place[n];
-                    const R row_lse = query_lse[query];
-                    R value = 0;
-                    if (row_lse != -INFINITY &&
-                        FN(pair_seen)(&w, &a.rules, &data, &m, q_time, key, slot[n], row, col)) {
-                        const R score =
-                            NAME(rules_score)(&a.rules, &data, &m, h, q_time, key, products[at]);
-                        const R p = NAME(fast_exp_above)(score, row_lse);
-                        const R kept = NAME(rules_drop)(&a.rules, &m, h, slot[n], row, col);
-                        value = a.values ? kept * p
-                                         : p * (kept * slopes[at] - query_delta[query]) *
-                                               NAME(rules_slope)(&a.rules, products[at]);
-                    }
-                    share[line * SHARE_PITCH(GRAD_RN) + n] = value;
+            for (i32 kind = a.values; kind < 2; kind++) {
+                R products[RM * GRAD_RN];
+                FN(line_products)(products, GRAD_RN, stage, &left, own_time, &right, time);
+                FN(share_put)(to, GRAD_RN, products);
+                left = x2s;
+                right = y2s;
+                to = steep;
+            }
+            NO_UNROLL
+            for (i32 e = 0; e < RM * GRAD_RN; e++) { /* a lane reads what it wrote */
+                const i32 line = ty + e / GRAD_RN * TY, n = tx + e % GRAD_RN * TX;
+                const i32 at = line * SHARE_PITCH(GRAD_RN) + n, query = turned ? n : line;
+                const i32 q_time = turned ? time[n] : own_time[line];
+                const i32 key = turned ? own_time[line] : time[n];
+                const i32 row = turned ? place[n] : own.in_block + line;
+                const i32 col = turned ? own.in_block + line : place[n];
+                const R row_lse = query_lse[query], product = share[at];
+                R value = 0;
+                if (row_lse != -INFINITY &&
+                    FN(pair_seen)(&w, &a.rules, &data, &m, q_time, key, slot[n], row, col)) {
+                    const R score = NAME(rules_score)(&a.rules, &data, &m, h, q_time, key, product);
+                    const R p = NAME(fast_exp_above)(score, row_lse);
+                    const R kept = NAME(rules_drop)(&a.rules, &m, h, slot[n], row, col);
+                    value = a.values ? kept * p
+                                     : p * (kept * steep[at] - query_delta[query]) *
+                                           NAME(rules_slope)(&a.rules, product);
                 }
-#if LANES > 1
-                UNROLL
-                for (i32 n = 0; n < (RM - 1) * GRAD_RN; n++) {
-                    products[n] = products[n + GRAD_RN];
-                    slopes[n] = a.values ? (R)0 : slopes[n + GRAD_RN];
-                }
-#endif
+                share[at] = value;
             }
             FN(share_product)
             (sum, share, SHARE_PITCH(GRAD_RN), stage, &zs, time, w.count, feature);
         }
     }
 
+    SYNC();
     /* Row by row, as a store is long. */
     NO_UNROLL
     for (i32 i = 0; i < RM; i++) {
@@ -139,17 +136,9 @@ KERNEL_DENSE(FORMED(attention_grad), LANES)
         const R *const row_sum = sum[LANES == 1 ? i : 0];
         const i32 at = rules_time(a.tiles.lines, a.rules.interleave, own.first + line);
         if (line < own.count && at < (turned ? a.rules.k_time : a.rules.q_time)) {
-            const i64 to = heads_at(&a.out, own.b, own.head) + at * a.out.time;
-            SPREAD
-            for (i32 c = 0; c < 4 * FOURS; c++) {
-                const i32 f = feature + (c / 4 * TX + tx) * 4 + c % 4;
-                if (f < a.width) {
-                    R value = NUM(a.alpha) * row_sum[c];
-                    if (NUM(a.beta) != 0)
-                        value += NUM(a.beta) * NAME(load_r)(a.out.type, out, to + f);
-                    NAME(store_r)(a.out.type, out, to + f, value);
-                }
-            }
+            FN(row_store)
+            (stage, row_sum, NUM(a.alpha), NUM(a.beta), &a.out, out,
+             heads_at(&a.out, own.b, own.head) + at * a.out.time, a.width, feature);
         }
         FN(next_row)(sum);
     }

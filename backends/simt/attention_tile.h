@@ -10,11 +10,14 @@
 #endif
 #define FN(x) NAME(FORMED(x))
 
-/* Loops that the wide form leaves to the compiler. */
+/* Loops that the wide form leaves to the compiler: those over registers, and those around them, which
+ * are long enough as they are. */
 #if LANES == 1
 #define SPREAD
+#define ROLLED
 #else
 #define SPREAD UNROLL
+#define ROLLED NO_UNROLL
 #endif
 
 #define RM (LANES == 1 ? TM : 4)
@@ -26,13 +29,7 @@
 #define PITCH (DEPTH + 4)
 
 /* Features of a result, fours of a lane, and the lines of a chunk on the way to it. */
-#define WIDTH                                                                                      \
-    (LANES == 1       ? 64                                                                         \
-     : SIMT_CODE == 1 ? (TM == 64  ? 64                                                            \
-                         : TM == 8 ? 256                                                           \
-                                   : 128)                                                          \
-     : TM == 64       ? 128                                                                        \
-                      : 256)
+#define WIDTH (LANES == 1 ? 64 : SIMT_CODE == 1 ? 128 : 256)
 #define FOURS (WIDTH / (4 * TX))
 #define CHUNK ((SIMT_CODE == 1 ? 1024 : 2048) / WIDTH)
 
@@ -78,11 +75,11 @@ typedef struct own_lines {
 
 DEVICE void own_from(own_lines *t, const tiles_arg *a, i64 group, i32 tm)
 {
-    const i64 rest = group / a->count, head = rest / a->parts;
-    const i32 tile = (i32)(group % a->count);
-    t->part = (i32)(rest % a->parts);
-    t->head = (i32)(head % a->heads);
-    t->b = head / a->heads;
+    const i64 rest = QUOTIENT(group, a->count), head = QUOTIENT(rest, a->parts);
+    const i32 tile = (i32)(group - rest * a->count);
+    t->part = (i32)(rest - head * a->parts);
+    t->b = QUOTIENT(head, a->heads);
+    t->head = (i32)(head - t->b * a->heads);
     t->block = tile / a->each;
     t->in_block = tile % a->each * tm;
     t->first = t->block * a->side + t->in_block;
@@ -100,20 +97,22 @@ DEVICE void walk_from(line_walk *w, const own_lines *own, const GLOBAL i64 *star
 }
 #endif
 
-/* Lines of a head. */
+/* Lines of a head, the first of which is element `first` of an array of a type. */
 typedef struct FN(lines) {
-    const GLOBAL T *at;
-    i64 stride;
-    i32 width, vector;
+    const GLOBAL u8 *array;
+    i64 first, stride;
+    i32 width, vector, type;
 } FN(lines);
 
-DEVICE void FN(lines_from)(FN(lines) * l, const GLOBAL T *p, const heads_arg *h, i64 b, i64 head,
+DEVICE void FN(lines_from)(FN(lines) * l, const GLOBAL u8 *p, const heads_arg *h, i64 b, i64 head,
                            i32 width)
 {
-    l->at = p + heads_at(h, b, head);
+    l->array = p;
+    l->first = heads_at(h, b, head);
     l->stride = h->time;
     l->width = width;
     l->vector = h->vector;
+    l->type = h->type;
 }
 
 DEVICE void FN(local_run)(LOCAL_ARG R *p, const R *v)
@@ -142,7 +141,7 @@ DEVICE void FN(stage_lines)(LOCAL_ARG R *stage, i32 pitch, const FN(lines) * l,
         if (at >= used)
             continue;
         NAME(load_part)
-        (SIMT_CODE, l->at, time * l->stride + first + at, 1,
+        (SINGLE_TYPE(l->type), l->array, l->first + time * l->stride + first + at, 1,
          time < 0 || left < 0 ? 0
          : left < VEC         ? left
                               : VEC,
@@ -167,7 +166,7 @@ DEVICE void FN(line_products)(R *sum, i32 rn, LOCAL_ARG R *stage, const FN(lines
         FN(stage_lines)(stage, PITCH, x, x_time, TM, first, DEPTH, DEPTH);
         FN(stage_lines)(stage + TM * PITCH, PITCH, y, y_time, TX * rn, first, DEPTH, DEPTH);
         SYNC();
-        SPREAD
+        ROLLED
         for (i32 k = 0; k < DEPTH; k += 4) {
             R left[RM][4];
             SPREAD
@@ -188,6 +187,17 @@ DEVICE void FN(line_products)(R *sum, i32 rn, LOCAL_ARG R *stage, const FN(lines
     } while (first < x->width);
 }
 
+/* A lane's part of such products, in local memory. */
+DEVICE void FN(share_put)(LOCAL_ARG R *share, i32 rn, const R *products)
+{
+    LOCAL_ARG R *const own = share + LANE / TX * SHARE_PITCH(rn) + LANE % TX;
+    SPREAD
+    for (i32 i = 0; i < RM; i++)
+        SPREAD
+    for (i32 j = 0; j < rn; j++)
+        own[i * TY * SHARE_PITCH(rn) + j * TX] = products[i * rn + j];
+}
+
 /* Adds share [TM][count] z to sum, from feature `first` on. */
 DEVICE void FN(share_product)(R (*sum)[4 * FOURS], const LOCAL_ARG R *share, i32 pitch,
                               LOCAL_ARG R *stage, const FN(lines) * z, const LOCAL_ARG i32 *time,
@@ -200,7 +210,7 @@ DEVICE void FN(share_product)(R (*sum)[4 * FOURS], const LOCAL_ARG R *share, i32
         SYNC();
         FN(stage_lines)(stage, WIDTH, z, time + n, CHUNK, first, WIDTH, used);
         SYNC();
-        SPREAD
+        ROLLED
         for (i32 k = 0; k < CHUNK; k += 4) {
             R w[RM][4];
             SPREAD
@@ -221,6 +231,35 @@ DEVICE void FN(share_product)(R (*sum)[4 * FOURS], const LOCAL_ARG R *share, i32
                     }
                 }
         }
+    }
+}
+
+/* A row of a result, `times` what a lane's sums are: sum [4 * FOURS], by way of its part of the
+ * stage, so that there is one piece of code for all of its runs. Their array has it at element `at`,
+ * which keeps beta of what it has. */
+DEVICE void FN(row_store)(LOCAL_ARG R *stage, const R *sum, R times, R beta, const heads_arg *h,
+                          GLOBAL u8 *p, i64 at, i32 width, i32 feature)
+{
+    SPREAD
+    for (i32 c = 0; c < 4 * FOURS; c++)
+        stage[c * LANES + LANE] = times != 0 ? times * sum[c] : (R)0;
+    NO_UNROLL
+    for (i32 c = 0; c < 4 * FOURS; c += VEC) {
+        const i32 f = feature + (c / 4 * TX + LANE % TX) * 4 + c % 4;
+        const i32 count = width - f < VEC ? width - f : VEC;
+        R v[VEC], old[VEC];
+        if (count <= 0)
+            break;
+        UNROLL
+        for (i32 e = 0; e < VEC; e++)
+            v[e] = stage[(c + e) * LANES + LANE];
+        if (beta != 0) {
+            NAME(load_part)(h->type, p, at + f, 1, count, h->vector, old);
+            UNROLL
+            for (i32 e = 0; e < VEC; e++)
+                v[e] += beta * old[e];
+        }
+        NAME(store_part)(h->type, p, at + f, 1, count, h->vector, v);
     }
 }
 

@@ -16,15 +16,16 @@ SIMT_RELEASE(cast)
 /* Wide devices walk through the gaps of one tensor: they have caches for that. */
 SIMT_PREPARE(cast)
 {
-    static const simt_need need = {.file = "cast", .kernels = {"cast", "cast_tile"}};
-    static const simt_need need_wide = {.file = "cast", .kernels = {"cast"}};
+    static const simt_need need = {
+        .file = "cast", .kernels = {"cast", "cast_tile"}, .single = true};
+    static const simt_need need_wide = {.file = "cast", .kernels = {"cast"}, .single = true};
     static const simt_need need_whole = {
         .file = "cast", .kernels = {"cast_whole"}, .type = BSK_F32};
     const simt_device *d = device;
     const bsk_cast_params *p = prepared->problem->params;
     const bool whole = !(BSK_DTYPE_BIT(p->x.dtype) & BSKI_FLOATS);
     TRY(bski_simt_prepare(device, prepared, whole ? &need_whole : d->wide ? &need_wide : &need));
-    ((simt_state *)prepared->state)->number[0] = (i64)(whole ? BSK_F32 : p->x.dtype);
+    ((simt_state *)prepared->state)->number[0] = (i64)(whole ? BSK_F32 : simt_single(p->x.dtype));
     return BSK_OK;
 }
 

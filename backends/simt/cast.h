@@ -1,5 +1,6 @@
 /* Kernels of cast. The host's side (cast.c) includes this file without SIMT_T for the structs of
  * scalars. Integers have kernels of f32, and are i64 in between. */
+#define SIMT_SINGLES
 #include "map.h"
 
 #ifndef BSKI_SIMT_CAST_H

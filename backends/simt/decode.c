@@ -66,7 +66,8 @@ SIMT_ACCEPT(attention_decode)
 
 SIMT_PREPARE(attention_decode)
 {
-    static const simt_need need = {.file = "decode", .kernels = {"decode_parts", "decode_join"}};
+    static const simt_need need = {
+        .file = "decode", .kernels = {"decode_parts", "decode_join"}, .single = true};
     const bsk_attention_decode_params *p = prepared->problem->params;
     decode_arg arg;
     i64 rows, groups, numbers = 0;
@@ -109,6 +110,7 @@ SIMT_LAUNCH(attention_decode)
     set_strides(arg.count, &p->block_count, 3);
     arg.d = (i32)d;
     arg.dv = (i32)p->v.dims[3];
+    arg.type = (i32)type;
     arg.o_type = (i32)p->o.dtype;
     arg.vector = simt_aligned(a->k);
     for (int i = 0; i < 3; i++)

@@ -1,6 +1,7 @@
 /* Attention of a few queries over a paged cache; the host (decode.c) includes this file without
  * SIMT_T for the structs of scalars. A group meets DECODE_ROWS rows, queries of heads that share
  * keys and values, with one part of their list; the parts are joined in their order. */
+#define SIMT_SINGLES
 #ifdef SIMT_T
 #include "lanes.h"
 #endif
@@ -23,7 +24,7 @@ typedef struct decode_arg {
     i64 parts, part_entries; /* of a list; entries that are worth a part */
     i32 d, dv;
     i32 kv_heads, group; /* group: query heads of one of keys and values */
-    i32 o_type;
+    i32 type, o_type, pad;
     i32 vector; /* runs of keys are aligned */
 } decode_arg;
 
@@ -112,20 +113,20 @@ typedef struct NAME(decode_room) {
 } NAME(decode_room);
 
 /* Features from `from` on of a lane's runs of keys. */
-DEVICE void NAME(decode_fetch)(const decode_arg *a, const NAME(decode_room) * x, const GLOBAL T *k,
+DEVICE void NAME(decode_fetch)(const decode_arg *a, const NAME(decode_room) * x, const GLOBAL u8 *k,
                                i32 from, R *v)
 {
     SPREAD
     for (i32 u = 0; u < RUNS; u++) {
         const i32 n = LANE + u * LANES, key = n / (DEPTH / VEC), f = from + n % (DEPTH / VEC) * VEC;
         const i32 left = x->key[key] < 0 ? 0 : run_length(a->d, f, VEC);
-        NAME(load_part)(SIMT_CODE, k, x->k_at[key] + f, 1, left, a->vector, v + u * VEC);
+        NAME(load_part)(SINGLE_TYPE(a->type), k, x->k_at[key] + f, 1, left, a->vector, v + u * VEC);
     }
 }
 
 /* Products of the rows and the keys. */
 DEVICE void NAME(decode_products)(const decode_arg *a, const NAME(decode_room) * x,
-                                  const GLOBAL T *k)
+                                  const GLOBAL u8 *k)
 {
     R next[RUNS * VEC];
     for (i32 n = LANE; n < DECODE_KEYS * DECODE_ROWS; n += LANES)
@@ -218,10 +219,28 @@ DEVICE void NAME(decode_shares)(const decode_arg *a, const rules_data *data, con
     }
 }
 
+/* Feature f of the values of AHEAD keys. */
+DEVICE void NAME(decode_ahead)(i32 type, const GLOBAL u8 *v, const LOCAL_ARG i32 *key,
+                               const LOCAL_ARG i64 *at, i32 f, R *value)
+{
+#define EACH(load)                                                                                 \
+    UNROLL                                                                                         \
+    for (i32 j = 0; j < AHEAD; j++)                                                                \
+        value[j] = key[j] < 0 ? (R)0 : load;
+    if (type == SIMT_CODE) {
+        EACH(((const GLOBAL R *)v)[at[j] + f])
+    } else if (type == SIMT_F16) {
+        EACH(f16_load((const GLOBAL u16 *)v + at[j] + f))
+    } else {
+        EACH(bf16_load((const GLOBAL u16 *)v + at[j] + f))
+    }
+#undef EACH
+}
+
 /* Adds the values of the keys, by their shares, to the sums of a lane: SET of them for each number
  * that it has of the sets' features. */
-DEVICE void NAME(decode_values)(const decode_arg *a, const NAME(decode_room) * x, const GLOBAL T *v,
-                                i32 keys, R *o)
+DEVICE void NAME(decode_values)(const decode_arg *a, const NAME(decode_room) * x,
+                                const GLOBAL u8 *v, i32 keys, R *o)
 {
     const i32 width = a->dv > 0 ? a->dv : 1;
     SPREAD
@@ -234,9 +253,7 @@ DEVICE void NAME(decode_values)(const decode_arg *a, const NAME(decode_room) * x
             o[u * SET + r] *= x->shrink[row + r];
         for (i32 from = 0; from < keys; from += AHEAD) {
             R value[AHEAD];
-            UNROLL
-            for (i32 j = 0; j < AHEAD; j++)
-                value[j] = x->key[from + j] < 0 ? (R)0 : LD(v, x->v_at[from + j] + f);
+            NAME(decode_ahead)(SINGLE_TYPE(a->type), v, x->key + from, x->v_at + from, f, value);
             UNROLL
             for (i32 j = 0; j < AHEAD; j++) {
                 R share[SET];
@@ -271,7 +288,7 @@ DEVICE void NAME(decode_put)(const decode_arg *a, const rules_member *m,
 }
 
 KERNEL(decode_parts, LANES)
-(BUF(const T, q), BUF(const T, k), BUF(const T, v), BUF(const u8, slopes), BUF(const i32, q_len),
+(BUF(const u8, q), BUF(const u8, k), BUF(const u8, v), BUF(const u8, slopes), BUF(const i32, q_len),
  BUF(const i32, k_len), BUF(const i32, table), BUF(const i32, index), BUF(const i32, count),
  BUF(R, partial), const decode_arg a)
 {
@@ -288,9 +305,9 @@ KERNEL(decode_parts, LANES)
     LOCAL i32 key[DECODE_KEYS];
     LOCAL i64 k_at[DECODE_KEYS];
     LOCAL i64 v_at[DECODE_KEYS];
-    OPEN(const T, q);
-    OPEN(const T, k);
-    OPEN(const T, v);
+    OPEN(const u8, q);
+    OPEN(const u8, k);
+    OPEN(const u8, v);
     OPEN(const u8, slopes);
     OPEN(const i32, q_len);
     OPEN(const i32, k_len);
@@ -338,7 +355,9 @@ KERNEL(decode_parts, LANES)
         const i32 row = n / DECODE_HEAD, f = n % DECODE_HEAD;
         query[n] = 0;
         if (f < a.d && row < rows)
-            query[n] = LD(q, m.number * a.q[0] + head[row] * a.q[1] + time[row] * a.q[2] + f);
+            query[n] =
+                NAME(load_r)(SINGLE_TYPE(a.type), q,
+                             m.number * a.q[0] + head[row] * a.q[1] + time[row] * a.q[2] + f);
     }
     SPREAD
     for (i32 u = 0; u < OWN * SET; u++)

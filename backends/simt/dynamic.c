@@ -10,7 +10,8 @@ static list_arg list_of(const bsk_tensor *from, const bsk_tensor *index)
                   .columns = from->dims[last],
                   .capacity = index->dims[last],
                   .dims = {1, 1, 1},
-                  .along = from->strides[last]};
+                  .along = from->strides[last],
+                  .type = (i32)from->dtype};
     for (int d = 0; d < last; d++) {
         a.dims[LIST_DIMS - last + d] = from->dims[d];
         a.strides[LIST_DIMS - last + d] = from->strides[d];
@@ -27,7 +28,7 @@ static i64 list_groups(const void *queue, const list_arg *a)
 
 /* --- layout_topk --- */
 
-SIMT_PREPARE_BY(layout_topk, .file = "dynamic", .kernels = {"layout_topk"})
+SIMT_PREPARE_BY(layout_topk, .file = "dynamic", .single = true, .kernels = {"layout_topk"})
 
 SIMT_ACCEPT(layout_topk)
 {

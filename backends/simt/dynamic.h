@@ -1,5 +1,6 @@
 /* Lists of kept blocks; the host (dynamic.c) includes this file without SIMT_T for the structs of
  * scalars. A group writes the list of one row after another. */
+#define SIMT_SINGLES
 #ifndef BSKI_SIMT_DYNAMIC_H
 #define BSKI_SIMT_DYNAMIC_H
 
@@ -10,6 +11,7 @@ typedef struct list_arg {
     i64 rows, columns, capacity;
     i64 dims[LIST_DIMS], strides[LIST_DIMS], along;
     i64 k, first, last; /* of layout_topk */
+    i32 type, pad;      /* of the scores */
 } list_arg;
 
 #endif
@@ -95,14 +97,15 @@ DEVICE void list_close(const list_arg *a, GLOBAL i32 *index, GLOBAL i32 *count, 
 #define LIST_KEYS (12288 / (KEY_BITS / 8))
 
 typedef struct NAME(list_keys) {
-    const GLOBAL T *scores;
+    const GLOBAL u8 *scores;
     LOCAL_ARG KEY *held;
     i64 at, along, first, count;
+    i32 type;
 } NAME(list_keys);
 
 DEVICE KEY NAME(list_key)(const NAME(list_keys) * l, i64 i)
 {
-    const R v = LD(l->scores, l->at + (l->first + i) * l->along);
+    const R v = NAME(load_r)(SINGLE_TYPE(l->type), l->scores, l->at + (l->first + i) * l->along);
     return v == LOWEST ? 0 : NAME(rank_key)(v);
 }
 
@@ -141,12 +144,12 @@ DEVICE KEY NAME(list_cut)(const NAME(list_keys) * l, LOCAL_ARG i32 *room, i64 wa
 }
 
 KERNEL(layout_topk, LANES)
-(BUF(const T, scores), BUF(i32, index), BUF(i32, count), BUF(const i32, limit), const list_arg a)
+(BUF(const u8, scores), BUF(i32, index), BUF(i32, count), BUF(const i32, limit), const list_arg a)
 {
     QUEUE_WAIT();
     LOCAL i32 room[2 * LANES];
     LOCAL KEY held[LIST_KEYS];
-    OPEN(const T, scores);
+    OPEN(const u8, scores);
     OPEN(i32, index);
     OPEN(i32, count);
     OPEN(const i32, limit);
@@ -159,6 +162,7 @@ KERNEL(layout_topk, LANES)
         i64 kept = 0, equal;
         keys.scores = scores;
         keys.held = held;
+        keys.type = a.type;
         keys.at = list_row(&a, row);
         keys.along = a.along;
         keys.first = first;

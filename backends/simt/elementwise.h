@@ -169,7 +169,7 @@ DEVICE R NAME(unary_slope_of_output)(i32 kind, R c, R y)
     EACH(UNARY_ELU)                                                                                \
     EACH(UNARY_SWISH)
 
-DEVICE void NAME(unary_run)(const map_arg *a, i64 first, R (*v)[VEC])
+DEVICE void NAME(unary_whole_run)(const map_arg *a, i64 first, R (*v)[VEC])
 {
     const R c = NUM(a->c);
     const i32 act = unary_act(a->kind);
@@ -187,7 +187,7 @@ DEVICE void NAME(unary_run)(const map_arg *a, i64 first, R (*v)[VEC])
 #undef EACH
 }
 
-DEVICE void NAME(unary_grad_run)(const map_arg *a, i64 first, R (*v)[VEC])
+DEVICE void NAME(unary_grad_whole_run)(const map_arg *a, i64 first, R (*v)[VEC])
 {
     const R alpha = NUM(a->alpha), c = NUM(a->c);
     const i32 act = unary_act(a->kind), of_output = a->option & UNARY_OF_OUTPUT;
@@ -226,10 +226,44 @@ DEVICE void NAME(unary_grad_run)(const map_arg *a, i64 first, R (*v)[VEC])
 #undef EACH
 }
 
+/* Of tensors with gaps: one piece of code for all elements of a run, as act_turn. */
+DEVICE void NAME(unary_run)(const map_arg *a, i64 first, R (*v)[VEC])
+{
+#if LANES == 1
+    NAME(unary_whole_run)(a, first, v);
+#else
+    const R c = NUM(a->c);
+    const i32 act = unary_act(a->kind);
+    NO_UNROLL
+    for (i32 e = 0; e < VEC; e++) {
+        const R x = NAME(run_turn)(v[0]);
+        v[0][VEC - 1] = act != ACT_NONE ? NAME(act_of)(act, x) : NAME(unary_of)(a->kind, c, x);
+    }
+#endif
+}
+
+DEVICE void NAME(unary_grad_run)(const map_arg *a, i64 first, R (*v)[VEC])
+{
+#if LANES == 1
+    NAME(unary_grad_whole_run)(a, first, v);
+#else
+    const R alpha = NUM(a->alpha), c = NUM(a->c);
+    const i32 act = unary_act(a->kind), of_output = a->option & UNARY_OF_OUTPUT;
+    NO_UNROLL
+    for (i32 e = 0; e < VEC; e++) {
+        const R d = NAME(run_turn)(v[0]), x = NAME(run_turn)(v[1]);
+        const R slope = of_output         ? NAME(unary_slope_of_output)(a->kind, c, x)
+                        : act != ACT_NONE ? NAME(act_slope)(act, x)
+                                          : NAME(unary_slope)(a->kind, c, x);
+        v[0][VEC - 1] = d * alpha * slope;
+    }
+#endif
+}
+
 MAP(unary, 1)
 MAP(unary_grad, 2)
-MAP_WHOLE(unary_whole, unary_run, 1)
-MAP_WHOLE(unary_grad_whole, unary_grad_run, 2)
+MAP_WHOLE(unary_whole, unary_whole_run, 1)
+MAP_WHOLE(unary_grad_whole, unary_grad_whole_run, 2)
 
 /* --- cwise_linear: x, gain, bias ------------------------------------------------------------- */
 
@@ -329,11 +363,11 @@ KERNEL(add_n, LANES)
             UNROLL
             for (i32 k = 0; k < ADD_TENSORS; k++)
                 if (k < a.count)
-                    q[k] = NAME(load_raw)((const GLOBAL T *)x[k] + run * VEC);
+                    q[k] = NAME(load_raw)(a.x.type, (const GLOBAL T *)x[k] + run * VEC);
             UNROLL
             for (i32 k = 0; k < ADD_TENSORS; k++)
                 if (k < a.count)
-                    NAME(add_raw)(q[k], sum);
+                    NAME(add_raw)(a.x.type, q[k], sum);
         } else {
             for (i32 k = 0; k < a.count; k++) {
                 NAME(view_load)(&a.x, x[k], x_at, count, v);

@@ -44,14 +44,26 @@ static const char *variant_of(const simt_device *d)
     return d->wide ? "-DWIDE=1" : d->props.max_group < SIMT_LONG_LANES ? "-DLONG_LANES=256" : "";
 }
 
+/* Of the kernels of a file. */
+static bsk_dtype own_type(const char *file, bsk_dtype type)
+{
+    static const char *const halves[] = {"weights", "proj", "softmax", "training"};
+    for (size_t i = 0; i < sizeof halves / sizeof *halves; i++)
+        if (!strcmp(file, halves[i]))
+            return simt_half(type);
+    return type;
+}
+
 bsk_status bski_simt_prepare(void *device, bsk_prepared *prepared, const simt_need *need)
 {
     simt_device *d = device;
     TRY(state_new(d, sizeof(simt_state), prepared));
     simt_state *s = prepared->state;
-    const bsk_dtype dtype = prepared->problem->dtype, type = need->type         ? need->type
-                                                             : dtype == BSK_U16 ? need->u16_as
-                                                                                : dtype;
+    const bsk_dtype dtype = prepared->problem->dtype, type = need->type     ? need->type
+                                                             : need->single ? simt_single(dtype)
+                                                             : dtype == BSK_U16
+                                                                 ? need->u16_as
+                                                                 : own_type(need->file, dtype);
     for (int k = 0; k < SIMT_MAX_NEEDS && need->kernels[k]; k++) {
         bsk_status status =
             d->api->kernel(d, need->file, need->kernels[k], type,

@@ -22,6 +22,7 @@ typedef struct simt_need {
     bool slots;          /* SLOT_ROW, SLOT_COL */
     bool rows;           /* ROW_START, ROW_COL, ROW_SLOT */
     bool cols;           /* COL_START, COL_ROW, COL_SLOT */
+    bool single;         /* kernels of simt_single */
     bsk_dtype u16_as;    /* the type whose kernels serve problems of u16 */
     bsk_dtype type;      /* of the kernels, where it is not the problem's */
     const char *variant; /* where it is not the device's own */

@@ -54,12 +54,12 @@ DEVICE walk walk_begin(i64 rows, i64 cols, i32 vec, i32 lanes)
     w.left = next - first;
 #else
     const i64 first = GROUP(0) * lanes + LANE, step = GROUPS(0) * lanes;
-    w.left = first < total ? (total - first - 1) / step + 1 : 0;
+    w.left = first < total ? QUOTIENT(total - first - 1, step) + 1 : 0;
 #endif
-    w.row = w.runs ? first / w.runs : 0;
-    w.run = w.runs ? first % w.runs : 0;
-    w.step_rows = w.runs ? step / w.runs : 0;
-    w.step_runs = w.runs ? step % w.runs : 0;
+    w.row = w.runs ? QUOTIENT(first, w.runs) : 0;
+    w.run = first - w.row * w.runs;
+    w.step_rows = w.runs ? QUOTIENT(step, w.runs) : 0;
+    w.step_runs = step - w.step_rows * w.runs;
     return w;
 }
 
@@ -108,6 +108,21 @@ DEVICE i32 run_length(i64 cols, i64 col, i32 vec)
 #define R_TYPE SIMT_F64
 #else
 #define R_TYPE SIMT_F32
+#endif
+
+/* The type of an array that is of a kernel's own. In files that define SIMT_HALVES kernels of bf16
+ * serve f16 as well, and in those that define SIMT_SINGLES kernels of f32 serve both. */
+#undef HALF_TYPE
+#undef SINGLE_TYPE
+#if SIMT_CODE == 4 && defined(SIMT_HALVES)
+#define HALF_TYPE(type) (type)
+#else
+#define HALF_TYPE(type) SIMT_CODE
+#endif
+#if SIMT_CODE == 2 && defined(SIMT_SINGLES)
+#define SINGLE_TYPE(type) (type)
+#else
+#define SINGLE_TYPE(type) SIMT_CODE
 #endif
 
 #undef SIMT_LANES_NEW
@@ -255,9 +270,15 @@ DEVICE void NAME(store_r)(i32 type, GLOBAL void *p, i64 i, R v)
 DEVICE void NAME(load_run)(i32 type, const GLOBAL void *p, i64 i, R *v)
 {
 #if LANES == 1 || SIMT_CODE == 1
-    if (type == SIMT_CODE)
+    if (type == R_TYPE)
         for (i32 e = 0; e < VEC; e++)
-            v[e] = LD((const GLOBAL T *)p, i + e);
+            v[e] = ((const GLOBAL R *)p)[i + e];
+    else if (type == SIMT_F16)
+        for (i32 e = 0; e < VEC; e++)
+            v[e] = f16_load((const GLOBAL u16 *)p + i + e);
+    else if (type == SIMT_BF16)
+        for (i32 e = 0; e < VEC; e++)
+            v[e] = bf16_load((const GLOBAL u16 *)p + i + e);
     else
         for (i32 e = 0; e < VEC; e++)
             v[e] = NAME(load_r)(type, p, i + e);
@@ -287,9 +308,17 @@ DEVICE void NAME(load_run)(i32 type, const GLOBAL void *p, i64 i, R *v)
 DEVICE void NAME(store_run)(i32 type, GLOBAL void *p, i64 i, const R *v)
 {
 #if LANES == 1 || SIMT_CODE == 1
-    if (type == SIMT_CODE)
+    if (type == R_TYPE)
         for (i32 e = 0; e < VEC; e++)
-            ST((GLOBAL T *)p, i + e, v[e]);
+            ((GLOBAL R *)p)[i + e] = v[e];
+#if SIMT_CODE != 1 /* which rounds twice */
+    else if (type == SIMT_F16)
+        for (i32 e = 0; e < VEC; e++)
+            f16_store((GLOBAL u16 *)p + i + e, v[e]);
+    else if (type == SIMT_BF16)
+        for (i32 e = 0; e < VEC; e++)
+            bf16_store((GLOBAL u16 *)p + i + e, v[e]);
+#endif
     else
         for (i32 e = 0; e < VEC; e++)
             NAME(store_r)(type, p, i + e, v[e]);
@@ -327,19 +356,19 @@ typedef struct NAME(raw) {
 #define RAW NAME(raw)
 #endif
 
-DEVICE RAW NAME(load_raw)(const GLOBAL T *p)
+DEVICE RAW NAME(load_raw)(i32 type, const GLOBAL T *p)
 {
 #if LANES > 1
     return *(const GLOBAL u32x4 *)p;
 #else
     NAME(raw) q;
-    NAME(load_run)(SIMT_CODE, p, 0, q.v);
+    NAME(load_run)(HALF_TYPE(type), p, 0, q.v);
     return q;
 #endif
 }
 
 /* Its elements. Registers hold more runs before that than after it. */
-DEVICE void NAME(unpack_run)(RAW q, R *v)
+DEVICE void NAME(unpack_run)(i32 type, RAW q, R *v)
 {
 #if LANES == 1
     for (i32 e = 0; e < VEC; e++)
@@ -352,23 +381,36 @@ DEVICE void NAME(unpack_run)(RAW q, R *v)
     v[1] = U32_AS_F32(q.y);
     v[2] = U32_AS_F32(q.z);
     v[3] = U32_AS_F32(q.w);
-#elif SIMT_CODE == 3
-    f16_unpack8(q, v);
 #else
-    bf16_unpack(q.x, v);
-    bf16_unpack(q.y, v + 2);
-    bf16_unpack(q.z, v + 4);
-    bf16_unpack(q.w, v + 6);
+    if (HALF_TYPE(type) == SIMT_F16) {
+        f16_unpack8(q, v);
+    } else {
+        bf16_unpack(q.x, v);
+        bf16_unpack(q.y, v + 2);
+        bf16_unpack(q.z, v + 4);
+        bf16_unpack(q.w, v + 6);
+    }
 #endif
 }
 
-DEVICE void NAME(add_raw)(RAW q, R *sum)
+DEVICE void NAME(add_raw)(i32 type, RAW q, R *sum)
 {
     R v[VEC];
-    NAME(unpack_run)(q, v);
+    NAME(unpack_run)(type, q, v);
     UNROLL
     for (i32 e = 0; e < VEC; e++)
         sum[e] += v[e];
+}
+
+/* The first element of a run, in which the others move up: for loops over elements that are not
+ * written out, as registers have constant numbers. */
+DEVICE R NAME(run_turn)(R *v)
+{
+    const R first = v[0];
+    UNROLL
+    for (i32 e = 1; e < VEC; e++)
+        v[e - 1] = v[e];
+    return first;
 }
 
 /* Types whose aligned runs are loaded and stored in place. With functions of their own for elements

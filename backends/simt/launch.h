@@ -69,4 +69,16 @@ static inline bool simt_aligned(bsk_mem mem)
     return (base + mem.offset) % 16 == 0;
 }
 
+/* The type of the kernels that serve another one, in files that define SIMT_HALVES. */
+static inline bsk_dtype simt_half(bsk_dtype type)
+{
+    return type == BSK_F16 ? BSK_BF16 : type;
+}
+
+/* The same in files that define SIMT_SINGLES. */
+static inline bsk_dtype simt_single(bsk_dtype type)
+{
+    return type == BSK_F64 ? BSK_F64 : BSK_F32;
+}
+
 #endif

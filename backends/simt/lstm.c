@@ -93,7 +93,7 @@ SIMT_RELEASE(lstm_gates)
 
 SIMT_PREPARE(lstm_gates)
 {
-    static const simt_need need = {.file = "lstm", .kernels = {"lstm_gates"}};
+    static const simt_need need = {.file = "lstm", .kernels = {"lstm_gates"}, .single = true};
     return bski_simt_map_prepare(device, prepared, &need, NULL, 0);
 }
 
@@ -126,7 +126,7 @@ SIMT_RELEASE(lstm_gates_grad)
 
 SIMT_PREPARE(lstm_gates_grad)
 {
-    static const simt_need need = {.file = "lstm", .kernels = {"lstm_gates_grad"}};
+    static const simt_need need = {.file = "lstm", .kernels = {"lstm_gates_grad"}, .single = true};
     return bski_simt_map_prepare(device, prepared, &need, NULL, 0);
 }
 
@@ -189,7 +189,7 @@ SIMT_RELEASE(split4)
 
 SIMT_PREPARE(split4)
 {
-    static const simt_need need = {.file = "lstm", .kernels = {"quarters"}};
+    static const simt_need need = {.file = "lstm", .kernels = {"quarters"}, .single = true};
     const bsk_split4_params *p = prepared->problem->params;
     return bski_simt_map_prepare(device, prepared, &need, (const bsk_tensor *const[]){&p->x}, 1);
 }
@@ -212,7 +212,7 @@ SIMT_RELEASE(concat4)
 
 SIMT_PREPARE(concat4)
 {
-    static const simt_need need = {.file = "lstm", .kernels = {"quarters"}};
+    static const simt_need need = {.file = "lstm", .kernels = {"quarters"}, .single = true};
     const bsk_concat4_params *p = prepared->problem->params;
     return bski_simt_map_prepare(device, prepared, &need,
                                  (const bsk_tensor *const[]){&p->x0, &p->x1, &p->x2, &p->x3}, 4);

@@ -1,5 +1,6 @@
 /* Kernels of the LSTM cells, of split4 and of concat4. The host's side (lstm.c) includes this file
  * without SIMT_T for the structs of scalars. */
+#define SIMT_SINGLES
 #include "shape.h"
 
 #ifdef SIMT_T

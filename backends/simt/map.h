@@ -34,7 +34,7 @@ DEVICE void NAME(map_fetch)(const map_arg *a, const GLOBAL u8 *const *x, i64 run
     if (run < a->whole) {
         UNROLL
         for (i32 k = 0; k < inputs; k++)
-            q[k] = NAME(load_raw)((const GLOBAL T *)x[k] + run * VEC);
+            q[k] = NAME(load_raw)(a->x[k].type, (const GLOBAL T *)x[k] + run * VEC);
     }
 #endif
 }
@@ -47,7 +47,7 @@ DEVICE void NAME(map_load)(const map_arg *a, const GLOBAL u8 *const *x, const sh
     UNROLL
     for (i32 k = 0; k < inputs; k++) {
         if (LANES > 1 && run < a->whole) {
-            NAME(unpack_run)(q[k], v[k]);
+            NAME(unpack_run)(a->x[k].type, q[k], v[k]);
         } else if (x[k]) {
             NAME(view_load)
             (&a->x[k], x[k], shape_offset(w->at, w->rank, VEC, a->x[k].stride),
@@ -73,7 +73,7 @@ DEVICE void NAME(map_store)(const map_arg *a, const shape_walk *w, GLOBAL u8 *y,
             v[e] += beta * old[e];
     }
     if (LANES > 1 && run < a->whole)
-        NAME(store_run)(SIMT_CODE, y, run * VEC, v);
+        NAME(store_run)(HALF_TYPE(a->y.type), y, run * VEC, v);
     else
         NAME(view_store)(&a->y, y, at, count, v);
 }
@@ -134,19 +134,22 @@ DEVICE void NAME(map_store)(const map_arg *a, const shape_walk *w, GLOBAL u8 *y,
             UNROLL                                                                                 \
             for (i32 k = 0; k < inputs; k++)                                                       \
                 if (first + u * LANES < a.whole)                                                   \
-                    q[u][k] = NAME(load_raw)(x[k] + (first + u * LANES) * VEC);                    \
+                    q[u][k] = NAME(load_raw)(a.x[k].type, x[k] + (first + u * LANES) * VEC);       \
         }                                                                                          \
-        UNROLL                                                                                     \
+        UNROLL_RUNS                                                                                \
         for (i32 u = 0; u < MAP_RUNS; u++) {                                                       \
             const i64 run = first + u * LANES;                                                     \
             R v[inputs][VEC];                                                                      \
             if (run < a.whole) {                                                                   \
                 UNROLL                                                                             \
                 for (i32 k = 0; k < inputs; k++)                                                   \
-                    NAME(unpack_run)(q[u][k], v[k]);                                               \
+                    NAME(unpack_run)(a.x[k].type, q[0][k], v[k]);                                  \
                 NAME(function)(&a, run * VEC, v);                                                  \
-                NAME(store_run)(SIMT_CODE, y, run * VEC, v[0]);                                    \
+                NAME(store_run)(HALF_TYPE(a.y.type), y, run * VEC, v[0]);                          \
             }                                                                                      \
+            UNROLL                                                                                 \
+            for (i32 k = 0; k < inputs; k++)                                                       \
+                q[0][k] = q[1][k];                                                                 \
         }                                                                                          \
     }
 #else

@@ -15,6 +15,7 @@ bsk_status bski_simt_map_prepare(void *device, bsk_prepared *prepared, const sim
 {
     simt_need typed = *need;
     typed.type = bski_simt_map_type(prepared, tensors, count);
+    typed.type = need->single ? simt_single(typed.type) : typed.type;
     TRY(bski_simt_prepare(device, prepared, &typed));
     ((simt_state *)prepared->state)->number[0] = (i64)typed.type;
     return BSK_OK;

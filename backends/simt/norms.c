@@ -140,6 +140,7 @@ SIMT_LAUNCH(layer_norm)
         .inverse = inverse_of(prepared, count),
         .rms = p->rms,
         .relu = p->relu,
+        .x_type = (i32)type,
         .y_type = (i32)p->y.dtype,
         .x_vector = bski_simt_vector(d, type, &p->x, a->x, inner),
         .y_vector = bski_simt_vector(d, type, &p->y, a->y, inner),
@@ -262,6 +263,7 @@ static bsk_status layer_sums(const bsk_prepared *prepared, void *queue, const la
     sums.x_outer = s->by_cols ? arg->x_row : 0;
     sums.dy_inner = s->by_cols ? 0 : arg->dy_row;
     sums.x_inner = s->by_cols ? 0 : arg->x_row;
+    sums.dy_type = arg->dy_type;
     sums.x_type = arg->x_type;
     sums.dy_vector = arg->dy_vector;
     sums.x_vector = arg->x_vector;
@@ -307,6 +309,7 @@ SIMT_LAUNCH(layer_norm_grad)
         .rms = p->rms,
         .relu = p->relu,
         .lanes = l.lanes,
+        .dy_type = (i32)type,
         .x_type = (i32)p->x.dtype,
         .dx_type = (i32)p->dx.dtype,
         .dy_vector = bski_simt_vector(d, type, &p->dy, a->dy, l.inner),
@@ -389,6 +392,7 @@ static bsk_status batch_apply(const bsk_prepared *prepared, void *queue, int ker
     arg.y_outer = p->y.strides[0];
     arg.y_middle = p->y.strides[middle];
     arg.y_col = p->y.strides[inner];
+    arg.x_type = (i32)p->x.dtype;
     arg.y_type = (i32)p->y.dtype;
     arg.x_vector = bski_simt_vector(d, p->x.dtype, &p->x, a->x, inner);
     arg.y_vector = bski_simt_vector(d, p->x.dtype, &p->y, a->y, inner);
@@ -428,6 +432,7 @@ SIMT_LAUNCH(batch_norm)
     sums.dy_outer = p->x.strides[0];
     sums.dy_feature = p->x.strides[1];
     sums.dy_inner = p->x.strides[2];
+    sums.dy_type = (i32)p->x.dtype;
     sums.dy_vector = bski_simt_vector(d, p->x.dtype, &p->x, a->x, s.by_cols ? 1 : 2);
     for (int pass = 0; pass < 2; pass++) {
         sums.what = pass ? SUM_SQUARES : SUM_PLAIN;
@@ -517,6 +522,7 @@ static bsk_status batch_sums(const bsk_prepared *prepared, void *queue, const ba
     sums.x_inner = p->x.strides[2];
     sums.eps = simt_num(prepared, p->eps);
     sums.what = SUM_BATCH;
+    sums.dy_type = (i32)p->dy.dtype;
     sums.x_type = (i32)p->x.dtype;
     sums.dy_vector = bski_simt_vector(d, p->dy.dtype, &p->dy, a->dy, inner);
     sums.x_vector = bski_simt_vector(d, p->dy.dtype, &p->x, a->x, inner);
@@ -559,6 +565,7 @@ SIMT_LAUNCH(batch_norm_grad)
     arg.y_outer = p->dx.strides[0];
     arg.y_middle = p->dx.strides[middle];
     arg.y_col = p->dx.strides[inner];
+    arg.dy_type = (i32)p->dy.dtype;
     arg.x_type = (i32)p->x.dtype;
     arg.y_type = (i32)p->dx.dtype;
     arg.dy_vector = bski_simt_vector(d, p->dy.dtype, &p->dy, a->dy, inner);

@@ -11,7 +11,7 @@ typedef struct layer_norm_arg {
     i64 rows, segments, count;
     i64 x_row, x_col, y_row, y_col;
     i64 eps, inverse; /* NUM; inverse: 1 / count */
-    i32 rms, relu, lanes, lanes_log, y_type, x_vector, y_vector, vector;
+    i32 rms, relu, lanes, lanes_log, x_type, y_type, x_vector, y_vector, vector, pad;
 } layer_norm_arg;
 
 typedef struct layer_norm_grad_arg {
@@ -19,7 +19,7 @@ typedef struct layer_norm_grad_arg {
     i64 dy_row, dy_col, x_row, x_col, dx_row, dx_col;
     i64 share;   /* rows of a group, in the packed form */
     i64 inverse; /* NUM */
-    i32 rms, relu, lanes, x_type, dx_type, dy_vector, x_vector, dx_vector, vector, pad;
+    i32 rms, relu, lanes, dy_type, x_type, dx_type, dy_vector, x_vector, dx_vector, vector;
 } layer_norm_grad_arg;
 
 /* Sums over the outer * inner positions of each feature, for vectors by feature. */
@@ -37,7 +37,7 @@ typedef struct norm_sums_arg {
     i64 dy_feature, dy_outer, dy_inner, x_feature, x_outer, x_inner;
     i64 share;
     i64 eps; /* NUM */
-    i32 what, relu, lanes, x_type, dy_vector, x_vector;
+    i32 what, relu, lanes, dy_type, x_type, dy_vector, x_vector, pad;
 } norm_sums_arg;
 
 typedef struct norm_finish_arg {
@@ -51,7 +51,7 @@ typedef struct batch_norm_arg {
     i64 outer, middle, cols;
     i64 x_outer, x_middle, x_col, dy_outer, dy_middle, dy_col, y_outer, y_middle, y_col;
     i64 eps, inverse; /* NUM; inverse: 1 / elements of a channel */
-    i32 by_col, x_type, y_type, x_vector, dy_vector, y_vector;
+    i32 by_col, x_type, dy_type, y_type, x_vector, dy_vector, y_vector, pad;
 } batch_norm_arg;
 
 #endif

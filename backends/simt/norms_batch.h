@@ -57,7 +57,7 @@ KERNEL(norm_sums_cols, LANES)
         sum[e] = other[e] = m[e] = r[e] = xv[e] = 0;
         g[e] = here && gain ? gain[f + e] : (R)1;
         b[e] = here && bias ? bias[f + e] : (R)0;
-        stats[e] = here && a.what == SUM_LAYER ? (f + e) / a.segment * positions : 0;
+        stats[e] = here && a.what == SUM_LAYER ? QUOTIENT(f + e, a.segment) * positions : 0;
         if (here && a.what != SUM_LAYER) {
             m[e] = NAME(norm_mean)(mean, f + e);
             r[e] = NAME(norm_rstd)(&a, spread, f + e);
@@ -67,10 +67,10 @@ KERNEL(norm_sums_cols, LANES)
         end = 0;
     NO_UNROLL
     for (i64 at = GROUP(1) * a.share + part; at < end; at += parts) {
-        const i64 o = a.inner > 1 ? at / a.inner : at, i = a.inner > 1 ? at % a.inner : 0;
+        const i64 o = a.inner > 1 ? QUOTIENT(at, a.inner) : at, i = at - o * a.inner;
         NAME(load_part)
-        (SIMT_CODE, dy, o * a.dy_outer + i * a.dy_inner + f * a.dy_feature, a.dy_feature, count,
-         a.dy_vector, v);
+        (HALF_TYPE(a.dy_type), dy, o * a.dy_outer + i * a.dy_inner + f * a.dy_feature, a.dy_feature,
+         count, a.dy_vector, v);
         if (x)
             NAME(load_part)
         (a.x_type, x, o * a.x_outer + i * a.x_inner + f * a.x_feature, a.x_feature, count,
@@ -128,8 +128,8 @@ KERNEL(norm_sums_rows, LANES)
         const i64 o = a.outer > 1 ? run / each : 0, i = (run - o * each) * VEC;
         const i32 count = run_length(a.inner, i, VEC);
         NAME(load_part)
-        (SIMT_CODE, dy, f * a.dy_feature + o * a.dy_outer + i * a.dy_inner, a.dy_inner, count,
-         a.dy_vector, v);
+        (HALF_TYPE(a.dy_type), dy, f * a.dy_feature + o * a.dy_outer + i * a.dy_inner, a.dy_inner,
+         count, a.dy_vector, v);
         if (x)
             NAME(load_part)
         (a.x_type, x, f * a.x_feature + o * a.x_outer + i * a.x_inner, a.x_inner, count, a.x_vector,
@@ -193,7 +193,7 @@ typedef struct NAME(batch_place) {
 
 DEVICE NAME(batch_place) NAME(batch_at)(const batch_norm_arg *a, const walk *w)
 {
-    const i64 o = w->row / a->middle, i = w->row % a->middle, col = w->run * VEC;
+    const i64 o = QUOTIENT(w->row, a->middle), i = w->row - o * a->middle, col = w->run * VEC;
     NAME(batch_place) p;
     p.x = o * a->x_outer + i * a->x_middle + col * a->x_col;
     p.dy = o * a->dy_outer + i * a->dy_middle + col * a->dy_col;
@@ -221,7 +221,7 @@ KERNEL(batch_norm, LANES)
         NAME(batch_vector)(&a, var, p.channel, p.count, 0, s);
         NAME(batch_vector)(&a, gain, p.channel, p.count, 1, g);
         NAME(batch_vector)(&a, bias, p.channel, p.count, 0, b);
-        NAME(load_part)(SIMT_CODE, x, p.x, a.x_col, p.count, a.x_vector, v);
+        NAME(load_part)(HALF_TYPE(a.x_type), x, p.x, a.x_col, p.count, a.x_vector, v);
         UNROLL
         for (i32 e = 0; e < VEC; e++)
             v[e] = FMA(v[e] - m[e], g[e] / MATH(sqrt)(s[e] + NUM(a.eps)), b[e]);
@@ -248,7 +248,7 @@ KERNEL(batch_norm_grad, LANES)
         R d[VEC], h[VEC], m[VEC], s[VEC], g[VEC], sum[VEC], sum_h[VEC];
         NAME(batch_vector)(&a, var, p.channel, p.count, 0, s);
         NAME(batch_vector)(&a, gain, p.channel, p.count, 1, g);
-        NAME(load_part)(SIMT_CODE, dy, p.dy, a.dy_col, p.count, a.dy_vector, d);
+        NAME(load_part)(HALF_TYPE(a.dy_type), dy, p.dy, a.dy_col, p.count, a.dy_vector, d);
         UNROLL
         for (i32 e = 0; e < VEC; e++)
             s[e] = 1 / MATH(sqrt)(s[e] + NUM(a.eps));

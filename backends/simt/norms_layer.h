@@ -66,8 +66,9 @@ KERNEL(layer_norm, LANES)
     const i64 total = a.rows * a.segments, runs = (a.count + VEC - 1) / VEC;
     for (i64 first = GROUP(0) * parts; first < total; first += GROUPS(0) * parts) {
         const i64 number = first + LANE / a.lanes, here = number < total ? runs : 0;
-        const i64 n = number / a.segments, s = number % a.segments, feature = s * a.count;
-        NAME(row_of) row = NAME(row_make)(SIMT_CODE, x, a.x_col, a.count, a.x_vector);
+        const i64 n = QUOTIENT(number, a.segments), s = number - n * a.segments;
+        const i64 feature = s * a.count;
+        NAME(row_of) row = NAME(row_make)(HALF_TYPE(a.x_type), x, a.x_col, a.count, a.x_vector);
         R v[VEC], m = 0, square = 0;
         row.at = n * a.x_row + feature * a.x_col;
         if (!a.rms) {
@@ -134,16 +135,17 @@ KERNEL(layer_norm_packed, LANES)
     OPEN(u8, y);
     const i32 lane = LANE & (a.lanes - 1);
     const i64 number = (GROUP(0) * LANES + LANE) >> a.lanes_log;
-    const i64 n = a.segments == 1 ? number : number / a.segments, s = number - n * a.segments;
+    const i64 n = a.segments == 1 ? number : QUOTIENT(number, a.segments),
+              s = number - n * a.segments;
     const i32 runs = n < a.rows ? (i32)(a.count / VEC) : 0;
     RAW q[NORM_RUNS];
     R v[VEC], m = 0, r = 0;
-    NAME(row_hold)(x + n * a.x_row + s * a.count, lane, runs, a.lanes, NORM_RUNS, q);
+    NAME(row_hold)(a.x_type, x + n * a.x_row + s * a.count, lane, runs, a.lanes, NORM_RUNS, q);
     if (!a.rms) {
         UNROLL
         for (i32 u = 0; u < NORM_RUNS; u++)
             if (lane + u * a.lanes < runs) {
-                NAME(unpack_run)(q[u], v);
+                NAME(unpack_run)(a.x_type, q[u], v);
                 m += NAME(row_total)(v);
             }
         NAME(row_reduce_in_turn)(scratch, 0, a.lanes, 0, 1, &m);
@@ -152,7 +154,7 @@ KERNEL(layer_norm_packed, LANES)
     UNROLL
     for (i32 u = 0; u < NORM_RUNS; u++)
         if (lane + u * a.lanes < runs) {
-            NAME(unpack_run)(q[u], v);
+            NAME(unpack_run)(a.x_type, q[u], v);
             r += NAME(norm_squares)(VEC, m, v);
         }
     NAME(row_reduce_in_turn)(scratch, 1, a.lanes, 0, 1, &r);
@@ -162,7 +164,7 @@ KERNEL(layer_norm_packed, LANES)
     UNROLL
     for (i32 u = 0; u < NORM_RUNS; u++)
         if (lane + u * a.lanes < runs) {
-            NAME(unpack_run)(q[u], v);
+            NAME(unpack_run)(a.x_type, q[u], v);
             NAME(norm_put)
             (&a, gain, bias, y, n, s * a.count + (lane + u * a.lanes) * VEC, m, r, v);
         }
@@ -197,7 +199,7 @@ KERNEL(layer_norm_cols, LANES)
             m[e] = r[e] = 0;
         for (i64 f = part; !a.rms && f < features; f += parts) {
             NAME(load_part)
-            (SIMT_CODE, p, f * a.x_col + n * a.x_row, a.x_row, count, a.x_vector, v);
+            (HALF_TYPE(a.x_type), p, f * a.x_col + n * a.x_row, a.x_row, count, a.x_vector, v);
             UNROLL
             for (i32 e = 0; e < VEC; e++)
                 m[e] += v[e];
@@ -209,7 +211,7 @@ KERNEL(layer_norm_cols, LANES)
             m[e] *= NUM(a.inverse);
         for (i64 f = part; f < features; f += parts) {
             NAME(load_part)
-            (SIMT_CODE, p, f * a.x_col + n * a.x_row, a.x_row, count, a.x_vector, v);
+            (HALF_TYPE(a.x_type), p, f * a.x_col + n * a.x_row, a.x_row, count, a.x_vector, v);
             UNROLL
             for (i32 e = 0; e < VEC; e++)
                 r[e] += (v[e] - m[e]) * (v[e] - m[e]);
@@ -225,7 +227,7 @@ KERNEL(layer_norm_cols, LANES)
             const i64 feature = s * a.count + f;
             const R g = gain ? gain[feature] : (R)1, b = bias ? bias[feature] : (R)0;
             NAME(load_part)
-            (SIMT_CODE, p, f * a.x_col + n * a.x_row, a.x_row, count, a.x_vector, v);
+            (HALF_TYPE(a.x_type), p, f * a.x_col + n * a.x_row, a.x_row, count, a.x_vector, v);
             UNROLL
             for (i32 e = 0; e < VEC; e++)
                 v[e] = NAME(norm_relu)(a.relu, FMA((v[e] - m[e]) * r[e], g, b));
@@ -273,8 +275,9 @@ KERNEL(layer_norm_grad, LANES)
     const i64 total = a.rows * a.segments, runs = (a.count + VEC - 1) / VEC;
     for (i64 first = GROUP(0) * parts; first < total; first += GROUPS(0) * parts) {
         const i64 number = first + LANE / a.lanes, here = number < total ? runs : 0;
-        const i64 n = number / a.segments, s = number % a.segments, feature = s * a.count;
-        NAME(row_of) row = NAME(row_make)(SIMT_CODE, dy, a.dy_col, a.count, a.dy_vector);
+        const i64 n = QUOTIENT(number, a.segments), s = number - n * a.segments;
+        const i64 feature = s * a.count;
+        NAME(row_of) row = NAME(row_make)(HALF_TYPE(a.dy_type), dy, a.dy_col, a.count, a.dy_vector);
         NAME(row_of) x_row = NAME(row_make)(a.x_type, x, a.x_col, a.count, a.x_vector);
         const R m = mean && here ? mean[s * a.rows + n] : (R)0;
         const R r = here ? rstd[s * a.rows + n] : (R)0;
@@ -345,9 +348,10 @@ DEVICE void NAME(grad_load)(const layer_norm_grad_arg *a, i32 mixed, const GLOBA
 {
     row->mean = mean && runs ? mean[at->row] : (R)0;
     row->rstd = runs ? rstd[at->row] : (R)0;
-    NAME(row_hold)(dy + at->dy, lane, runs, a->lanes, GRAD_RUNS, row->dy);
+    NAME(row_hold)(a->dy_type, dy + at->dy, lane, runs, a->lanes, GRAD_RUNS, row->dy);
     if (!mixed) {
-        NAME(row_hold)((const GLOBAL T *)x + at->x, lane, runs, a->lanes, GRAD_RUNS, row->x);
+        NAME(row_hold)
+        (a->dy_type, (const GLOBAL T *)x + at->x, lane, runs, a->lanes, GRAD_RUNS, row->x);
         return;
     }
     const GLOBAL R *const from = (const GLOBAL R *)x + at->x;
@@ -362,7 +366,7 @@ DEVICE void NAME(grad_load)(const layer_norm_grad_arg *a, i32 mixed, const GLOBA
 }
 
 /* The elements of a run of x. */
-DEVICE void NAME(grad_unpack)(const NAME(grad_row) * row, i32 u, i32 mixed, R *v)
+DEVICE void NAME(grad_unpack)(i32 type, const NAME(grad_row) * row, i32 u, i32 mixed, R *v)
 {
 #if VEC == 8
     if (mixed) {
@@ -371,18 +375,18 @@ DEVICE void NAME(grad_unpack)(const NAME(grad_row) * row, i32 u, i32 mixed, R *v
         return;
     }
 #endif
-    NAME(unpack_run)(row->x[u], v);
+    NAME(unpack_run)(type, row->x[u], v);
 }
 
 /* A run of a row as x - mean, g and g * gain. */
-DEVICE void NAME(grad_run)(const NAME(grad_row) * row, i32 u, i32 mixed, i32 relu,
+DEVICE void NAME(grad_run)(i32 type, const NAME(grad_row) * row, i32 u, i32 mixed, i32 relu,
                            const GLOBAL R *gain, const GLOBAL R *bias, i64 feature, R *c, R *d,
                            R *t)
 {
     R g[VEC], b[VEC];
     NAME(norm_vector)(gain, feature, VEC, 1, 1, g);
-    NAME(unpack_run)(row->dy[u], d);
-    NAME(grad_unpack)(row, u, mixed, c);
+    NAME(unpack_run)(type, row->dy[u], d);
+    NAME(grad_unpack)(type, row, u, mixed, c);
     UNROLL
     for (i32 e = 0; e < VEC; e++)
         c[e] -= row->mean;
@@ -446,7 +450,8 @@ DEVICE void NAME(grad_packed)(const layer_norm_grad_arg *a, i32 mixed, i32 relu,
         for (i32 u = 0; u < GRAD_RUNS; u++)
             if (lane + u * a->lanes < here) {
                 NAME(grad_run)
-                (&row, u, mixed, relu, gain, bias, feature + (lane + u * a->lanes) * VEC, c, d, t);
+                (a->dy_type, &row, u, mixed, relu, gain, bias,
+                 feature + (lane + u * a->lanes) * VEC, c, d, t);
                 UNROLL
                 for (i32 e = 0; e < VEC; e++) {
                     sum[0] += t[e];
@@ -466,11 +471,12 @@ DEVICE void NAME(grad_packed)(const layer_norm_grad_arg *a, i32 mixed, i32 relu,
         for (i32 u = 0; u < GRAD_RUNS; u++)
             if (lane + u * a->lanes < here) {
                 const i32 col = (lane + u * a->lanes) * VEC;
-                NAME(grad_run)(&row, u, mixed, relu, gain, bias, feature + col, c, d, t);
+                NAME(grad_run)
+                (a->dy_type, &row, u, mixed, relu, gain, bias, feature + col, c, d, t);
                 UNROLL
                 for (i32 e = 0; e < VEC; e++)
                     d[e] = FMA(c[e], slope, FMA(t[e], row.rstd, base));
-                NAME(store_run)(mixed ? R_TYPE : SIMT_CODE, dx, at.dx + col, d);
+                NAME(store_run)(mixed ? R_TYPE : HALF_TYPE(a->dy_type), dx, at.dx + col, d);
             }
         at.dx += parts * a->dx_row;
     }
@@ -542,7 +548,8 @@ KERNEL(layer_norm_grad_cols, LANES)
                 const i64 feature = s * a.count + f;
                 const R g = gain ? gain[feature] : (R)1, b = bias ? bias[feature] : (R)0;
                 NAME(load_part)
-                (SIMT_CODE, dy, feature * a.dy_col + n * a.dy_row, a.dy_row, count, a.dy_vector, d);
+                (HALF_TYPE(a.dy_type), dy, feature * a.dy_col + n * a.dy_row, a.dy_row, count,
+                 a.dy_vector, d);
                 NAME(load_part)
                 (a.x_type, x, feature * a.x_col + n * a.x_row, a.x_row, count, a.x_vector, h);
                 UNROLL

@@ -72,6 +72,7 @@ SIMT_LAUNCH(embedding)
         .y_row = p->y.strides[0],
         .y_col = 1,
         .index_type = (i32)p->index.dtype,
+        .table_type = (i32)p->table.dtype,
         .y_type = (i32)p->y.dtype,
         .vector = bski_simt_vector(d, p->table.dtype, &p->table, a->table, 1) &&
                   bski_simt_vector(d, p->table.dtype, &p->y, a->y, 1),
@@ -292,6 +293,7 @@ SIMT_LAUNCH(bias_act)
         .y_col = p->y.strides[inner],
         .act = (i32)p->act,
         .bias = bias_of(&p->bias, p->axis, inner),
+        .x_type = (i32)p->x.dtype,
         .y_type = (i32)p->y.dtype,
         .vector = bski_simt_vector(d, p->x.dtype, &p->x, a->x, inner) &&
                   bski_simt_vector(d, p->x.dtype, &p->y, a->y, inner),
@@ -398,6 +400,7 @@ SIMT_LAUNCH(bias_act_grad)
         .share = s.cut.share,
         .act = (i32)p->act,
         .bias = bias_of(&p->bias, p->axis, inner),
+        .dy_type = (i32)type,
         .x_type = (i32)p->x.dtype,
         .dx_type = (i32)p->dx.dtype,
         .vector = bski_simt_vector(d, type, &p->dy, a->dy, inner) &&
@@ -472,6 +475,7 @@ SIMT_LAUNCH(cross_entropy)
         .smoothing = simt_num(prepared, p->smoothing),
         .use_ignore_index = p->use_ignore_index,
         .label_type = (i32)p->labels.dtype,
+        .logits_type = (i32)type,
         .dlogits_type = (i32)p->dlogits.dtype,
         .vector = bski_simt_vector(d, type, &p->logits, a->logits, 1),
         .dlogits_vector = bski_simt_vector(d, type, &p->dlogits, a->dlogits, 1),

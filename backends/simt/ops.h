@@ -11,6 +11,7 @@ typedef struct embedding_arg {
     i64 table_row, table_col, y_row, y_col;
     i32 index_type, y_type, vector;
     i32 lanes_run; /* of copy_slices: lanes next to each other */
+    i32 table_type, pad;
 } embedding_arg;
 
 /* Sorting the indices by table row: stable, eight bits a pass. Digits are counted for each chunk of
@@ -52,6 +53,7 @@ typedef struct bias_act_arg {
     i64 share; /* packed: rows of a share */
     i32 act, bias, y_type, vector, bias_vector;
     i32 lanes_run; /* packed: lanes next to each other */
+    i32 x_type, pad;
 } bias_act_arg;
 
 /* Sums by feature: a group takes `lanes_run` runs next to each other and LANES / lanes_run rows at
@@ -64,6 +66,7 @@ typedef struct bias_act_grad_arg {
     i32 act, bias, x_type, dx_type, vector, bias_vector;
     i32 packed;
     i32 lanes_run;
+    i32 dy_type, pad;
 } bias_act_grad_arg;
 
 typedef struct dbias_arg {
@@ -74,7 +77,7 @@ typedef struct dbias_arg {
 typedef struct cross_entropy_arg {
     i64 rows, classes, logits_row, dlogits_row, ignore_index;
     i64 alpha, smoothing; /* NUM */
-    i32 use_ignore_index, label_type, dlogits_type, vector, dlogits_vector;
+    i32 use_ignore_index, label_type, logits_type, dlogits_type, vector, dlogits_vector;
 } cross_entropy_arg;
 
 #endif

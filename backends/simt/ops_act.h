@@ -106,6 +106,21 @@ DEVICE void NAME(act_run)(i32 act, R *v)
 #undef EACH
 }
 
+/* The same where a short kernel matters more: one piece of code for all elements, which take each
+ * other's place. */
+DEVICE void NAME(act_turn)(i32 act, R *v)
+{
+#ifndef ROLLED_RUNS
+    NAME(act_run)(act, v);
+#else
+    NO_UNROLL
+    for (i32 e = 0; e < VEC; e++) {
+        const R x = NAME(run_turn)(v);
+        v[VEC - 1] = NAME(act_of)(act, x);
+    }
+#endif
+}
+
 /* d *= act'(v), element by element. */
 DEVICE void NAME(slope_run)(i32 act, const R *v, R *d)
 {
@@ -121,4 +136,17 @@ DEVICE void NAME(slope_run)(i32 act, const R *v, R *d)
     EACH(ACT_SILU)
     EACH(ACT_QUICK_GELU)
 #undef EACH
+}
+
+DEVICE void NAME(slope_turn)(i32 act, R *v, R *d)
+{
+#ifndef ROLLED_RUNS
+    NAME(slope_run)(act, v, d);
+#else
+    NO_UNROLL
+    for (i32 e = 0; e < VEC; e++) {
+        const R x = NAME(run_turn)(v), slope = NAME(run_turn)(d);
+        d[VEC - 1] = slope * NAME(act_slope)(act, x);
+    }
+#endif
 }

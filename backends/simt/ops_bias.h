@@ -51,9 +51,10 @@ KERNEL(bias_act, LANES)
         const i32 count = run_length(a.cols, w.run * VEC, VEC);
         R v[VEC];
         NAME(load_part)
-        (SIMT_CODE, x, w.row * a.x_row + w.run * VEC * a.x_col, a.x_col, count, a.vector, v);
+        (HALF_TYPE(a.x_type), x, w.row * a.x_row + w.run * VEC * a.x_col, a.x_col, count, a.vector,
+         v);
         NAME(bias_add)(a.bias, bias, &w, count, a.bias_vector, v);
-        NAME(act_run)(a.act, v);
+        NAME(act_turn)(a.act, v);
         NAME(store_part)
         (a.y_type, y, w.row * a.y_row + w.run * VEC * a.y_col, a.y_col, count, a.vector, v);
     }
@@ -85,11 +86,11 @@ KERNEL(bias_act_packed, LANES)
         for (i32 u = 0; u < BIAS_ROWS; u++)
             if (row + u * down < last)
                 q[u] = *(const GLOBAL u32x4 *)(x + (row + u * down) * a.x_row + run * VEC);
-        UNROLL
-        for (i32 u = 0; u < BIAS_ROWS; u++)
+        UNROLL_RUNS
+        for (i32 u = 0; u < BIAS_ROWS; u++) {
             if (row + u * down < last) {
                 R v[VEC];
-                NAME(unpack_run)(q[u], v);
+                NAME(unpack_run)(a.x_type, q[RUN_NOW(u)], v);
                 if (a.bias == BIAS_ROW)
                     NAME(bias_load_packed)(BIAS_ROW, bias, row + u * down, run, b);
                 UNROLL
@@ -97,8 +98,14 @@ KERNEL(bias_act_packed, LANES)
                     v[e] += a.bias == BIAS_NONE ? (R)0 : b[e];
                 NAME(act_run)(a.act, v);
                 NAME(store_run)
-                (SIMT_CODE, (GLOBAL u8 *)y, (row + u * down) * a.y_row + run * VEC, v);
+                (HALF_TYPE(a.x_type), (GLOBAL u8 *)y, (row + u * down) * a.y_row + run * VEC, v);
             }
+#ifdef ROLLED_RUNS
+            UNROLL
+            for (i32 next = 1; next < BIAS_ROWS; next++)
+                q[next - 1] = q[next];
+#endif
+        }
     }
 }
 #endif
@@ -111,13 +118,14 @@ DEVICE void NAME(slope_part)(const bias_act_grad_arg *a, const GLOBAL T *dy, con
     const i32 count = run_length(a->cols, col, VEC);
     R v[VEC];
     NAME(load_part)
-    (SIMT_CODE, dy, w->row * a->dy_row + col * a->dy_col, a->dy_col, count, a->vector, d);
+    (HALF_TYPE(a->dy_type), dy, w->row * a->dy_row + col * a->dy_col, a->dy_col, count, a->vector,
+     d);
     if (a->act == ACT_NONE)
         return;
     NAME(load_part)
     (a->x_type, x, w->row * a->x_row + col * a->x_col, a->x_col, count, a->vector, v);
     NAME(bias_add)(a->bias, bias, w, count, a->bias_vector, v);
-    NAME(slope_run)(a->act, v, d);
+    NAME(slope_turn)(a->act, v, d);
 }
 
 #if LANES > 1
@@ -130,13 +138,22 @@ DEVICE void NAME(slope_load)(const bias_act_grad_arg *a, const GLOBAL T *dy, con
         q[1] = *(const GLOBAL u32x4 *)((const GLOBAL T *)x + row * a->x_row + run * VEC);
 }
 
+/* The second of two takes the place of the first. */
+DEVICE void NAME(slope_next)(u32x4 (*q)[2])
+{
+#ifdef ROLLED_RUNS
+    q[0][0] = q[1][0];
+    q[0][1] = q[1][1];
+#endif
+}
+
 DEVICE void NAME(slope_packed)(const bias_act_grad_arg *a, const R *b, GLOBAL u8 *dx, i64 row,
                                i64 run, const u32x4 *q, R *d)
 {
     R v[VEC];
-    NAME(unpack_run)(q[0], d);
+    NAME(unpack_run)(a->dy_type, q[0], d);
     if (a->act != ACT_NONE) {
-        NAME(unpack_run)(q[1], v);
+        NAME(unpack_run)(a->dy_type, q[1], v);
         UNROLL
         for (i32 e = 0; e < VEC; e++)
             v[e] += b[e];
@@ -175,11 +192,17 @@ KERNEL(bias_act_grad, LANES)
             NAME(slope_load)(&a, dy, x, w.row, w.run, q[u]);
             walk_next(&w);
         }
-        UNROLL
+        UNROLL_RUNS
         for (i32 u = 0; u < 2; u++) {
             R b[VEC];
-            NAME(bias_load_packed)(a.bias, bias, at[u].row, at[u].run, b);
-            NAME(slope_packed)(&a, b, dx, at[u].row, at[u].run, q[u], d);
+            NAME(bias_load_packed)
+            (a.bias, bias, at[RUN_NOW(u)].row, at[RUN_NOW(u)].run, b);
+            NAME(slope_packed)
+            (&a, b, dx, at[RUN_NOW(u)].row, at[RUN_NOW(u)].run, q[RUN_NOW(u)], d);
+#ifdef ROLLED_RUNS
+            at[0] = at[1];
+#endif
+            NAME(slope_next)(q);
         }
     }
 #endif
@@ -228,12 +251,13 @@ KERNEL(bias_act_grad_cols, LANES)
         UNROLL
         for (i32 u = 0; u < ROWS_UNDERWAY; u++)
             NAME(slope_load)(&a, dy, x, w.row + u * lanes_row, w.run, q[u]);
-        UNROLL
+        UNROLL_RUNS
         for (i32 u = 0; u < ROWS_UNDERWAY; u++) {
-            NAME(slope_packed)(&a, b, dx, w.row + u * lanes_row, w.run, q[u], d);
+            NAME(slope_packed)(&a, b, dx, w.row + u * lanes_row, w.run, q[RUN_NOW(u)], d);
             UNROLL
             for (i32 e = 0; e < VEC; e++)
                 sum[e] += d[e];
+            NAME(slope_next)(q);
         }
     }
 #endif
@@ -285,7 +309,7 @@ KERNEL(bias_grad_cols, LANES)(BUF(const T, dy), BUF(R, partial), const bias_act_
         UNROLL
         for (i32 u = 0; u < SUMS_UNDERWAY; u++)
             if (row + u * lanes_row < end) {
-                NAME(unpack_run)(q[u], d);
+                NAME(unpack_run)(a.dy_type, q[u], d);
                 UNROLL
                 for (i32 e = 0; e < VEC; e++)
                     sum[e] += d[e];
@@ -327,14 +351,15 @@ KERNEL(bias_act_grad_rows, LANES)
         UNROLL
         for (i32 u = 0; u < 2; u++)
             NAME(slope_load)(&a, dy, x, w.row, w.run + u * a.lanes_run, q[u]);
-        UNROLL
+        UNROLL_RUNS
         for (i32 u = 0; u < 2; u++) {
-            NAME(slope_packed)(&a, b, dx, w.row, w.run + u * a.lanes_run, q[u], d);
+            NAME(slope_packed)(&a, b, dx, w.row, w.run + u * a.lanes_run, q[RUN_NOW(u)], d);
             R part = 0;
             UNROLL
             for (i32 e = 0; e < VEC; e++)
                 part += d[e];
             sum += part;
+            NAME(slope_next)(q);
         }
     }
 #endif

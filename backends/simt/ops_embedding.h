@@ -18,8 +18,9 @@ KERNEL(embedding, LANES)
                 const i64 col = w.run * VEC, from = load_index(a.index_type, index, w.row);
                 const i32 inside = from >= 0 && from < a.table_rows;
                 NAME(load_part)
-                (SIMT_CODE, table, (inside ? from * a.table_row : 0) + col * a.table_col,
-                 a.table_col, inside ? run_length(a.cols, col, VEC) : 0, a.vector, v[u]);
+                (HALF_TYPE(a.table_type), table,
+                 (inside ? from * a.table_row : 0) + col * a.table_col, a.table_col,
+                 inside ? run_length(a.cols, col, VEC) : 0, a.vector, v[u]);
             }
             walk_next(&w);
         }
@@ -271,12 +272,13 @@ DEVICE void NAME(embedding_add)(const embedding_grad_arg *a, const GLOBAL u8 *dy
         UNROLL
         for (i32 u = 0; u < ways; u++)
             if (p + u < last)
-                q[u] = NAME(load_raw)((const GLOBAL T *)dy + (i64)rows[u] * a->dy_row + col);
+                q[u] = NAME(load_raw)(a->dy_type,
+                                      (const GLOBAL T *)dy + (i64)rows[u] * a->dy_row + col);
         NAME(embedding_rows)(values, p + ways, last, ways, rows);
         UNROLL
         for (i32 u = 0; u < ways; u++)
             if (p + u < last)
-                NAME(add_raw)(q[u], sum);
+                NAME(add_raw)(a->dy_type, q[u], sum);
     }
     NO_UNROLL
     for (; p < last; p++) {
@@ -432,10 +434,11 @@ DEVICE void NAME(sum_packed)(const embedding_grad_arg *a, const GLOBAL T *dy,
     UNROLL
     for (i32 u = 0; u < SUM_TERMS; u++)
         if (first + u < last)
-            NAME(add_raw)(q[u], sum);
+            NAME(add_raw)(a->dy_type, q[u], sum);
     NO_UNROLL
     for (i32 p = first + SUM_TERMS; p < last; p++)
-        NAME(add_raw)(NAME(load_raw)(dy + (i64)values[p] * a->dy_row + col), sum);
+        NAME(add_raw)
+    (a->dy_type, NAME(load_raw)(a->dy_type, dy + (i64)values[p] * a->dy_row + col), sum);
 }
 
 /* The same for packed rows of one type: SUM_ROWS neighbours for every lanes_run lanes. Where the
@@ -469,7 +472,7 @@ KERNEL_GROUPS(embedding_grad_packed, LANES, 3)
             UNROLL
             for (i32 u = 0; u < SUM_TERMS; u++)
                 if (from[k] + u < from[k + 1])
-                    q[k][u] = NAME(load_raw)(dy + (i64)term[k][u] * a.dy_row + col);
+                    q[k][u] = NAME(load_raw)(a.dy_type, dy + (i64)term[k][u] * a.dy_row + col);
         }
         NAME(sum_terms)(values, next, term);
         UNROLL
@@ -486,11 +489,12 @@ KERNEL_GROUPS(embedding_grad_packed, LANES, 3)
                 continue;
             NAME(sum_packed)(&a, dy, values, partial, now[k], now[k + 1], col, q[k], sum);
             if (beta != 0)
-                NAME(load_run)(SIMT_CODE, dtable, at, old);
+                NAME(load_run)(HALF_TYPE(a.dtable_type), dtable, at, old);
             UNROLL
             for (i32 e = 0; e < VEC; e++)
                 sum[e] = beta != 0 ? alpha * sum[e] + beta * old[e] : alpha * sum[e];
-            NAME(stream_part)(SIMT_CODE, (GLOBAL u8 *)dtable, at, 1, VEC, 1, sum);
+            NAME(stream_part)
+            (HALF_TYPE(a.dtable_type), (GLOBAL u8 *)dtable, at, 1, VEC, 1, sum);
         }
     }
 }

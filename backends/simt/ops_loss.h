@@ -73,7 +73,8 @@ DEVICE void NAME(row_sums_join)(LOCAL_ARG R *scratch, i32 lanes, NAME(row_sums) 
 DEVICE void NAME(row_load)(const cross_entropy_arg *a, const GLOBAL T *logits, i64 n, i64 run, R *v)
 {
     const i32 count = run_length(a->classes, run * VEC, VEC);
-    NAME(load_part)(SIMT_CODE, logits, n * a->logits_row + run * VEC, 1, count, a->vector, v);
+    NAME(load_part)
+    (HALF_TYPE(a->logits_type), logits, n * a->logits_row + run * VEC, 1, count, a->vector, v);
     if (count < VEC) {
         UNROLL
         for (i32 e = 0; e < VEC; e++)
@@ -87,6 +88,20 @@ DEVICE void NAME(row_store)(const cross_entropy_arg *a, GLOBAL u8 *dlogits, i64 
     NAME(stream_part)
     (a->dlogits_type, dlogits, n * a->dlogits_row + run * VEC, 1,
      run_length(a->classes, run * VEC, VEC), a->dlogits_vector, v);
+}
+
+/* Run u of four, which are taken one after the other. */
+DEVICE RAW NAME(four_turn)(RAW *q, i32 u)
+{
+#if LANES == 1
+    return q[u];
+#else
+    const RAW first = q[0];
+    UNROLL
+    for (i32 next = 1; next < 4; next++)
+        q[next - 1] = q[next];
+    return first;
+#endif
 }
 
 /* How many times all lanes take four whole runs of a row. */
@@ -151,11 +166,12 @@ DEVICE void NAME(row_gradient)(const cross_entropy_arg *a, const GLOBAL T *logit
             if (four == 0 && u < kept)
                 q[u] = keep[u * lanes + LANE];
             else
-                q[u] = NAME(load_raw)(logits + n * a->logits_row + (r + u * lanes) * VEC);
-        UNROLL
+                q[u] = NAME(load_raw)(a->logits_type,
+                                      logits + n * a->logits_row + (r + u * lanes) * VEC);
+        UNROLL_RUNS
         for (i32 u = 0; u < 4; u++) {
             R v[VEC];
-            NAME(unpack_run)(q[u], v);
+            NAME(unpack_run)(a->logits_type, NAME(four_turn)(q, u), v);
             NAME(slope_of_run)(&s, r + u * lanes, v);
             NAME(row_store)(a, dlogits, n, r + u * lanes, v);
         }
@@ -195,15 +211,16 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
             RAW q[4];
             UNROLL
             for (i32 u = 0; u < 4; u++)
-                q[u] = NAME(load_raw)(logits + n * a->logits_row + (r + u * lanes) * VEC);
+                q[u] = NAME(load_raw)(a->logits_type,
+                                      logits + n * a->logits_row + (r + u * lanes) * VEC);
             UNROLL
             for (i32 u = 0; u < kept; u++)
                 if (r < lanes)
                     keep[u * lanes + LANE] = q[u];
-            UNROLL
+            UNROLL_RUNS
             for (i32 u = 0; u < 4; u++) {
                 R v[VEC];
-                NAME(unpack_run)(q[u], v);
+                NAME(unpack_run)(a->logits_type, NAME(four_turn)(q, u), v);
                 NAME(row_add)(&s, v);
                 for (i32 e = 0; smoothing > 0 && e < VEC; e++)
                     s.total += v[e];
@@ -219,7 +236,9 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
             for (i32 e = 0; e < VEC; e++)
                 s.total += e < count ? v[e] : (R)0;
         }
-        const R chosen = LANE == 0 ? LD(logits, n * a->logits_row + label) : (R)0;
+        const R chosen =
+            LANE == 0 ? NAME(load_r)(HALF_TYPE(a->logits_type), logits, n * a->logits_row + label)
+                      : (R)0;
         GLOBAL_SYNC(); /* dlogits may be logits */
         NAME(row_sums_join)(scratch, lanes, &s);
         const R most = s.most;

@@ -44,8 +44,9 @@ static bool spread_plan(spread *s, const operand *o, size_t *bytes)
         return false;
     s->used = true;
     s->at = *bytes;
-    s->arg = (spread_arg){*o->outer_stride, *o->inner_stride, *o->row_stride, *o->col_stride,
-                          o->inner,         o->rows,          o->cols,        panel};
+    s->arg =
+        (spread_arg){*o->outer_stride, *o->inner_stride, *o->row_stride, *o->col_stride, o->inner,
+                     o->rows,          o->cols,          panel,          (i32)o->dtype,  0};
     *o->col_stride = o->panel ? o->rows : 1;
     *o->row_stride = panel;
     *o->inner_stride = o->rows * panels * panel;
@@ -65,6 +66,11 @@ static bsk_status spread_run(const spread *s, simt_queue *queue, const simt_kern
 }
 
 /* --- dsd --- */
+
+static i32 dsd_tile(bsk_dtype dtype, i32 block)
+{
+    return tile_of(block, dtype == BSK_F64 ? 32 : 64);
+}
 
 typedef struct dsd_state {
     const simt_kernel *product, *spread;
@@ -116,6 +122,7 @@ static void dsd_fill(const bsk_problem *problem, dsd_arg *a)
     a->block_cols = flip ? t->block_rows : t->block_cols;
     a->heads = t->heads;
     a->groups = p->s.rank == 4 ? (i32)p->s.dims[0] : 1;
+    a->type = (i32)problem->dtype;
     a->act = (i32)p->act;
     a->c_type = (i32)p->c.dtype;
     a->d_type = (i32)p->residual.dtype;
@@ -146,10 +153,8 @@ static bool dsd_shape(const bsk_problem *problem, bool wide, dsd_state *state, s
     dsd_arg *a = &state->arg;
     dsd_fill(problem, a);
 
-    const i32 tm = wide ? WIDE_ROWS : tile_of(a->block_rows);
-    const i32 tn = wide                        ? DSD_WIDE_COLS
-                   : problem->dtype == BSK_F64 ? (tm == 64 ? 64 : 128)
-                                               : (tm == 64 ? 128 : 256);
+    const i32 tm = wide ? WIDE_ROWS : dsd_tile(problem->dtype, a->block_rows);
+    const i32 tn = wide ? DSD_WIDE_COLS : problem->dtype == BSK_F64 ? 128 : (tm == 64 ? 128 : 256);
     a->tiles_m = (i32)bski_ceil_div(a->block_rows, tm);
     a->tiles_n = bski_ceil_div(a->cols, tn);
     *bytes = 0;
@@ -208,7 +213,8 @@ static bsk_status dsd_tables(simt_device *d, const bsk_problem *problem, dsd_sta
 
 static bsk_status dsd_kernels(simt_device *d, const bsk_problem *problem, dsd_state *state)
 {
-    TRY(tile_kernel(d, "dsd", tile_of(state->arg.block_rows), problem->dtype, &state->product));
+    TRY(tile_kernel(d, "dsd", dsd_tile(problem->dtype, state->arg.block_rows), problem->dtype,
+                    &state->product));
     return d->wide ? tile_kernel(d, "spread", 0, problem->dtype, &state->spread) : BSK_OK;
 }
 
@@ -288,16 +294,17 @@ typedef struct sdd_state {
 } sdd_state;
 
 /* Many small tiles rather than a few that are mostly empty, where the one block is a matrix. */
-static i32 sdd_tile(const sdd_state *s)
+static i32 sdd_tile(const sdd_state *s, bsk_dtype dtype)
 {
     const bool tall = s->arg.block_rows > s->arg.block_cols;
-    return tile_of(tall != s->dense ? s->arg.block_rows : s->arg.block_cols);
+    return tile_of(tall != s->dense ? s->arg.block_rows : s->arg.block_cols,
+                   dtype == BSK_F32 ? 64 : 32);
 }
 
 /* SDD_UNITS of a tile. */
 static i32 strip_units(i32 tile, bsk_dtype dtype)
 {
-    return tile == 64 ? (dtype == BSK_F64 ? 1 : 2) : tile == 32 && dtype == BSK_F64 ? 2 : 4;
+    return tile == 64 || (tile == 32 && dtype == BSK_F64) ? 2 : 4;
 }
 
 static void sdd_fill(const bsk_problem *problem, sdd_arg *a)
@@ -323,6 +330,7 @@ static void sdd_fill(const bsk_problem *problem, sdd_arg *a)
     a->members = a->groups > 1 ? 1 : batch_count(&p->a) / t->heads;
     a->block_rows = t->block_rows;
     a->block_cols = t->block_cols;
+    a->type = (i32)problem->dtype;
     a->gate_mode = (i32)p->gate_mode;
     a->s_type = (i32)p->s.dtype;
     a->a_along_k = a->a_k == 1;
@@ -382,6 +390,7 @@ static bool bsum_shape(const simt_device *d, const bsk_problem *problem, sdd_sta
                             .n = a->n,
                             .cols = a->cols,
                             .batch = batch_count(&p->b),
+                            .type = (i32)problem->dtype,
                             .splits = d ? split_count(d, tiles, a->n, MAX_SPLITS) : MAX_SPLITS};
     state->sum.along_k = state->sum.b_col != 1;
     state->sum_end = finish_of(problem->dtype, 1, a->cols, a->cols, state->sum.splits);
@@ -404,7 +413,7 @@ static bool sdd_shape(const simt_device *d, const bsk_problem *problem, sdd_stat
     const bsk_dtype dtype = problem->dtype;
     sdd_fill(problem, a);
 
-    const i32 tm = wide ? WIDE_ROWS : sdd_tile(state);
+    const i32 tm = wide ? WIDE_ROWS : sdd_tile(state, dtype);
     const i64 block = (i64)a->block_rows * a->block_cols;
     i64 groups, all;
     size_t own;
@@ -460,7 +469,7 @@ static bsk_status strip_tables(simt_device *d, const bsk_problem *problem, sdd_s
     if (a->strips == 0)
         return BSK_OK;
     TRY(host_array(d->host, &strips, a->strips, sizeof *strips));
-    strips_make(t, a, strip_units(sdd_tile(state), problem->dtype), strips);
+    strips_make(t, a, strip_units(sdd_tile(state, problem->dtype), problem->dtype), strips);
     bsk_status status = table_put(d, strips, a->strips, sizeof *strips, &state->strips);
     host_drop(d->host, strips);
     return status;
@@ -491,7 +500,7 @@ static bsk_status sdd_tables(simt_device *d, const bsk_problem *problem, sdd_sta
 static bsk_status sdd_kernels(simt_device *d, const bsk_problem *problem, sdd_state *state)
 {
     const bsk_dtype dtype = problem->dtype;
-    TRY(tile_kernel(d, "sdd", sdd_tile(state), dtype, &state->product));
+    TRY(tile_kernel(d, "sdd", sdd_tile(state, dtype), dtype, &state->product));
     if (d->wide)
         TRY(tile_kernel(d, "spread", 0, dtype, &state->spread));
     if (state->finish_groups)

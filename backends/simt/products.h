@@ -1,9 +1,12 @@
-/* The block-sparse products. Variants:
+/* The block-sparse products. Kernels of f32 serve all types but f64, the tiled forms of bf16 both of
+ * 16 bits. Variants:
  *     -DTM=8, 16, 32, 64   tiled forms dsd_<TM> and sdd_<TM> for blocks of up to TM x TM, or tiles
- *                          of larger ones
+ *                          of larger ones; dsd_64 not of f64, sdd_64 of f32 alone
  *     -DWIDE=1             dsd_wide, sdd_wide and spread_wide for CPUs behind OpenCL
  *     none                 the small kernels that all of these need
  * The name of a kernel contains its variant, so that one program can hold them all. */
+#define SIMT_HALVES
+#define SIMT_SINGLES
 #include "products_arg.h"
 
 #define GROUP_LANES 128
@@ -92,10 +95,10 @@ DEVICE i64 FN(sdd_first)(const sdd_arg *a, i64 group, i32 head)
 
 #if defined(WIDE)
 #include "products_wide.h"
-#else
+#elif SIMT_CODE != 1 || TM != 64
 #include "products_tile.h"
 #endif
 
-#else
+#elif SIMT_CODE <= 2
 #include "products_any.h"
 #endif

@@ -4,14 +4,14 @@
 /* Adds up the partial results of a block of sdd. With dgate, one group sees the block in every
  * member of s, since their sums belong to one gate. */
 KERNEL(sdd_finish, LANES)
-(BUF(const R, parts), BUF(u8, s), BUF(const T, w), BUF(const R, gate), BUF(R, dgate),
+(BUF(const R, parts), BUF(u8, s), BUF(const u8, w), BUF(const R, gate), BUF(R, dgate),
  BUF(const i32, slot_row), BUF(const i32, slot_col), const sdd_arg a)
 {
     QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const R, parts);
     OPEN(u8, s);
-    OPEN(const T, w);
+    OPEN(const u8, w);
     OPEN(const R, gate);
     OPEN(R, dgate);
     OPEN(const i32, slot_row);
@@ -35,7 +35,8 @@ KERNEL(sdd_finish, LANES)
                 for (i32 p = 0; p < a.splits; p++)
                     sum += parts[p * a.part + (group * a.nnz + slot) * block + e];
             if (dgate && !skip)
-                dot += sum * LD(w, group * a.w_group + slot * block + e);
+                dot += sum *
+                       NAME(load_r)(SINGLE_TYPE(a.type), w, group * a.w_group + slot * block + e);
             const i64 at = group * a.s_group + slot * block + e;
             R v = zero ? 0 : NUM(a.alpha) * sum * (a.gate_mode == 2 ? g : 1);
             if (NUM(a.beta) != 0)
@@ -54,11 +55,11 @@ KERNEL(sdd_finish, LANES)
 }
 
 /* Sums of 32 columns over a share of n. The lanes are 4 x 32, with 32 along the contiguous axis. */
-KERNEL(column_sums, LANES)(BUF(const T, b), BUF(R, parts), const bsum_arg a)
+KERNEL(column_sums, LANES)(BUF(const u8, b), BUF(R, parts), const bsum_arg a)
 {
     QUEUE_WAIT();
     LOCAL R sums[32][33];
-    OPEN(const T, b);
+    OPEN(const u8, b);
     OPEN(R, parts);
     const i64 tiles = (a.cols + 31) / 32, col0 = GROUP(0) % tiles * 32, split = GROUP(0) / tiles;
     const i64 first = a.n / a.splits * split + a.n % a.splits * split / a.splits;
@@ -73,7 +74,8 @@ KERNEL(column_sums, LANES)(BUF(const T, b), BUF(R, parts), const bsum_arg a)
         if (col0 + in_tile < a.cols)
             for (i64 m = 0; m < a.batch; m++)
                 for (i64 k = first + (a.along_k ? x : y); k < last; k += terms)
-                    sum += LD(b, m * a.b_batch + k * a.b_k + (col0 + in_tile) * a.b_col);
+                    sum += NAME(load_r)(SINGLE_TYPE(a.type), b,
+                                        m * a.b_batch + k * a.b_k + (col0 + in_tile) * a.b_col);
         sums[in_tile][a.along_k ? x : y] = sum;
     }
     BARRIER();
@@ -107,11 +109,11 @@ KERNEL(parts_finish, LANES)(BUF(const R, parts), BUF(u8, out), const finish_arg 
 
 /* The norm of each block of features of 32 rows: norms[block][n]. Four lanes share a row; tiles of
  * 32 x 32 come through local memory, so that loads follow the contiguous axis. */
-KERNEL(block_norms, LANES)(BUF(const T, x), BUF(R, norms), const norm_arg a)
+KERNEL(block_norms, LANES)(BUF(const u8, x), BUF(R, norms), const norm_arg a)
 {
     QUEUE_WAIT();
     LOCAL R tile[32][33];
-    OPEN(const T, x);
+    OPEN(const u8, x);
     OPEN(R, norms);
     const i64 tiles = (a.n + 31) / 32, n0 = GROUP(0) % tiles * 32, block = GROUP(0) / tiles;
     const i64 first = block * a.block;
@@ -129,7 +131,8 @@ KERNEL(block_norms, LANES)(BUF(const T, x), BUF(R, norms), const norm_arg a)
         for (i32 e = LANE; e < 32 * left; e += LANES) {
             const i32 n = a.along_n ? e % 32 : e / left, f = a.along_n ? e / 32 : e % left;
             if (n < rows)
-                tile[n][f] = LD(x, (n0 + n) * a.x_n + (first + f0 + f) * a.x_feature);
+                tile[n][f] = NAME(load_r)(SINGLE_TYPE(a.type), x,
+                                          (n0 + n) * a.x_n + (first + f0 + f) * a.x_feature);
         }
         BARRIER();
         for (i32 f = part; f < left && row < rows; f += 4) {

@@ -17,8 +17,8 @@ typedef struct dsd_arg {
     i32 act, c_type, d_type;
     i32 s_along_k, b_along_n, c_along_n; /* the contiguous axis of each */
     i32 s_vector, b_vector;              /* their quads are aligned */
-    i32 plain,
-        pad; /* plain: C is alpha times the product, in its type, and its quads are aligned */
+    i32 plain; /* C is alpha times the product, in its type, and its quads are aligned */
+    i32 type;  /* of S and B, where their kernels serve both of 16 bits */
 } dsd_arg;
 
 /* Neighbours in a block row, of which sdd computes a tile: `units` tiles of blocks from tile number
@@ -45,7 +45,7 @@ typedef struct sdd_arg {
     i32 accumulate; /* adds to the partial results of the pair before */
     i32 strips;
     i32 a_vector, b_vector, s_vector; /* their quads are aligned; s_vector: or the parts' */
-    i32 pad;
+    i32 type;                         /* of a, b and w */
 } sdd_arg;
 
 /* Sums of the columns of b, in `splits` partial results. */
@@ -53,7 +53,7 @@ typedef struct bsum_arg {
     i64 b_batch, b_k, b_col;
     i64 n, cols, batch;
     i32 splits, along_k;
-    i32 accumulate, pad;
+    i32 accumulate, type;
 } bsum_arg;
 
 /* Partial results [splits][rows][cols] to a matrix of any type; `ways` lanes share those of an
@@ -68,7 +68,7 @@ typedef struct norm_arg {
     i64 x_n, x_feature;
     i64 n, features;
     i32 block, norm;
-    i32 along_n, pad;
+    i32 along_n, type;
 } norm_arg;
 
 typedef struct reduced_arg {
@@ -81,6 +81,7 @@ typedef struct spread_arg {
     i64 outer_stride, inner_stride, row_stride, col_stride; /* of the source */
     i64 inner, rows, cols;                                  /* any number of outer members */
     i64 panel;
+    i32 type, pad;
 } spread_arg;
 
 #endif

@@ -125,7 +125,9 @@ static inline bsk_status tile_kernel(simt_device *d, const char *op, i32 tm, bsk
     char name[32], variant[16] = "-DWIDE=1";
     if (d->wide) {
         snprintf(name, sizeof name, "%s_wide", op);
+        dtype = simt_single(dtype);
     } else {
+        dtype = simt_half(dtype);
         snprintf(name, sizeof name, "%s_%d", op, (int)tm);
         snprintf(variant, sizeof variant, "-DTM=%d", (int)tm);
     }
@@ -135,13 +137,16 @@ static inline bsk_status tile_kernel(simt_device *d, const char *op, i32 tm, bsk
 static inline bsk_status small_kernel(simt_device *d, const char *name, bsk_dtype dtype,
                                       const simt_kernel **kernel)
 {
-    return d->api->kernel(d, "products", name, dtype, "", kernel);
+    return d->api->kernel(d, "products", name, simt_single(dtype), "", kernel);
 }
 
 /* The smallest tile that holds a block, or the largest tile. */
-static inline i32 tile_of(i32 block)
+static inline i32 tile_of(i32 block, i32 most)
 {
-    return block <= 8 ? 8 : block <= 16 ? 16 : block <= 32 ? 32 : 64;
+    i32 tile = 8;
+    while (tile < block && tile < most)
+        tile *= 2;
+    return tile;
 }
 
 /* How many parts a sum of `terms` is cut into when there are `groups` of them. */

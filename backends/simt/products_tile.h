@@ -16,7 +16,7 @@
 #define DSD_RN    4
 #define SDD_RM    (TM <= 16 ? 4 : 8)
 #define SDD_RN    4
-#define SDD_UNITS (TM == 64 ? 1 : TM == 32 ? 2 : 4)
+#define SDD_UNITS (TM == 32 ? 2 : 4)
 #define SDD_KC    (TM >= 32 ? 8 : TM == 16 ? 16 : 32)
 #else
 #define DSD_RM    (TM <= 16 ? 4 : 8)
@@ -83,6 +83,10 @@
 #define LANE_X(lane, ty) ((lane) % 2 + (lane) / (2 * (ty)) * 2)
 #define PLACE(r, t, count, of)                                                                     \
     ((of) < 4 ? (t) * (of) + (r) : (r) / 4 * 4 * (count) + 4 * (t) + (r) % 4)
+
+#define QUAD_TYPE HALF_TYPE
+#define QUAD_OWN  (SIMT_CODE <= 2)
+#include "quads.h"
 #endif
 
 #undef TILE_KERNEL
@@ -91,33 +95,6 @@
 #else
 #define TILE_KERNEL KERNEL
 #endif
-
-/* The loops of dsd around its stores, which are long; small tiles have few rounds of them. */
-#undef DSD_ROUNDS
-#if TM == 8
-#define DSD_ROUNDS UNROLL
-#else
-#define DSD_ROUNDS NO_UNROLL
-#endif
-
-/* Four neighbours at an aligned address. */
-DEVICE void FN(load4)(const GLOBAL T *p, R *v)
-{
-#if SIMT_CODE == 1
-    UNROLL
-    for (i32 e = 0; e < 2; e++) {
-        const u32x4 q = ((const GLOBAL u32x4 *)p)[e];
-        v[2 * e] = I64_AS_F64((i64)(q.x | (u64)q.y << 32));
-        v[2 * e + 1] = I64_AS_F64((i64)(q.z | (u64)q.w << 32));
-    }
-#elif SIMT_CODE == 2
-    f32_load4(p, v);
-#elif SIMT_CODE == 3
-    f16_load4(p, v);
-#else
-    bf16_load4(p, v);
-#endif
-}
 
 DEVICE void FN(store4)(i32 type, GLOBAL void *p, i64 i, const R *v)
 {
@@ -138,18 +115,6 @@ DEVICE void FN(store4)(i32 type, GLOBAL void *p, i64 i, const R *v)
 #endif
 }
 
-/* The first `count` of four elements, the others are 0. */
-DEVICE void FN(load_part)(const GLOBAL T *p, i64 step, i64 count, i32 vector, R *v)
-{
-    if (vector && count >= 4) {
-        FN(load4)(p, v);
-        return;
-    }
-    UNROLL
-    for (i32 e = 0; e < 4; e++)
-        v[e] = e < count ? LD(p, e * step) : (R)0;
-}
-
 /* A lane's part of a row of a stage. */
 DEVICE void FN(stage_load)(const LOCAL_ARG R *row, i32 k, i32 place, i32 places, i32 count, R *v)
 {
@@ -166,8 +131,10 @@ DEVICE void FN(stage_load)(const LOCAL_ARG R *row, i32 k, i32 place, i32 places,
 
 /* Quad q of a lane, times `scale`, into a stage; the lane's first one is at (k, n). */
 DEVICE void FN(stage_quad)(LOCAL_ARG R *stage, i32 q, i32 depth, i32 width, i32 along_k, i32 k,
-                           i32 n, R scale, const R *v)
+                           i32 n, R scale, i32 type, NAME(quad) quad)
 {
+    R v[4];
+    NAME(quad_numbers)(type, quad, v);
     stage += k * PITCH(width);
     if (along_k) {
         stage += STAGE_COL(k, n, width) + QUAD_DK(q, depth, width, 1) * PITCH(width) +
@@ -226,23 +193,23 @@ TILE_KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
     DSD_OPEN(T);
 
     const i64 tiles = (i64)a.grid_rows * a.tiles_m;
-    const i64 m = GROUP(0) / (tiles * a.tiles_n);
-    const i64 tile = GROUP(0) % tiles;
-    const i64 block_row = tile / a.tiles_m;
-    const i64 in_block = tile % a.tiles_m * TM; /* the tile's first row in its block row */
+    const i64 across = QUOTIENT(GROUP(0), tiles), tile = GROUP(0) - across * tiles;
+    const i64 m = QUOTIENT(across, a.tiles_n), block_row = QUOTIENT(tile, a.tiles_m);
+    const i64 in_block = (tile - block_row * a.tiles_m) * TM; /* the tile's first row there */
+    const i64 member = QUOTIENT(m, a.heads), head = m - member * a.heads;
     const i64 row0 = block_row * a.block_rows + in_block;
-    const i64 n0 = GROUP(0) / tiles % a.tiles_n * DSD_TN;
+    const i64 n0 = (across - m * a.tiles_n) * DSD_TN;
     const i64 block_left = a.block_rows - in_block, rows_left = a.rows - row0;
     const i32 rows = (i32)(rows_left < block_left ? rows_left : block_left);
     const i32 cols = (i32)(a.cols - n0 < DSD_TN ? a.cols - n0 : DSD_TN);
     const i32 ty = LANE_Y(LANE, DSD_TY), tx = LANE_X(LANE, DSD_TY);
 
-    s += (a.groups > 1 ? m / a.heads : 0) * a.s_group + in_block * a.s_row;
+    s += (a.groups > 1 ? member : 0) * a.s_group + in_block * a.s_row;
     b += m * a.b_batch + n0 * a.b_col;
 
     FN(walk) w;
-    w.entry = (i32)start[m % a.heads * (a.grid_rows + 1) + block_row];
-    w.last = (i32)start[m % a.heads * (a.grid_rows + 1) + block_row + 1];
+    w.entry = (i32)start[head * (a.grid_rows + 1) + block_row];
+    w.last = (i32)start[head * (a.grid_rows + 1) + block_row + 1];
     w.left = w.next_slot = w.next_col = 0;
     w.s_at = w.b_at = 0;
     w.gate = 0;
@@ -268,36 +235,36 @@ TILE_KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
         b_along_k ? LANES / QUAD_ROW(DSD_KC) * a.b_col : LANES * 4 / DSD_TN * a.b_row;
 
     /* Round i fetches chunk i and computes chunk i - 1. */
+    const i32 type = HALF_TYPE(a.type);
     for (i32 round = 0;; round++) {
         const i32 now = round & 1, more = w.entry < w.last;
         const R scale = w.gate;
-        R fetched_s[4], fetched_b[DSD_BQ][4];
+        NAME(quad) fetched_s, fetched_b[DSD_BQ];
         if (more) {
             const GLOBAL T *s_from = s + w.s_at, *b_from = b + w.b_at;
             if (whole && w.left >= DSD_KC) {
                 if (QUAD_MINE(DSD_KC, TM))
-                    FN(load4)(s_from, fetched_s);
+                    fetched_s = NAME(quad_whole)(type, s_from, 0);
                 UNROLL
                 for (i32 q = 0; q < DSD_BQ; q++)
-                    FN(load4)(b_from + q * b_step, fetched_b[q]);
+                    fetched_b[q] = NAME(quad_whole)(type, b_from + q * b_step, 0);
             } else {
                 const i32 s_left = s_k < DSD_KC ? w.left - s_k : 0, r_left = rows - s_n;
-                FN(load_part)
-                (s_from, a.s_along_k ? a.s_col : a.s_row,
-                 s_left <= 0 || r_left <= 0 ? 0
-                 : a.s_along_k              ? s_left
-                                            : r_left,
-                 a.s_vector, fetched_s);
+                fetched_s = NAME(quad_part)(type, s_from, 0, a.s_along_k ? a.s_col : a.s_row,
+                                            s_left <= 0 || r_left <= 0 ? 0
+                                            : a.s_along_k              ? s_left
+                                                                       : r_left,
+                                            a.s_vector);
                 UNROLL
                 for (i32 q = 0; q < DSD_BQ; q++) {
                     const i32 k_left = w.left - b_k - QUAD_DK(q, DSD_KC, DSD_TN, b_along_k);
                     const i32 n_left = cols - b_n - QUAD_DN(q, DSD_KC, DSD_TN, b_along_k);
-                    FN(load_part)
-                    (b_from + q * b_step, b_along_k ? a.b_row : a.b_col,
-                     k_left <= 0 || n_left <= 0 ? 0
-                     : b_along_k                ? k_left
-                                                : n_left,
-                     a.b_vector, fetched_b[q]);
+                    fetched_b[q] =
+                        NAME(quad_part)(type, b_from + q * b_step, 0, b_along_k ? a.b_row : a.b_col,
+                                        k_left <= 0 || n_left <= 0 ? 0
+                                        : b_along_k                ? k_left
+                                                                   : n_left,
+                                        a.b_vector);
                 }
             }
             w.left -= DSD_KC;
@@ -327,14 +294,15 @@ TILE_KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
             break;
         LOCAL_ARG R *s_stage = pool + now * DSD_STAGE, *b_stage = s_stage + DSD_KC * PITCH(TM);
         if (QUAD_MINE(DSD_KC, TM))
-            FN(stage_quad)(s_stage, 0, DSD_KC, TM, a.s_along_k, s_k, s_n, scale, fetched_s);
+            FN(stage_quad)(s_stage, 0, DSD_KC, TM, a.s_along_k, s_k, s_n, scale, type, fetched_s);
         UNROLL
         for (i32 q = 0; q < DSD_BQ; q++)
-            FN(stage_quad)(b_stage, q, DSD_KC, DSD_TN, b_along_k, b_k, b_n, 1, fetched_b[q]);
+            FN(stage_quad)
+        (b_stage, q, DSD_KC, DSD_TN, b_along_k, b_k, b_n, 1, type, fetched_b[q]);
         BARRIER();
     }
 
-#if SIMT_CODE != 1
+#if SIMT_CODE == 2
     if (a.plain && whole_tile) { /* neighbours of a lane are neighbours in memory */
         const R alpha = NUM(a.alpha);
         const i64 at = m * a.c_batch + row0 * a.c_row + n0 * a.c_col;
@@ -372,7 +340,7 @@ TILE_KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
     /* Through local memory, so that neighbouring lanes store neighbouring elements: one row of
      * each lane at a time, or one column. The sums of the next one take the place of the first. */
     if (a.c_along_n) {
-        DSD_ROUNDS
+        NO_UNROLL
         for (i32 i = 0; i < DSD_RM; i++) {
             BARRIER();
             UNROLL
@@ -392,7 +360,7 @@ TILE_KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
             }
         }
     } else {
-        DSD_ROUNDS
+        NO_UNROLL
         for (i32 j = 0; j < DSD_RN; j++) {
             BARRIER();
             UNROLL
@@ -414,6 +382,7 @@ TILE_KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
     }
 }
 
+#if SIMT_CODE == 2 || TM != 64
 /* sdd_store for the first `count` of four neighbours. */
 DEVICE void FN(sdd_store4)(const sdd_arg *a, GLOBAL u8 *s, GLOBAL R *parts, i64 split, i64 group,
                            i64 slot, i64 element, R gate, i32 count, const R *v)
@@ -486,10 +455,11 @@ TILE_KERNEL(FORMED(sdd), LANES)
     OPEN(const i32, col);
     OPEN(const i32, slot);
 
-    const i64 tiles = (i64)a.strips * a.tiles_m, tile = GROUP(0) % tiles;
-    const i64 group = GROUP(0) / tiles % a.groups, split = GROUP(0) / tiles / a.groups;
-    const sdd_strip strip = strips[tile / a.tiles_m];
-    const i32 in_row = (i32)(tile % a.tiles_m) * TM;
+    const i64 tiles = (i64)a.strips * a.tiles_m, part = QUOTIENT(GROUP(0), tiles);
+    const i64 tile = GROUP(0) - part * tiles, number = QUOTIENT(tile, a.tiles_m);
+    const i64 split = QUOTIENT(part, a.groups), group = part - split * a.groups;
+    const sdd_strip strip = strips[number];
+    const i32 in_row = (i32)(tile - number * a.tiles_m) * TM;
     const i64 row0 = (i64)strip.row * a.block_rows + in_row, rows_left = a.rows - row0;
     const i32 rows = (i32)(rows_left < a.block_rows - in_row ? rows_left : a.block_rows - in_row);
 
@@ -506,10 +476,10 @@ TILE_KERNEL(FORMED(sdd), LANES)
 
     /* The chunks of this split, counted over the members of the batch. */
     const i64 chunks = (a.n + SDD_KC - 1) / SDD_KC, all = a.members * chunks;
-    i64 chunk = all / a.splits * split + (all % a.splits) * split / a.splits;
-    const i64 last = zero && a.direct
-                         ? chunk
-                         : all / a.splits * (split + 1) + (all % a.splits) * (split + 1) / a.splits;
+    const i64 each = QUOTIENT(all, a.splits), more = all - each * a.splits;
+    i64 chunk = each * split + QUOTIENT(more * split, a.splits);
+    const i64 last =
+        zero && a.direct ? chunk : each * (split + 1) + QUOTIENT(more * (split + 1), a.splits);
     const i64 first = FN(sdd_first)(&a, group, strip.head);
 
     const i32 slice = LANE / (SDD_TX * SDD_TY), place = LANE % (SDD_TX * SDD_TY);
@@ -539,39 +509,39 @@ TILE_KERNEL(FORMED(sdd), LANES)
     }
     right += b_k * a.b_k + b_first;
 
-    i64 k0 = chunks ? chunk % chunks * SDD_KC : 0;
-    const i64 member = first + (chunks ? chunk / chunks : 0) * a.heads;
+    const i32 type = HALF_TYPE(a.type);
+    const i64 before = chunks ? QUOTIENT(chunk, chunks) : 0;
+    i64 k0 = (chunk - before * chunks) * SDD_KC;
+    const i64 member = first + before * a.heads;
     const GLOBAL T *at = left + member * a.a_batch + k0 * a.a_k;
     const GLOBAL T *bt = right + member * a.b_batch + k0 * a.b_k;
     for (i32 round = 0;; round++, chunk++) {
         const i32 now = round & 1, more = chunk < last;
-        R fetched_a[4], fetched_b[SDD_BQ][4];
+        NAME(quad) fetched_a, fetched_b[SDD_BQ];
         if (more) {
             if (whole && a.n - k0 >= SDD_KC) {
                 if (QUAD_MINE(SDD_KC, TM))
-                    FN(load4)(at, fetched_a);
+                    fetched_a = NAME(quad_whole)(type, at, 0);
                 UNROLL
                 for (i32 q = 0; q < SDD_BQ; q++)
-                    FN(load4)
-                (bt + SDD_NEXT(q), fetched_b[q]);
+                    fetched_b[q] = NAME(quad_whole)(type, bt + SDD_NEXT(q), 0);
             } else {
                 const i64 a_left = a_k < SDD_KC ? a.n - k0 - a_k : 0;
-                FN(load_part)
-                (at, a.a_along_k ? a.a_k : a.a_row,
-                 a_left <= 0 || rows <= a_n ? 0
-                 : a.a_along_k              ? a_left
-                                            : rows - a_n,
-                 a.a_vector, fetched_a);
+                fetched_a = NAME(quad_part)(type, at, 0, a.a_along_k ? a.a_k : a.a_row,
+                                            a_left <= 0 || rows <= a_n ? 0
+                                            : a.a_along_k              ? a_left
+                                                                       : rows - a_n,
+                                            a.a_vector);
                 UNROLL
                 for (i32 q = 0; q < SDD_BQ; q++) {
                     const i64 k_left = a.n - k0 - b_k - QUAD_DK(q, SDD_KC, SDD_W, a.b_along_k);
                     const i32 n_left = (i32)(b_cols >> q % SDD_NEAR * 8 & 255);
-                    FN(load_part)
-                    (bt + SDD_NEXT(q), a.b_along_k ? a.b_k : a.b_col,
-                     k_left <= 0 || n_left <= 0 ? 0
-                     : a.b_along_k              ? k_left
-                                                : n_left,
-                     a.b_vector, fetched_b[q]);
+                    fetched_b[q] =
+                        NAME(quad_part)(type, bt + SDD_NEXT(q), 0, a.b_along_k ? a.b_k : a.b_col,
+                                        k_left <= 0 || n_left <= 0 ? 0
+                                        : a.b_along_k              ? k_left
+                                                                   : n_left,
+                                        a.b_vector);
                 }
             }
             k0 += SDD_KC;
@@ -605,11 +575,11 @@ TILE_KERNEL(FORMED(sdd), LANES)
             break;
         LOCAL_ARG R *a_stage = pool + now * SDD_STAGE, *b_stage = a_stage + SDD_KC * PITCH(TM);
         if (QUAD_MINE(SDD_KC, TM))
-            FN(stage_quad)(a_stage, 0, SDD_KC, TM, a.a_along_k, a_k, a_n, 1, fetched_a);
+            FN(stage_quad)(a_stage, 0, SDD_KC, TM, a.a_along_k, a_k, a_n, 1, type, fetched_a);
         UNROLL
         for (i32 q = 0; q < SDD_BQ; q++)
             FN(stage_quad)
-        (b_stage, q, SDD_KC, SDD_W, a.b_along_k, b_k, b_n, 1, fetched_b[q]);
+        (b_stage, q, SDD_KC, SDD_W, a.b_along_k, b_k, b_n, 1, type, fetched_b[q]);
         BARRIER();
     }
 
@@ -660,3 +630,4 @@ TILE_KERNEL(FORMED(sdd), LANES)
             acc[next - 1][j] = acc[next][j];
     }
 }
+#endif

@@ -224,10 +224,10 @@ KERNEL(sdd_wide, LANES)
 }
 
 /* to[m] = from, in the type of the arithmetic and by panels of columns; tiles of up to 32 x 32. */
-KERNEL(spread_wide, LANES)(BUF(const T, from), BUF(R, to), const spread_arg a)
+KERNEL(spread_wide, LANES)(BUF(const u8, from), BUF(R, to), const spread_arg a)
 {
     QUEUE_WAIT();
-    OPEN(const T, from);
+    OPEN(const u8, from);
     OPEN(R, to);
     const i64 across = (a.panel + 31) / 32, panels = (a.cols + a.panel - 1) / a.panel;
     const i64 down = (a.rows + 31) / 32, m = GROUP(0) / (across * panels * down);
@@ -237,24 +237,26 @@ KERNEL(spread_wide, LANES)(BUF(const T, from), BUF(R, to), const spread_arg a)
     const i32 rows = (i32)(a.rows - row0 < 32 ? a.rows - row0 : 32);
     const i32 width = (i32)(own < 32 ? own : 32);
     const i32 cols = cols_left < width ? (i32)cols_left : width;
-    from += m / a.inner * a.outer_stride + m % a.inner * a.inner_stride + row0 * a.row_stride +
-            col0 * a.col_stride;
+    const i64 first = m / a.inner * a.outer_stride + m % a.inner * a.inner_stride +
+                      row0 * a.row_stride + col0 * a.col_stride;
+    const i32 type = SINGLE_TYPE(a.type);
     to += ((m * panels + panel) * a.rows + row0) * a.panel + in_panel;
     if (a.row_stride == 1)
         for (i32 r = 0; r < rows; r += 8)
             for (i32 c = 0; c < cols; c++) {
-                const GLOBAL T *at = from + r + c * a.col_stride;
+                const i64 at = first + r + c * a.col_stride;
                 GLOBAL R *put = to + r * a.panel + c;
                 if (rows - r < 8)
                     for (i32 i = 0; i < rows - r; i++)
-                        put[i * a.panel] = LD(at, i);
+                        put[i * a.panel] = NAME(load_r)(type, from, at + i);
                 else
                     UNROLL
                 for (i32 i = 0; i < 8; i++)
-                    put[i * a.panel] = LD(at, i);
+                    put[i * a.panel] = NAME(load_r)(type, from, at + i);
             }
     else
         for (i32 r = 0; r < rows; r++)
             for (i32 c = 0; c < cols; c++)
-                to[r * a.panel + c] = LD(from, r * a.row_stride + c * a.col_stride);
+                to[r * a.panel + c] =
+                    NAME(load_r)(type, from, first + r * a.row_stride + c * a.col_stride);
 }

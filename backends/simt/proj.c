@@ -16,7 +16,8 @@ static proj_arg walk_of(const bsk_tensor *y, const bsk_tensor *other, bsk_axis a
     *inner = bski_simt_inner(tensors, 2);
     proj_arg arg = {.rows = y->dims[1 - *inner],
                     .cols = y->dims[*inner],
-                    .by_row = *inner != (axis == BSK_NC ? 1 : 0)};
+                    .by_row = *inner != (axis == BSK_NC ? 1 : 0),
+                    .type = (i32)y->dtype};
     WALK_STRIDES(&arg, y, y, *inner);
     return arg;
 }

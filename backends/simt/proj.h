@@ -1,5 +1,6 @@
 /* Kernels of the sparse projections. The host's side (proj.c) includes this file without SIMT_T for
  * the struct of scalars. */
+#define SIMT_HALVES
 #ifndef BSKI_SIMT_PROJ_H
 #define BSKI_SIMT_PROJ_H
 
@@ -10,6 +11,7 @@ typedef struct proj_arg {
     i64 x_row, x_col, v_row, v_col, y_row, y_col;
     i32 by_row; /* features are rows */
     i32 mode;
+    i32 type, pad;
 } proj_arg;
 
 enum { PROJ_COPY = 0, PROJ_ADD = 1, PROJ_MUL = 2 };
@@ -42,15 +44,18 @@ KERNEL(proj_gather, LANES)
     OPEN(const T, v);
     OPEN(const i32, index);
     OPEN(T, y);
+    const i32 type = HALF_TYPE(a.type);
     for (walk w = walk_start(a.rows, a.cols, 1); w.left > 0; walk_next(&w)) {
         const i64 to = w.row * a.y_row + w.run * a.y_col, from = index[a.by_row ? w.row : w.run];
         const i64 row = a.by_row ? from : w.row, col = a.by_row ? w.run : from;
         if (from < 0 || from >= a.large)
             y[to] = 0;
         else if (v)
-            ST(y, to, LD(x, row * a.x_row + col * a.x_col) * LD(v, row * a.v_row + col * a.v_col));
-        else
-            y[to] = x[row * a.x_row + col * a.x_col];
+            NAME(store_r)
+        (type, y, to,
+         NAME(load_r)(type, x, row * a.x_row + col * a.x_col) *
+             NAME(load_r)(type, v, row * a.v_row + col * a.v_col));
+        else y[to] = x[row * a.x_row + col * a.x_col];
     }
 }
 
@@ -64,6 +69,7 @@ KERNEL(proj_scatter, LANES)
     OPEN(const T, v);
     OPEN(const i32, inverse);
     OPEN(T, y);
+    const i32 type = HALF_TYPE(a.type);
     for (walk w = walk_start(a.rows, a.cols, 1); w.left > 0; walk_next(&w)) {
         const i64 to = w.row * a.y_row + w.run * a.y_col, at = w.row * a.x_row + w.run * a.x_col;
         const i64 small = inverse[a.by_row ? w.row : w.run];
@@ -73,8 +79,10 @@ KERNEL(proj_scatter, LANES)
             y[to] = x ? x[at] : 0;
         else if (a.mode == PROJ_COPY)
             y[to] = v[from];
-        else
-            ST(y, to, a.mode == PROJ_ADD ? LD(x, at) + LD(v, from) : LD(x, at) * LD(v, from));
+        else {
+            const R left = NAME(load_r)(type, x, at), right = NAME(load_r)(type, v, from);
+            NAME(store_r)(type, y, to, a.mode == PROJ_ADD ? left + right : left * right);
+        }
     }
 }
 

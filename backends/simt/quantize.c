@@ -15,7 +15,7 @@ SIMT_RELEASE(quantize)
 
 SIMT_PREPARE(quantize)
 {
-    static const simt_need need = {.file = "quantize", .kernels = {"quantize"}};
+    static const simt_need need = {.file = "quantize", .kernels = {"quantize"}, .single = true};
     const bsk_quantize_params *p = prepared->problem->params;
     return bski_simt_map_prepare(device, prepared, &need, (const bsk_tensor *const[]){&p->x}, 1);
 }
@@ -67,9 +67,11 @@ SIMT_PREPARE(tensor_stats)
 {
     static const simt_need need = {
         .file = "quantize",
-        .kernels = {"stats_parts", "stats_join", "stats_squares", "stats_finish"}};
+        .kernels = {"stats_parts", "stats_join", "stats_squares", "stats_finish"},
+        .single = true};
     const bsk_tensor_stats_params *p = prepared->problem->params;
-    const stats_arg arg = stats_of(device, p->x.dtype, &p->x, (bsk_mem){.kind = BSK_MEM_NULL});
+    const stats_arg arg =
+        stats_of(device, simt_single(p->x.dtype), &p->x, (bsk_mem){.kind = BSK_MEM_NULL});
     size_t at;
     if (!bski_simt_space(&prepared->workspace_bytes, (i64)STATS_PARTS * arg.parts,
                          simt_num_size(p->x.dtype), &at))
@@ -82,7 +84,7 @@ SIMT_LAUNCH(tensor_stats)
     const simt_device *d = queue_device(queue);
     const bsk_tensor_stats_params *p = prepared->problem->params;
     const bsk_tensor_stats_args *a = args;
-    const bsk_dtype type = p->x.dtype;
+    const bsk_dtype type = simt_single(p->x.dtype);
     stats_arg arg = stats_of(d, type, &p->x, a->x);
     arg.saturate = bski_simt_num(type, a->saturate > 0 ? a->saturate : 65504);
     arg.tiny = bski_simt_num(type, a->tiny > 0 ? a->tiny : 0x1p-24);

@@ -1,5 +1,6 @@
 /* Kernels of quantize and tensor_stats. The host's side (quantize.c) includes this file without
  * SIMT_T for the structs of scalars. */
+#define SIMT_SINGLES
 #include "map.h"
 
 #ifdef SIMT_T

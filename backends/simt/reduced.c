@@ -21,6 +21,7 @@ static norm_arg norm_fill(const bsk_tensor *t, bsk_axis axis, i32 block, bsk_nor
                       .features = t->dims[feature],
                       .block = block,
                       .norm = (i32)norm,
+                      .type = (i32)t->dtype,
                       .along_n = t->strides[feature] != 1};
 }
 

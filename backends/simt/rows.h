@@ -58,12 +58,13 @@ DEVICE R NAME(row_exp)(u32 live, R most, R *v)
 }
 
 /* Up to `held` raw runs of a packed row: lane, lane + lanes ..., of `runs` runs. */
-DEVICE void NAME(row_hold)(const GLOBAL T *row, i32 lane, i32 runs, i32 lanes, i32 held, RAW *q)
+DEVICE void NAME(row_hold)(i32 type, const GLOBAL T *row, i32 lane, i32 runs, i32 lanes, i32 held,
+                           RAW *q)
 {
     UNROLL
     for (i32 u = 0; u < held; u++)
         if (lane + u * lanes < runs)
-            q[u] = NAME(load_raw)(row + (i64)(lane + u * lanes) * VEC);
+            q[u] = NAME(load_raw)(type, row + (i64)(lane + u * lanes) * VEC);
 }
 
 /* Joins one or two numbers of each of `lanes` lanes: their sums, or the largest ones, in which NaN

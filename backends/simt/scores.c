@@ -8,7 +8,7 @@
 #include <backends/simt/scores.h>
 #include <backends/simt/scores_softmax.h>
 
-enum { TILE_LANES = 128, APPLY_COLS = 64, LOCAL_BYTES = 32 << 10 };
+enum { TILE_LANES = 128, TILE_COLS = 128, APPLY_COLS = 64, LOCAL_BYTES = 32 << 10 };
 
 /* Strides along which a tensor of one member repeats are 0. */
 static i64 stride_of(const bsk_tensor *t, int d)
@@ -24,8 +24,13 @@ static bool whole(i64 width, i64 x, i64 y, i64 z)
 
 /* --- products --------------------------------------------------------------------------------- */
 
-/* The smallest tile that holds a block, or the largest tile. */
 static i32 tile_of(i32 block)
+{
+    return block <= 16 ? 16 : 32;
+}
+
+/* The columns of a unit: a power of two, of which there are whole numbers in a tile. */
+static i32 unit_of(i32 block)
 {
     return block <= 8 ? 8 : block <= 16 ? 16 : block <= 32 ? 32 : 64;
 }
@@ -58,6 +63,7 @@ static bsk_status product_prepare(simt_device *d, bsk_prepared *prepared, const 
         snprintf(variant, sizeof variant, "-DTM=%d", (int)tile);
     }
     need->file = "scores";
+    need->single = true;
     need->kernels[0] = name;
     need->variant = variant;
     return bski_simt_prepare(d, prepared, need);
@@ -78,9 +84,8 @@ typedef struct scores_cut {
 
 static scores_cut cut_of(const bsk_layout_tables *t)
 {
-    const i32 tile = tile_of(t->block_rows), unit = tile_of(t->block_cols);
-    return (scores_cut){tile, unit, (tile == 64 ? 64 : 128) / unit,
-                        (i32)bski_ceil_div(t->block_rows, tile),
+    const i32 tile = tile_of(t->block_rows), unit = unit_of(t->block_cols);
+    return (scores_cut){tile, unit, TILE_COLS / unit, (i32)bski_ceil_div(t->block_rows, tile),
                         (i32)bski_ceil_div(t->block_cols, unit)};
 }
 
@@ -172,6 +177,7 @@ SIMT_LAUNCH(attn_scores)
         .tiles_m = cut.tiles_m,
         .tiles_n = cut.tiles_n,
         .s_type = (i32)p->s.dtype,
+        .type = (i32)p->q.dtype,
     };
     arg.q_vector = whole(4, arg.q_batch, arg.q_head, arg.q_row) && simt_aligned(a->q);
     arg.k_vector = whole(4, arg.k_batch, arg.k_head, arg.k_row) && simt_aligned(a->k);
@@ -191,7 +197,8 @@ SIMT_ACCEPT(attn_apply)
     const bsk_layout_tables *t = problem->layout;
     const bsk_reason reason = ACCEPT(&p->v, &p->s, &p->y);
     const i32 side = p->transpose ? t->block_cols : t->block_rows;
-    const i64 grid = p->transpose ? t->grid_cols : t->grid_rows, most = bski_ceil_div(side, 8);
+    const i64 grid = p->transpose ? t->grid_cols : t->grid_rows,
+              most = bski_ceil_div(side, tile_of(side));
     i64 tiles;
     if (reason || p->v.dims[1] > INT32_MAX || p->y.dims[1] > INT32_MAX)
         return reason ? reason : BSK_REFUSE_LIMIT;
@@ -252,6 +259,7 @@ SIMT_LAUNCH(attn_apply)
         .interleave = p->interleave,
         .along_k = !turned,
         .s_type = (i32)p->s.dtype,
+        .v_type = (i32)p->v.dtype,
         .y_type = (i32)p->y.dtype,
     };
     arg.s_vector = whole(4, arg.s_batch, arg.s_group, t->block_cols) && simt_aligned(a->s);
@@ -369,6 +377,7 @@ static scores_packed_arg packed_of(const bsk_prepared *prepared, const simt_devi
         .lane_bits = bits_of(lanes),
         .block_bits = bits_of(t->block_rows),
         .line_bits = bits_of(t->block_cols / simt_vec(d, prepared->problem->dtype)),
+        .type = (i32)prepared->problem->dtype,
     };
     if (lanes == 0 || batch * per_head > INT32_MAX)
         return a;

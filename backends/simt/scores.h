@@ -1,9 +1,10 @@
-/* The products of attention with stored scores. Variants:
- *     -DTM=8, 16, 32, 64   tiled forms attn_scores_<TM> and attn_apply_<TM> for blocks of up to TM
+/* The products of attention with stored scores. Kernels of f32 serve all types but f64. Variants:
+ *     -DTM=16, 32          tiled forms attn_scores_<TM> and attn_apply_<TM> for blocks of up to TM
  *                          lines, or tiles of larger ones
  *     -DWIDE=1             attn_scores_wide and attn_apply_wide for CPUs behind OpenCL
  * The name of a kernel contains its variant, so that one program can hold them all. The host's side
  * (scores.c) includes this file without SIMT_T for the structs of scalars. */
+#define SIMT_SINGLES
 #ifndef BSKI_SIMT_SCORES_H
 #define BSKI_SIMT_SCORES_H
 
@@ -28,7 +29,7 @@ typedef struct attn_scores_arg {
     i32 tile, tiles_m, tiles_n; /* rows of a tile; tiles and units of a block */
     i32 s_type;
     i32 q_vector, k_vector; /* their quads are aligned */
-    i32 s_vector, pad;
+    i32 s_vector, type;     /* type: of q and k */
 } attn_scores_arg;
 
 /* Lines are those of y: rows of the layout, or columns where S is transposed. A head of y sums
@@ -47,7 +48,7 @@ typedef struct attn_apply_arg {
     i32 y_heads, add, v_share, per_head;
     i32 interleave;
     i32 along_k; /* S is contiguous along the sum */
-    i32 s_type, y_type;
+    i32 s_type, v_type, y_type;
     i32 s_vector, v_vector, y_vector; /* their quads are aligned */
 } attn_apply_arg;
 
@@ -171,21 +172,21 @@ DEVICE void NAME(attn_store4)(i32 type, GLOBAL void *p, i64 i, i32 count, i32 ve
 #endif
 
 #define ATTN_SCORES_BUFFERS                                                                        \
-    BUF(const T, q), BUF(const T, k), BUF(u8, s), BUF(const attn_strip, strips),                   \
+    BUF(const u8, q), BUF(const u8, k), BUF(u8, s), BUF(const attn_strip, strips),                 \
         BUF(const i32, col), BUF(const i32, slot)
 #define ATTN_SCORES_OPEN                                                                           \
-    OPEN(const T, q);                                                                              \
-    OPEN(const T, k);                                                                              \
+    OPEN(const u8, q);                                                                             \
+    OPEN(const u8, k);                                                                             \
     OPEN(u8, s);                                                                                   \
     OPEN(const attn_strip, strips);                                                                \
     OPEN(const i32, col);                                                                          \
     OPEN(const i32, slot)
 #define ATTN_APPLY_BUFFERS                                                                         \
-    BUF(const u8, s), BUF(const T, v), BUF(u8, y), BUF(const i64, start), BUF(const i32, col),     \
+    BUF(const u8, s), BUF(const u8, v), BUF(u8, y), BUF(const i64, start), BUF(const i32, col),    \
         BUF(const i32, slot)
 #define ATTN_APPLY_OPEN                                                                            \
     OPEN(const u8, s);                                                                             \
-    OPEN(const T, v);                                                                              \
+    OPEN(const u8, v);                                                                             \
     OPEN(u8, y);                                                                                   \
     OPEN(const i64, start);                                                                        \
     OPEN(const i32, col);                                                                          \
@@ -193,7 +194,7 @@ DEVICE void NAME(attn_store4)(i32 type, GLOBAL void *p, i64 i, i32 count, i32 ve
 
 #if defined(WIDE)
 #include "scores_wide.h"
-#elif defined(TM)
+#elif TM == 16 || TM == 32
 #include "scores_tile.h"
 #endif
 #endif

@@ -45,7 +45,7 @@ typedef struct scores_packed_arg {
     i64 factor; /* NUM */
     i32 rows, heads, per_head, grid_rows;
     i32 members, share, shares; /* members: of a head */
-    i32 lane_bits, near_bits, block_bits, line_bits, pad;
+    i32 lane_bits, near_bits, block_bits, line_bits, type;
 } scores_packed_arg;
 
 #endif
@@ -66,10 +66,10 @@ DEVICE scores_line scores_line_at(const rules_arg *r, i32 grid_rows, const GLOBA
     l.h = l.p = l.in_block = l.first = l.runs = 0;
     l.per_block = (r->block_cols + vec - 1) / vec;
     if (number < rows) {
-        const i64 member = number / r->rows;
-        l.p = (i32)(number % r->rows);
-        l.h = (i32)(member % r->heads);
-        l.b = member / r->heads;
+        const i64 member = QUOTIENT(number, r->rows);
+        l.p = (i32)(number - member * r->rows);
+        l.b = QUOTIENT(member, r->heads);
+        l.h = (i32)(member - l.b * r->heads);
         l.in_block = l.p % r->block_rows;
         const i64 at = l.h / r->per_head * ((i64)grid_rows + 1) + l.p / r->block_rows;
         l.first = (i32)start[at];
@@ -119,14 +119,16 @@ DEVICE u32 NAME(scores_make)(const block_softmax_arg *a, const rules_data *d, co
     const i32 time = rules_time(r->rows, r->interleave, l->p);
     const i64 mask = rules_mask(r, d, q->slot);
     u32 live = 0;
-    UNROLL
-    for (i32 e = 0; e < VEC; e++) {
+    NO_UNROLL
+    for (i32 e = 0; e < VEC; e++) { /* what an element may ask for is long */
         const i32 key = rules_time(r->cols, r->interleave, q->col + e);
+        R score = NAME(run_turn)(v);
         if (e < q->count && (a->whole || (rules_visible(r, d, m, time, key) &&
                                           rules_bit(r, d, mask, l->in_block, q->in_block + e)))) {
-            v[e] = NAME(rules_score)(r, d, m, l->h, time, key, v[e]);
+            score = NAME(rules_score)(r, d, m, l->h, time, key, score);
             live |= 1u << e;
         }
+        v[VEC - 1] = score;
     }
     return live;
 }
@@ -172,7 +174,8 @@ KERNEL(block_softmax, LANES)
                 const scores_run q = scores_run_at(&a.rules, &l, run, VEC, col, slot);
                 R v[VEC], high = most;
                 NAME(load_part)
-                (SIMT_CODE, x, scores_at(&a.x, &a.rules, &l, &q), 1, q.count, a.x.vector, v);
+                (HALF_TYPE(a.x.type), x, scores_at(&a.x, &a.rules, &l, &q), 1, q.count, a.x.vector,
+                 v);
                 const u32 live = NAME(scores_make)(&a, &data, &m, &l, &q, v);
                 if (pass) {
                     const R shift = most == LOWEST ? (R)0 : most;
@@ -232,7 +235,8 @@ KERNEL(block_softmax_grad, LANES)
                 const i64 dx_at = scores_at(&a.dx, &a.rules, &l, &q);
                 R v[VEC], share[VEC], more[VEC];
                 NAME(load_part)
-                (SIMT_CODE, dy, scores_at(&a.dy, &a.rules, &l, &q), 1, q.count, a.dy.vector, v);
+                (HALF_TYPE(a.dy.type), dy, scores_at(&a.dy, &a.rules, &l, &q), 1, q.count,
+                 a.dy.vector, v);
                 NAME(load_part)
                 (a.y.type, y, scores_at(&a.y, &a.rules, &l, &q), 1, q.count, a.y.vector, share);
                 if (!pass) {
@@ -375,25 +379,25 @@ DEVICE R NAME(scores_power)(R factor, R most, R *v)
 }
 
 /* The elements of a run, and the largest of them and `most`. */
-DEVICE R NAME(scores_most)(RAW q, R most, R *v)
+DEVICE R NAME(scores_most)(i32 type, RAW q, R most, R *v)
 {
-    NAME(unpack_run)(q, v);
+    NAME(unpack_run)(type, q, v);
     UNROLL
     for (i32 e = 0; e < VEC; e++)
         most = NAME(row_join)(1, most, v[e]);
     return most;
 }
 
-DEVICE void NAME(scores_put)(GLOBAL T *y, i32 run, R scale, R *v)
+DEVICE void NAME(scores_put)(i32 type, GLOBAL T *y, i32 run, R scale, R *v)
 {
     UNROLL
     for (i32 e = 0; e < VEC; e++)
         v[e] *= scale;
-    NAME(store_run)(SIMT_CODE, (GLOBAL u8 *)y, (i64)run * VEC, v);
+    NAME(store_run)(HALF_TYPE(type), (GLOBAL u8 *)y, (i64)run * VEC, v);
 }
 
 /* A run of which nothing takes part. */
-DEVICE RAW NAME(scores_none)(void)
+DEVICE RAW NAME(scores_none)(i32 type)
 {
     RAW q;
 #if SIMT_CODE == 1
@@ -401,8 +405,8 @@ DEVICE RAW NAME(scores_none)(void)
     q.y = q.w = 0xfff00000u;
 #else
     q.x = q.y = q.z = q.w = SIMT_CODE == 2 ? 0xff800000u
-                            : SIMT_CODE == 3 ? 0xfc00fc00u
-                                             : 0xff80ff80u;
+                            : HALF_TYPE(type) == SIMT_F16 ? 0xfc00fc00u
+                                                          : 0xff80ff80u;
 #endif
     return q;
 }
@@ -412,11 +416,11 @@ DEVICE RAW NAME(scores_none)(void)
 #undef SCORES_TAKE
 #define SCORES_TAKE(u) ((u) + 1 < SCORES_RUNS || (u) < l.runs)
 
-DEVICE void NAME(scores_load)(const GLOBAL RAW *in, i32 runs, const i32 *place, RAW *q)
+DEVICE void NAME(scores_load)(i32 type, const GLOBAL RAW *in, i32 runs, const i32 *place, RAW *q)
 {
     UNROLL
     for (i32 u = 0; u < SCORES_RUNS; u++) {
-        q[u] = NAME(scores_none)();
+        q[u] = NAME(scores_none)(type);
         if (u < runs)
             q[u] = in[place[u]];
     }
@@ -447,14 +451,14 @@ KERNEL_GROUPS(block_softmax_packed, LANES, 3)
         GLOBAL T *const out = NAME(scores_out)(y, &m, a.y_batch, a.y_group);
         const i64 number = ((i64)m.b * a.heads + head * a.per_head + m.shared) * a.rows + l.p;
         R v[SCORES_RUNS][VEC], w[VEC], most = LOWEST, sum = 0;
-        NAME(scores_load)(in, l.runs, place, q);
+        NAME(scores_load)(a.type, in, l.runs, place, q);
         UNROLL
         for (i32 u = 0; u < SCORES_RUNS; u++)
             if (SCORES_TAKE(u))
-                most = NAME(scores_most)(q[u], most, v[u]);
+                most = NAME(scores_most)(a.type, q[u], most, v[u]);
         NO_UNROLL
         for (i32 u = SCORES_RUNS; u < l.runs; u++)
-            most = NAME(scores_most)(in[scores_run_of(&l, slot, u)], most, w);
+            most = NAME(scores_most)(a.type, in[scores_run_of(&l, slot, u)], most, w);
         NAME(row_reduce_turn)(scratch, 0, l.lane, l.first, near, lanes, 1, 1, &most);
         const R shift = most == LOWEST ? (R)0 : most;
         UNROLL
@@ -463,7 +467,7 @@ KERNEL_GROUPS(block_softmax_packed, LANES, 3)
                 sum += NAME(scores_power)(factor, shift, v[u]);
         NO_UNROLL
         for (i32 u = SCORES_RUNS; u < l.runs; u++) {
-            NAME(unpack_run)(in[scores_run_of(&l, slot, u)], w);
+            NAME(unpack_run)(a.type, in[scores_run_of(&l, slot, u)], w);
             sum += NAME(scores_power)(factor, shift, w);
         }
         NAME(row_reduce_turn)(scratch, 1, l.lane, l.first, near, lanes, 0, 1, &sum);
@@ -471,39 +475,39 @@ KERNEL_GROUPS(block_softmax_packed, LANES, 3)
         UNROLL
         for (i32 u = 0; u < SCORES_RUNS; u++)
             if (u < l.runs)
-                NAME(scores_put)(out, place[u], scale, v[u]);
+                NAME(scores_put)(a.type, out, place[u], scale, v[u]);
         NO_UNROLL
         for (i32 u = SCORES_RUNS; u < l.runs; u++) {
             const i32 run = scores_run_of(&l, slot, u);
-            NAME(unpack_run)(in[run], w);
+            NAME(unpack_run)(a.type, in[run], w);
             NAME(scores_power)(factor, shift, w);
-            NAME(scores_put)(out, run, scale, w);
+            NAME(scores_put)(a.type, out, run, scale, w);
         }
         if (lse && l.lane == 0 && l.p >= 0)
             lse[number] = sum == 0 ? LOWEST : most * factor + MATH(log)(sum / SCORES_LIFT);
     }
 }
 
-DEVICE R NAME(scores_dot)(RAW q, RAW s)
+DEVICE R NAME(scores_dot)(i32 type, RAW q, RAW s)
 {
     R v[VEC], share[VEC], sum = 0;
-    NAME(unpack_run)(q, v);
-    NAME(unpack_run)(s, share);
+    NAME(unpack_run)(type, q, v);
+    NAME(unpack_run)(type, s, share);
     UNROLL
     for (i32 e = 0; e < VEC; e++)
         sum += share[e] != 0 ? v[e] * share[e] : (R)0;
     return sum;
 }
 
-DEVICE void NAME(scores_slope)(GLOBAL T *dx, i32 run, RAW q, RAW s, R sum, R factor)
+DEVICE void NAME(scores_slope)(i32 type, GLOBAL T *dx, i32 run, RAW q, RAW s, R sum, R factor)
 {
     R v[VEC], share[VEC];
-    NAME(unpack_run)(q, v);
-    NAME(unpack_run)(s, share);
+    NAME(unpack_run)(type, q, v);
+    NAME(unpack_run)(type, s, share);
     UNROLL
     for (i32 e = 0; e < VEC; e++)
         v[e] = share[e] != 0 ? (v[e] - sum) * share[e] * factor : (R)0;
-    NAME(store_run)(SIMT_CODE, (GLOBAL u8 *)dx, (i64)run * VEC, v);
+    NAME(store_run)(HALF_TYPE(type), (GLOBAL u8 *)dx, (i64)run * VEC, v);
 }
 
 /* The same for the gradient, without softcap and an old dx. */
@@ -540,22 +544,22 @@ KERNEL_GROUPS(block_softmax_grad_packed, LANES, 3)
         UNROLL
         for (i32 u = 0; u < SCORES_RUNS; u++)
             if (u < l.runs)
-                sum += NAME(scores_dot)(q[u], s[u]);
+                sum += NAME(scores_dot)(a.type, q[u], s[u]);
         NO_UNROLL
         for (i32 u = SCORES_RUNS; u < l.runs; u++) {
             const i32 run = scores_run_of(&l, slot, u);
-            sum += NAME(scores_dot)(slope[run], share[run]);
+            sum += NAME(scores_dot)(a.type, slope[run], share[run]);
         }
         NAME(row_reduce_turn)(scratch, turn, l.lane, l.first, near, lanes, 0, 1, &sum);
         turn ^= 1;
         UNROLL
         for (i32 u = 0; u < SCORES_RUNS; u++)
             if (u < l.runs)
-                NAME(scores_slope)(out, place[u], q[u], s[u], sum, factor);
+                NAME(scores_slope)(a.type, out, place[u], q[u], s[u], sum, factor);
         NO_UNROLL
         for (i32 u = SCORES_RUNS; u < l.runs; u++) {
             const i32 run = scores_run_of(&l, slot, u);
-            NAME(scores_slope)(out, run, slope[run], share[run], sum, factor);
+            NAME(scores_slope)(a.type, out, run, slope[run], share[run], sum, factor);
         }
     }
 }

@@ -3,7 +3,7 @@
  * computes from one stage it fetches for the other. */
 #ifndef SCORES_TY
 /* attn_scores: the lanes as SCORES_TY x SCORES_TX. f64 has half the local memory. */
-#define SCORES_TY    (TM == 64 ? 8 : 4)
+#define SCORES_TY    4
 #define SCORES_TX    (LANES / SCORES_TY)
 #define SCORES_RM    (TM / SCORES_TY)
 #define SCORES_TN    (4 * SCORES_TX)
@@ -31,6 +31,10 @@
 
 #define JOIN_FORM(x) SIMT_JOIN(x, TM)
 
+#define QUAD_TYPE SINGLE_TYPE
+#define QUAD_OWN  (SIMT_CODE == 1)
+#include "quads.h"
+
 /* The first `count` of four neighbours, the others are 0. */
 DEVICE void NAME(attn_load4)(i32 type, const GLOBAL void *p, i64 i, i32 count, i32 vector, R *v)
 {
@@ -54,7 +58,7 @@ DEVICE void NAME(attn_load4)(i32 type, const GLOBAL void *p, i64 i, i32 count, i
 DEVICE void NAME(tile_add)(const LOCAL_ARG R *left, i32 left_pitch, const LOCAL_ARG R *right,
                            i32 right_pitch, i32 depth, i32 y, i32 ty, i32 rm, i32 x, R (*acc)[4])
 {
-    UNROLL
+    NO_UNROLL
     for (i32 k = 0; k < depth; k++) {
         R rows[8], cols[4];
         if (rm < 4) {
@@ -81,11 +85,12 @@ KERNEL(JOIN_FORM(attn_scores), LANES)(ATTN_SCORES_BUFFERS, const attn_scores_arg
     QUEUE_WAIT();
     LOCAL R pool[2 * SCORES_STAGE] ALIGNED;
     ATTN_SCORES_OPEN;
-    const i64 member = GROUP(0) / a.strips / a.tiles_m;
-    const attn_strip strip = strips[GROUP(0) % a.strips];
-    const i32 in_row = (i32)(GROUP(0) / a.strips % a.tiles_m) * TM;
-    const i32 group = (i32)(member % a.per_head);
-    const i64 b = member / a.per_head, h = (i64)strip.head * a.per_head + group;
+    const i64 tile = QUOTIENT(GROUP(0), a.strips), member = QUOTIENT(tile, a.tiles_m);
+    const attn_strip strip = strips[GROUP(0) - tile * a.strips];
+    const i32 in_row = (i32)(tile - member * a.tiles_m) * TM;
+    const i64 b = QUOTIENT(member, a.per_head);
+    const i32 group = (i32)(member - b * a.per_head);
+    const i64 h = (i64)strip.head * a.per_head + group;
     const i32 row0 = strip.row * a.block_rows + in_row;
     const i32 rows = attn_tile_rows(a.rows, a.block_rows, strip.row, in_row, TM);
     const i32 y = TILE_Y(SCORES_TY), x = TILE_X(SCORES_TY);
@@ -124,16 +129,17 @@ KERNEL(JOIN_FORM(attn_scores), LANES)(ATTN_SCORES_BUFFERS, const attn_scores_arg
         const i32 now = round & 1, more = f < a.depth;
         const i64 far = a.depth - f - quad_k;
         const i32 left = far > 4 ? 4 : (i32)far;
-        R fetched_q[STAGE_QUADS(SCORES_KC, TM)][4], fetched_k[STAGE_QUADS(SCORES_KC, SCORES_TN)][4];
+        NAME(quad) fetched_q[STAGE_QUADS(SCORES_KC, TM)];
+        NAME(quad) fetched_k[STAGE_QUADS(SCORES_KC, SCORES_TN)];
         if (more) {
             UNROLL
             for (i32 i = 0; i < STAGE_QUADS(SCORES_KC, TM); i++)
-                NAME(attn_load4)
-            (SIMT_CODE, q, q_at[i] + f, q_at[i] < 0 ? 0 : left, a.q_vector, fetched_q[i]);
+                fetched_q[i] =
+                    NAME(quad_part)(a.type, q, q_at[i] + f, 1, q_at[i] < 0 ? 0 : left, a.q_vector);
             UNROLL
             for (i32 i = 0; i < STAGE_QUADS(SCORES_KC, SCORES_TN); i++)
-                NAME(attn_load4)
-            (SIMT_CODE, k, k_at[i] + f, k_at[i] < 0 ? 0 : left, a.k_vector, fetched_k[i]);
+                fetched_k[i] =
+                    NAME(quad_part)(a.type, k, k_at[i] + f, 1, k_at[i] < 0 ? 0 : left, a.k_vector);
         }
         if (round) {
             const LOCAL_ARG R *stage = pool + (1 - now) * SCORES_STAGE;
@@ -147,16 +153,22 @@ KERNEL(JOIN_FORM(attn_scores), LANES)(ATTN_SCORES_BUFFERS, const attn_scores_arg
         LOCAL_ARG R *k_stage = pool + now * SCORES_STAGE + SCORES_KC * STAGE_PITCH(TM) +
                                quad_k * STAGE_PITCH(SCORES_TN);
         UNROLL
-        for (i32 i = 0; i < STAGE_QUADS(SCORES_KC, TM); i++)
+        for (i32 i = 0; i < STAGE_QUADS(SCORES_KC, TM); i++) {
+            R numbers[4];
+            NAME(quad_numbers)(a.type, fetched_q[i], numbers);
             if (first + i * step < TM)
                 UNROLL
-        for (i32 e = 0; e < 4; e++)
-            q_stage[e * STAGE_PITCH(TM) + first + i * step] = fetched_q[i][e];
+            for (i32 e = 0; e < 4; e++)
+                q_stage[e * STAGE_PITCH(TM) + first + i * step] = numbers[e];
+        }
         UNROLL
-        for (i32 i = 0; i < STAGE_QUADS(SCORES_KC, SCORES_TN); i++)
+        for (i32 i = 0; i < STAGE_QUADS(SCORES_KC, SCORES_TN); i++) {
+            R numbers[4];
+            NAME(quad_numbers)(a.type, fetched_k[i], numbers);
             UNROLL
-        for (i32 e = 0; e < 4; e++)
-            k_stage[e * STAGE_PITCH(SCORES_TN) + first + i * step] = fetched_k[i][e];
+            for (i32 e = 0; e < 4; e++)
+                k_stage[e * STAGE_PITCH(SCORES_TN) + first + i * step] = numbers[e];
+        }
         BARRIER();
     }
 
@@ -170,7 +182,8 @@ KERNEL(JOIN_FORM(attn_scores), LANES)(ATTN_SCORES_BUFFERS, const attn_scores_arg
         there[j] = j < c.count && rules_time(a.cols, a.interleave, c.line + j) < a.k_time;
     if (c.count == 0)
         return;
-    UNROLL
+    /* Row by row, as a store is long: the sums of the next row take the place of the first. */
+    NO_UNROLL
     for (i32 i = 0; i < SCORES_RM; i++) {
         const i32 r = TILE_ROW(i, y, SCORES_TY, SCORES_RM);
         if (r < rows) {
@@ -178,11 +191,16 @@ KERNEL(JOIN_FORM(attn_scores), LANES)(ATTN_SCORES_BUFFERS, const attn_scores_arg
             R v[4];
             UNROLL
             for (i32 j = 0; j < 4; j++)
-                v[j] = live && there[j] ? acc[i][j] : (R)0;
+                v[j] = live && there[j] ? acc[0][j] : (R)0;
             NAME(attn_store4)
             (a.s_type, s, at + (i64)(in_row + r) * a.block_cols, c.count, a.s_vector, NUM(a.alpha),
              NUM(a.beta), v);
         }
+        UNROLL
+        for (i32 next = 1; next < SCORES_RM; next++)
+            UNROLL
+        for (i32 j = 0; j < 4; j++)
+            acc[next - 1][j] = acc[next][j];
     }
 }
 
@@ -191,10 +209,11 @@ KERNEL(JOIN_FORM(attn_apply), LANES)(ATTN_APPLY_BUFFERS, const attn_apply_arg a)
     QUEUE_WAIT();
     LOCAL R pool[2 * APPLY_STAGE] ALIGNED;
     ATTN_APPLY_OPEN;
-    const i64 n0 = GROUP(0) % a.tiles_n * APPLY_TN, tile = GROUP(0) / a.tiles_n;
-    const i32 in_block = (i32)(tile % a.tiles_m) * TM, block = (i32)(tile / a.tiles_m % a.grid);
-    const i64 member = tile / a.tiles_m / a.grid, b = member / a.y_heads;
-    const i32 head = (i32)(member % a.y_heads);
+    const i64 tile = QUOTIENT(GROUP(0), a.tiles_n), n0 = (GROUP(0) - tile * a.tiles_n) * APPLY_TN;
+    const i64 row = QUOTIENT(tile, a.tiles_m), member = QUOTIENT(row, a.grid);
+    const i32 in_block = (i32)(tile - row * a.tiles_m) * TM, block = (i32)(row - member * a.grid);
+    const i64 b = QUOTIENT(member, a.y_heads);
+    const i32 head = (i32)(member - b * a.y_heads);
     const i32 rows = attn_tile_rows(a.lines, a.side, block, in_block, TM);
     const i32 cols = (i32)(a.width - n0 < APPLY_TN ? a.width - n0 : APPLY_TN);
     const i32 y_lane = TILE_Y(APPLY_TY), x = TILE_X(APPLY_TY), missing = a.v_time < a.others;
@@ -231,8 +250,8 @@ KERNEL(JOIN_FORM(attn_apply), LANES)(ATTN_APPLY_BUFFERS, const attn_apply_arg a)
                 NAME(attn_load4)
             (a.s_type, s, w.s_at + w.k * a.s_col + s_at, s_left, a.s_vector, fetched_s);
             NAME(attn_load4)
-            (SIMT_CODE, v, w.v_at + v_time * a.v_row + n0 + v_col, v_live ? cols - v_col : 0,
-             a.v_vector, fetched_v);
+            (SINGLE_TYPE(a.v_type), v, w.v_at + v_time * a.v_row + n0 + v_col,
+             v_live ? cols - v_col : 0, a.v_vector, fetched_v);
             if (missing && s_mine) {
                 UNROLL
                 for (i32 e = 0; e < 4; e++) {
@@ -270,7 +289,7 @@ KERNEL(JOIN_FORM(attn_apply), LANES)(ATTN_APPLY_BUFFERS, const attn_apply_arg a)
         BARRIER();
     }
 
-    /* Row by row, as a store is long: the sums of the next row take the place of the first. */
+    /* Row by row, as above. */
     NO_UNROLL
     for (i32 i = 0; i < APPLY_RM; i++) {
         const i32 r = TILE_ROW(i, y_lane, APPLY_TY, APPLY_RM);

@@ -5,17 +5,17 @@
 #define APPLY_WIDE 32
 #define APPLY_TN   64 /* columns of a tile */
 
-/* acc += the products of four rows of each. */
-DEVICE void NAME(attn_dots)(const GLOBAL T *const *left, const GLOBAL T *const *right, i64 depth,
-                            R (*acc)[DOT_SIDE][VEC])
+/* acc += the products of four rows of each, which begin at these elements. */
+DEVICE void NAME(attn_dots)(i32 type, const GLOBAL u8 *q, const i64 *left, const GLOBAL u8 *k,
+                            const i64 *right, i64 depth, R (*acc)[DOT_SIDE][VEC])
 {
     i64 f = 0;
     for (; f + VEC <= depth; f += VEC) {
         R x[DOT_SIDE][VEC], y[DOT_SIDE][VEC];
         UNROLL
         for (i32 i = 0; i < DOT_SIDE; i++) {
-            NAME(load_run)(SIMT_CODE, left[i], f, x[i]);
-            NAME(load_run)(SIMT_CODE, right[i], f, y[i]);
+            NAME(load_run)(type, q, left[i] + f, x[i]);
+            NAME(load_run)(type, k, right[i] + f, y[i]);
         }
         UNROLL
         for (i32 i = 0; i < DOT_SIDE; i++)
@@ -29,7 +29,7 @@ DEVICE void NAME(attn_dots)(const GLOBAL T *const *left, const GLOBAL T *const *
     for (i32 i = 0; i < DOT_SIDE; i++)
         UNROLL
     for (i32 j = 0; j < DOT_SIDE; j++)
-        acc[i][j][0] += LD(left[i], f) * LD(right[j], f);
+        acc[i][j][0] += NAME(load_r)(type, q, left[i] + f) * NAME(load_r)(type, k, right[j] + f);
 }
 
 KERNEL(attn_scores_wide, LANES)(ATTN_SCORES_BUFFERS, const attn_scores_arg a)
@@ -44,32 +44,32 @@ KERNEL(attn_scores_wide, LANES)(ATTN_SCORES_BUFFERS, const attn_scores_arg a)
     const i32 row0 = strip.row * a.block_rows + in_row;
     const i32 rows = attn_tile_rows(a.rows, a.block_rows, strip.row, in_row, a.tile);
     const i64 block = (i64)a.block_rows * a.block_cols;
-    q += b * a.q_batch + h * a.q_head;
-    k += b * a.k_batch + h / a.kv_share * a.k_head;
+    const i64 q_at = b * a.q_batch + h * a.q_head;
+    const i64 k_at = b * a.k_batch + h / a.kv_share * a.k_head;
 
     for (i32 n = 0; n < strip.count * a.unit_cols; n += DOT_SIDE) {
         const attn_columns c = attn_columns_at(&a, &strip, n, col, slot);
-        const GLOBAL T *keys[DOT_SIDE];
+        i64 keys[DOT_SIDE];
         i32 there[DOT_SIDE];
         for (i32 j = 0; j < DOT_SIDE; j++) {
             const i32 time = j < c.count ? rules_time(a.cols, a.interleave, c.line + j) : a.k_time;
             there[j] = time < a.k_time;
-            keys[j] = k + (there[j] ? time * a.k_row : 0);
+            keys[j] = k_at + (there[j] ? time * a.k_row : 0);
         }
         for (i32 r = 0; c.count > 0 && r < rows; r += DOT_SIDE) {
-            const GLOBAL T *queries[DOT_SIDE];
+            i64 queries[DOT_SIDE];
             R acc[DOT_SIDE][DOT_SIDE][VEC];
             i32 live[DOT_SIDE];
             for (i32 i = 0; i < DOT_SIDE; i++) {
                 const i32 time =
                     r + i < rows ? rules_time(a.rows, a.interleave, row0 + r + i) : a.q_time;
                 live[i] = time < a.q_time;
-                queries[i] = q + (live[i] ? time * a.q_row : 0);
+                queries[i] = q_at + (live[i] ? time * a.q_row : 0);
                 for (i32 j = 0; j < DOT_SIDE; j++)
                     for (i32 e = 0; e < VEC; e++)
                         acc[i][j][e] = 0;
             }
-            NAME(attn_dots)(queries, keys, a.depth, acc);
+            NAME(attn_dots)(SINGLE_TYPE(a.type), q, queries, k, keys, a.depth, acc);
             for (i32 i = 0; i < DOT_SIDE && r + i < rows; i++) {
                 R v[DOT_SIDE];
                 for (i32 j = 0; j < DOT_SIDE; j++) {
@@ -90,7 +90,7 @@ KERNEL(attn_scores_wide, LANES)(ATTN_SCORES_BUFFERS, const attn_scores_arg a)
 
 /* acc += S V for up to 8 lines and 32 columns of y, over a block. */
 DEVICE void NAME(attn_apply_block)(const attn_apply_arg *a, const attn_walk *w, const GLOBAL u8 *s,
-                                   const GLOBAL T *v, i64 s_at, i32 rows, i32 cols,
+                                   const GLOBAL u8 *v, i64 n, i64 s_at, i32 rows, i32 cols,
                                    R (*acc)[APPLY_WIDE])
 {
     for (i32 k = 0; k < w->left; k++) {
@@ -100,8 +100,8 @@ DEVICE void NAME(attn_apply_block)(const attn_apply_arg *a, const attn_walk *w, 
             continue;
         for (i32 j = 0; j < APPLY_WIDE; j += VEC)
             NAME(load_part)
-        (SIMT_CODE, v, w->v_at + time * a->v_row + j, 1, cols - j < VEC ? cols - j : VEC, 1,
-         right + j);
+        (SINGLE_TYPE(a->v_type), v, w->v_at + time * a->v_row + n + j, 1,
+         cols - j < VEC ? cols - j : VEC, 1, right + j);
         for (i32 i = 0; i < APPLY_SIDE && i < rows; i++) {
             const R left = NAME(load_r)(a->s_type, s, w->s_at + s_at + i * a->s_row + k * a->s_col);
             for (i32 j = 0; j < APPLY_WIDE; j++)
@@ -131,7 +131,7 @@ KERNEL(attn_apply_wide, LANES)(ATTN_APPLY_BUFFERS, const attn_apply_arg a)
             attn_walk_start(&w, &a, b, head, block, start, col, slot);
             while (w.h < w.h_end) {
                 NAME(attn_apply_block)
-                (&a, &w, s, v + n, (in_block + r) * a.s_row, rows - r, cols, acc);
+                (&a, &w, s, v, n, (in_block + r) * a.s_row, rows - r, cols, acc);
                 w.entry++;
                 attn_walk_enter(&w, &a, b, block, start, col, slot);
             }

@@ -14,7 +14,7 @@ static i32 lanes_for(const simt_device *d, i64 runs, i32 most)
 
 /* --- reduce_max --- */
 
-SIMT_PREPARE_BY(reduce_max, .file = "select", .kernels = {"reduce_max"})
+SIMT_PREPARE_BY(reduce_max, .file = "select", .single = true, .kernels = {"reduce_max"})
 
 /* Positions have 32 bits. */
 SIMT_ACCEPT(reduce_max)
@@ -28,7 +28,7 @@ SIMT_LAUNCH(reduce_max)
     const simt_device *d = queue_device(queue);
     const bsk_reduce_max_params *p = prepared->problem->params;
     const bsk_reduce_max_args *a = args;
-    const i64 runs = simt_runs(p->x.dims[2], simt_vec(d, p->x.dtype));
+    const i64 runs = simt_runs(p->x.dims[2], simt_vec(d, simt_single(p->x.dtype)));
     const reduce_max_arg arg = {
         .outer = p->x.dims[0],
         .count = p->x.dims[1],
@@ -41,10 +41,11 @@ SIMT_LAUNCH(reduce_max)
         .at_outer = p->argmax.strides[0],
         .at_col = p->argmax.strides[1],
         .lanes = lanes_for(d, runs, 8),
+        .x_type = (i32)p->x.dtype,
         .y_type = (i32)p->y.dtype,
         .at_type = (i32)p->argmax.dtype,
-        .x_vector = bski_simt_vector(d, p->x.dtype, &p->x, a->x, 2),
-        .y_vector = bski_simt_vector(d, p->x.dtype, &p->y, a->y, 1),
+        .x_vector = bski_simt_vector(d, simt_single(p->x.dtype), &p->x, a->x, 2),
+        .y_vector = bski_simt_vector(d, simt_single(p->x.dtype), &p->y, a->y, 1),
     };
     const i64 items = arg.outer * bski_ceil_div(runs, arg.lanes);
     return LAUNCH(0, bski_simt_groups_most(d, items, d->wide ? 4 : 64), 1, arg, a->x, a->y,
@@ -53,7 +54,7 @@ SIMT_LAUNCH(reduce_max)
 
 /* --- take_along --- */
 
-SIMT_PREPARE_BY(take_along, .file = "select", .kernels = {"take_along"})
+SIMT_PREPARE_BY(take_along, .file = "select", .single = true, .kernels = {"take_along"})
 
 SIMT_ACCEPT(take_along)
 {
@@ -81,16 +82,17 @@ SIMT_LAUNCH(take_along)
         .y_along = p->y.strides[1],
         .y_col = p->y.strides[2],
         .shared = p->index.strides[2] == 0 || p->index.dims[2] == 1,
+        .x_type = (i32)p->x.dtype,
         .index_type = (i32)p->index.dtype,
         .y_type = (i32)p->y.dtype,
-        .x_vector = bski_simt_vector(d, p->x.dtype, &p->x, a->x, 2),
-        .y_vector = bski_simt_vector(d, p->x.dtype, &p->y, a->y, 2),
+        .x_vector = bski_simt_vector(d, simt_single(p->x.dtype), &p->x, a->x, 2),
+        .y_vector = bski_simt_vector(d, simt_single(p->x.dtype), &p->y, a->y, 2),
     };
     return LAUNCH(0, simt_walk_groups(prepared, queue, arg.outer * arg.along, arg.cols), 1, arg,
                   a->x, a->index, a->y);
 }
 
-SIMT_PREPARE_BY(take_along_grad, .file = "select", .kernels = {"take_along_grad"})
+SIMT_PREPARE_BY(take_along_grad, .file = "select", .single = true, .kernels = {"take_along_grad"})
 
 SIMT_ACCEPT(take_along_grad)
 {
@@ -121,9 +123,10 @@ SIMT_LAUNCH(take_along_grad)
         .alpha = simt_num(prepared, a->alpha),
         .beta = simt_num(prepared, a->beta),
         .by_along = by_along,
+        .dy_type = (i32)p->dy.dtype,
         .index_type = (i32)p->index.dtype,
         .dx_type = (i32)p->dx.dtype,
-        .dx_vector = bski_simt_vector(d, p->dy.dtype, &p->dx, a->dx, by_along ? 1 : 2),
+        .dx_vector = bski_simt_vector(d, simt_single(p->dy.dtype), &p->dx, a->dx, by_along ? 1 : 2),
     };
     const i64 rows = arg.outer * (by_along ? arg.cols : arg.count);
     return LAUNCH(0, simt_walk_groups(prepared, queue, rows, by_along ? arg.count : arg.cols), 1,
@@ -163,7 +166,7 @@ SIMT_ACCEPT(topk)
 
 SIMT_PREPARE(topk)
 {
-    static const simt_need need = {.file = "select", .kernels = {"topk"}};
+    static const simt_need need = {.file = "select", .single = true, .kernels = {"topk"}};
     topk_plan t;
     if (!topk_of(device, prepared->problem->params, &t))
         return BSK_E_NOMEM;
@@ -187,9 +190,10 @@ SIMT_LAUNCH(topk)
         .x_row = p->x.strides[0],
         .values_row = p->values.strides[0],
         .index_row = p->index.strides[0],
+        .x_type = (i32)p->x.dtype,
         .values_type = (i32)p->values.dtype,
         .index_type = (i32)p->index.dtype,
-        .x_vector = bski_simt_vector(d, p->x.dtype, &p->x, a->x, 1),
+        .x_vector = bski_simt_vector(d, simt_single(p->x.dtype), &p->x, a->x, 1),
     };
     return LAUNCH(0, t.groups, 1, arg, a->x, a->values, mem_of(&p->index, a->index),
                   bsk_mem_at(a->workspace, t.keys), bsk_mem_at(a->workspace, t.places));
@@ -203,7 +207,7 @@ static i64 topk_groups(const simt_device *d, const rectified_topk_arg *arg)
     return arg->count > 0 ? bski_simt_groups_most(d, batches, d->wide ? 4 : 64) : 0;
 }
 
-SIMT_PREPARE_BY(rectified_topk, .file = "select", .kernels = {"rectified_topk"})
+SIMT_PREPARE_BY(rectified_topk, .file = "select", .single = true, .kernels = {"rectified_topk"})
 
 SIMT_ACCEPT(rectified_topk)
 {
@@ -216,7 +220,7 @@ SIMT_LAUNCH(rectified_topk)
     const simt_device *d = queue_device(queue);
     const bsk_rectified_topk_params *p = prepared->problem->params;
     const bsk_rectified_topk_args *a = args;
-    const bsk_dtype type = p->x.dtype;
+    const bsk_dtype type = simt_single(p->x.dtype);
     const rectified_topk_arg arg = {
         .rows = p->x.dims[0],
         .count = p->x.dims[1],
@@ -225,6 +229,7 @@ SIMT_LAUNCH(rectified_topk)
         .y_row = p->y.strides[0],
         .rebase = p->rebase,
         .lanes = lanes_for(d, simt_runs(p->x.dims[1], simt_vec(d, type)), SIMT_LANES),
+        .x_type = (i32)p->x.dtype,
         .y_type = (i32)p->y.dtype,
         .x_vector = bski_simt_vector(d, type, &p->x, a->x, 1),
         .y_vector = bski_simt_vector(d, type, &p->y, a->y, 1),
@@ -232,7 +237,8 @@ SIMT_LAUNCH(rectified_topk)
     return LAUNCH(0, topk_groups(d, &arg), 1, arg, a->x, a->y);
 }
 
-SIMT_PREPARE_BY(rectified_topk_grad, .file = "select", .kernels = {"rectified_topk_grad"})
+SIMT_PREPARE_BY(rectified_topk_grad, .file = "select", .single = true,
+                .kernels = {"rectified_topk_grad"})
 
 SIMT_ACCEPT(rectified_topk_grad)
 {
@@ -245,7 +251,7 @@ SIMT_LAUNCH(rectified_topk_grad)
     const simt_device *d = queue_device(queue);
     const bsk_rectified_topk_grad_params *p = prepared->problem->params;
     const bsk_rectified_topk_grad_args *a = args;
-    const bsk_dtype type = p->dy.dtype;
+    const bsk_dtype type = simt_single(p->dy.dtype);
     const rectified_topk_arg arg = {
         .rows = p->x.dims[0],
         .count = p->x.dims[1],
@@ -259,6 +265,7 @@ SIMT_LAUNCH(rectified_topk_grad)
         .constant_cut = p->constant_cut,
         .lanes = lanes_for(d, simt_runs(p->x.dims[1], simt_vec(d, type)), SIMT_LANES),
         .x_type = (i32)p->x.dtype,
+        .dy_type = (i32)p->dy.dtype,
         .y_type = (i32)p->dx.dtype,
         .x_vector = bski_simt_vector(d, type, &p->x, a->x, 1),
         .dy_vector = bski_simt_vector(d, type, &p->dy, a->dy, 1),

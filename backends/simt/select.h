@@ -1,5 +1,6 @@
-/* Kernels that choose elements. The host's side (select.c) includes this file without SIMT_T for
- * the structs of scalars. */
+/* Kernels that choose elements; those of f32 serve all types but f64. The host's side (select.c)
+ * includes this file without SIMT_T for the structs of scalars. */
+#define SIMT_SINGLES
 #ifndef BSKI_SIMT_SELECT_H
 #define BSKI_SIMT_SELECT_H
 
@@ -7,14 +8,14 @@
 typedef struct reduce_max_arg {
     i64 outer, count, cols;
     i64 x_outer, x_along, x_col, y_outer, y_col, at_outer, at_col;
-    i32 lanes, y_type, at_type, x_vector, y_vector, pad;
+    i32 lanes, x_type, y_type, at_type, x_vector, y_vector;
 } reduce_max_arg;
 
 /* shared: one index for all columns of a row. */
 typedef struct take_along_arg {
     i64 outer, along, count, cols;
     i64 x_outer, x_along, x_col, index_outer, index_along, index_col, y_outer, y_along, y_col;
-    i32 shared, index_type, y_type, x_vector, y_vector, pad;
+    i32 shared, x_type, index_type, y_type, x_vector, y_vector;
 } take_along_arg;
 
 /* Runs lie along the middle axis of dx (by_along) or along its columns. */
@@ -23,21 +24,21 @@ typedef struct take_along_grad_arg {
     i64 dy_outer, dy_along, dy_col, index_outer, index_along, index_col;
     i64 dx_outer, dx_along, dx_col;
     i64 alpha, beta; /* NUM */
-    i32 by_along, index_type, dx_type, dx_vector;
+    i32 by_along, dy_type, index_type, dx_type, dx_vector, pad;
 } take_along_grad_arg;
 
 /* A group sorts the k largest of a row in `size` places of its own, a power of two. */
 typedef struct topk_arg {
     i64 rows, count, k, size;
     i64 x_row, values_row, index_row;
-    i32 values_type, index_type, x_vector, pad;
+    i32 x_type, values_type, index_type, x_vector;
 } topk_arg;
 
 typedef struct rectified_topk_arg {
     i64 rows, count, k;
     i64 x_row, dy_row, y_row; /* y: or dx */
     i64 alpha, beta;          /* NUM */
-    i32 rebase, constant_cut, lanes, x_type, y_type, x_vector, dy_vector, y_vector;
+    i32 rebase, constant_cut, lanes, x_type, dy_type, y_type, x_vector, dy_vector, y_vector, pad;
 } rectified_topk_arg;
 
 #endif
@@ -72,12 +73,12 @@ DEVICE i32 NAME(max_moves)(R a, i32 i, R b, i32 j)
 /* Items are tiles of `lanes` runs of columns; LANES / lanes elements of the middle axis at a
  * time. */
 KERNEL(reduce_max, LANES)
-(BUF(const T, x), BUF(u8, y), BUF(u8, argmax), const reduce_max_arg a)
+(BUF(const u8, x), BUF(u8, y), BUF(u8, argmax), const reduce_max_arg a)
 {
     QUEUE_WAIT();
     LOCAL R most[LANES * VEC];
     LOCAL i32 place[LANES * VEC];
-    OPEN(const T, x);
+    OPEN(const u8, x);
     OPEN(u8, y);
     OPEN(u8, argmax);
     const i32 parts = LANES / a.lanes, part = LANE / a.lanes;
@@ -94,8 +95,8 @@ KERNEL(reduce_max, LANES)
         }
         for (i64 j = part; count > 0 && j < a.count; j += parts) {
             NAME(load_part)
-            (SIMT_CODE, x, o * a.x_outer + j * a.x_along + col * a.x_col, a.x_col, count,
-             a.x_vector, v);
+            (SINGLE_TYPE(a.x_type), x, o * a.x_outer + j * a.x_along + col * a.x_col, a.x_col,
+             count, a.x_vector, v);
             UNROLL
             for (i32 e = 0; e < VEC; e++)
                 if (NAME(max_moves)(best[e], at[e], v[e], (i32)j)) {
@@ -134,14 +135,14 @@ KERNEL(reduce_max, LANES)
 }
 
 KERNEL(take_along, LANES)
-(BUF(const T, x), BUF(const u8, index), BUF(u8, y), const take_along_arg a)
+(BUF(const u8, x), BUF(const u8, index), BUF(u8, y), const take_along_arg a)
 {
     QUEUE_WAIT();
-    OPEN(const T, x);
+    OPEN(const u8, x);
     OPEN(const u8, index);
     OPEN(u8, y);
     for (walk w = walk_start(a.outer * a.along, a.cols, VEC); w.left > 0; walk_next(&w)) {
-        const i64 o = w.row / a.along, j = w.row % a.along, col = w.run * VEC;
+        const i64 o = QUOTIENT(w.row, a.along), j = w.row - o * a.along, col = w.run * VEC;
         const i64 index_at = o * a.index_outer + j * a.index_along + col * a.index_col;
         const i64 x_at = o * a.x_outer + col * a.x_col;
         const i32 count = run_length(a.cols, col, VEC);
@@ -150,16 +151,18 @@ KERNEL(take_along, LANES)
             const i64 from = load_index(a.index_type, index, index_at);
             const i32 inside = from >= 0 && from < a.count;
             NAME(load_part)
-            (SIMT_CODE, x, x_at + (inside ? from : 0) * a.x_along, a.x_col, inside ? count : 0,
-             a.x_vector, v);
+            (SINGLE_TYPE(a.x_type), x, x_at + (inside ? from : 0) * a.x_along, a.x_col,
+             inside ? count : 0, a.x_vector, v);
         } else {
             UNROLL
             for (i32 e = 0; e < VEC; e++) {
                 i64 from = -1;
                 if (e < count)
                     from = load_index(a.index_type, index, index_at + e * a.index_col);
-                v[e] = from >= 0 && from < a.count ? LD(x, x_at + from * a.x_along + e * a.x_col)
-                                                   : (R)0;
+                v[e] = from >= 0 && from < a.count
+                           ? NAME(load_r)(SINGLE_TYPE(a.x_type), x,
+                                          x_at + from * a.x_along + e * a.x_col)
+                           : (R)0;
             }
         }
         NAME(store_part)
@@ -169,17 +172,17 @@ KERNEL(take_along, LANES)
 
 /* Every element of dx looks for the positions that took it, in their order. */
 KERNEL(take_along_grad, LANES)
-(BUF(const T, dy), BUF(const u8, index), BUF(u8, dx), const take_along_grad_arg a)
+(BUF(const u8, dy), BUF(const u8, index), BUF(u8, dx), const take_along_grad_arg a)
 {
     QUEUE_WAIT();
-    OPEN(const T, dy);
+    OPEN(const u8, dy);
     OPEN(const u8, index);
     OPEN(u8, dx);
     const i64 cols = a.by_along ? a.count : a.cols, across = a.by_along ? a.cols : a.count;
     const i64 stride = a.by_along ? a.dx_along : a.dx_col;
     const R alpha = NUM(a.alpha), beta = NUM(a.beta);
     for (walk w = walk_start(a.outer * across, cols, VEC); w.left > 0; walk_next(&w)) {
-        const i64 o = w.row / across, i = w.row % across, first = w.run * VEC;
+        const i64 o = QUOTIENT(w.row, across), i = w.row - o * across, first = w.run * VEC;
         const i64 col = a.by_along ? i : first;
         const i64 dx_at = o * a.dx_outer + i * (a.by_along ? a.dx_col : a.dx_along);
         const i32 count = run_length(cols, first, VEC);
@@ -194,7 +197,7 @@ KERNEL(take_along_grad, LANES)
             if (a.by_along) {
                 const i64 e_hit = load_index(a.index_type, index, index_at) - first;
                 if (e_hit >= 0 && e_hit < count) {
-                    const R d = LD(dy, dy_at);
+                    const R d = NAME(load_r)(SINGLE_TYPE(a.dy_type), dy, dy_at);
                     UNROLL
                     for (i32 e = 0; e < VEC; e++)
                         sum[e] += e == e_hit ? d : (R)0;
@@ -204,7 +207,7 @@ KERNEL(take_along_grad, LANES)
                 for (i32 e = 0; e < VEC; e++)
                     if (e < count &&
                         load_index(a.index_type, index, index_at + e * a.index_col) == i)
-                        sum[e] += LD(dy, dy_at + e * a.dy_col);
+                        sum[e] += NAME(load_r)(SINGLE_TYPE(a.dy_type), dy, dy_at + e * a.dy_col);
             }
         }
         if (beta != 0)
@@ -275,12 +278,12 @@ DEVICE void NAME(rank_sort)(GLOBAL KEY *keys, GLOBAL i32 *at, i64 size)
 }
 
 KERNEL(topk, LANES)
-(BUF(const T, x), BUF(u8, values), BUF(u8, index), BUF(KEY, all_keys), BUF(i32, all_places),
+(BUF(const u8, x), BUF(u8, values), BUF(u8, index), BUF(KEY, all_keys), BUF(i32, all_places),
  const topk_arg a)
 {
     QUEUE_WAIT();
     LOCAL i32 counts[LANES];
-    OPEN(const T, x);
+    OPEN(const u8, x);
     OPEN(u8, values);
     OPEN(u8, index);
     OPEN(KEY, all_keys);
@@ -290,7 +293,7 @@ KERNEL(topk, LANES)
     const i64 runs = (a.count + VEC - 1) / VEC;
     for (i64 n = GROUP(0); n < a.rows; n += GROUPS(0)) {
         const NAME(ranked_row) row =
-            NAME(plain_row)(SIMT_CODE, x, n * a.x_row, a.count, a.x_vector);
+            NAME(plain_row)(SINGLE_TYPE(a.x_type), x, n * a.x_row, a.count, a.x_vector);
         const NAME(rank_cut) cut = NAME(rank_kth)(&row, runs, LANES, counts, a.k, 0);
         i32 count = 0, next = 0;
         for (i32 pass = 0; pass < 2; pass++) {
@@ -322,7 +325,8 @@ KERNEL(topk, LANES)
         for (i64 j = LANE; j < a.k; j += LANES) {
             const i32 at = places[j];
             NAME(store_r)
-            (a.values_type, values, n * a.values_row + j, LD(x, n * a.x_row + at));
+            (a.values_type, values, n * a.values_row + j,
+             NAME(load_r)(SINGLE_TYPE(a.x_type), x, n * a.x_row + at));
             if (index)
                 NAME(store_index)(a.index_type, index, n * a.index_row + j, at);
         }
@@ -338,18 +342,18 @@ DEVICE R NAME(topk_cut)(const rectified_topk_arg *a, const NAME(rank_cut) * cut)
 }
 
 KERNEL(rectified_topk, LANES)
-(BUF(const T, x), BUF(u8, y), const rectified_topk_arg a)
+(BUF(const u8, x), BUF(u8, y), const rectified_topk_arg a)
 {
     QUEUE_WAIT();
     LOCAL i32 counts[LANES];
-    OPEN(const T, x);
+    OPEN(const u8, x);
     OPEN(u8, y);
     const i32 parts = LANES / a.lanes;
     const i64 runs = (a.count + VEC - 1) / VEC;
     for (i64 first = GROUP(0) * parts; first < a.rows; first += GROUPS(0) * parts) {
         const i64 n = first + LANE / a.lanes, here = n < a.rows ? runs : 0;
         const NAME(ranked_row) row =
-            NAME(plain_row)(SIMT_CODE, x, n * a.x_row, a.count, a.x_vector);
+            NAME(plain_row)(SINGLE_TYPE(a.x_type), x, n * a.x_row, a.count, a.x_vector);
         const NAME(rank_cut) cut = NAME(rank_kth)(&row, here, a.lanes, counts, a.k, 1);
         const R low = NAME(topk_cut)(&a, &cut);
         for (i64 run = LANE % a.lanes; run < here; run += a.lanes) {
@@ -379,12 +383,12 @@ DEVICE void NAME(topk_slope)(u32 live, R low, const R *v, R *d)
 }
 
 KERNEL(rectified_topk_grad, LANES)
-(BUF(const T, dy), BUF(const u8, x), BUF(u8, dx), const rectified_topk_arg a)
+(BUF(const u8, dy), BUF(const u8, x), BUF(u8, dx), const rectified_topk_arg a)
 {
     QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
     LOCAL i32 counts[LANES];
-    OPEN(const T, dy);
+    OPEN(const u8, dy);
     OPEN(const u8, x);
     OPEN(u8, dx);
     const i32 parts = LANES / a.lanes;
@@ -393,7 +397,7 @@ KERNEL(rectified_topk_grad, LANES)
     for (i64 first = GROUP(0) * parts; first < a.rows; first += GROUPS(0) * parts) {
         const i64 n = first + LANE / a.lanes, here = n < a.rows ? runs : 0;
         const NAME(ranked_row) row = NAME(plain_row)(a.x_type, x, n * a.x_row, a.count, a.x_vector);
-        NAME(row_of) d_row = NAME(row_make)(SIMT_CODE, dy, 1, a.count, a.dy_vector);
+        NAME(row_of) d_row = NAME(row_make)(SINGLE_TYPE(a.dy_type), dy, 1, a.count, a.dy_vector);
         const NAME(rank_cut) cut = NAME(rank_kth)(&row, here, a.lanes, counts, a.k, 1);
         const R low = NAME(topk_cut)(&a, &cut);
         const i32 moves = a.rebase && !a.constant_cut && low > 0;

@@ -51,8 +51,9 @@ DEVICE void shape_split(const i64 *size, i32 rank, i64 position, i64 *at)
         UNROLL
         for (i32 d = SHAPE_LAST; d > 0; d--) {
             if (SHAPE_RANK - d < rank) {
-                at[d] = position % size[d];
-                position /= size[d];
+                const i64 rest = QUOTIENT(position, size[d]);
+                at[d] = position - rest * size[d];
+                position = rest;
             } else if (SHAPE_RANK - d == rank) {
                 at[d] = position;
                 position = 0;
@@ -72,7 +73,7 @@ DEVICE void shape_range(shape_walk *w, const shape_arg *s, i32 unit, i64 first, 
         w->size[d] = s->size[d];
     w->size[SHAPE_LAST] = (s->size[SHAPE_LAST] + unit - 1) / unit;
     w->rank = s->rank;
-    w->left = first < end ? (end - first - 1) / step + 1 : 0;
+    w->left = first < end ? QUOTIENT(end - first - 1, step) + 1 : 0;
     shape_split(w->size, w->rank, first, w->at);
     shape_split(w->size, w->rank, step, w->step);
 }

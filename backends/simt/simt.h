@@ -123,6 +123,12 @@ DEVICE void f16_unpack8(u32x4 q, f32 *v)
     vstore8(vload_half8(0, (const __private half *)&q), 0, v);
 }
 
+/* Two of them in a word. */
+DEVICE void f16_unpack(u32 word, f32 *v)
+{
+    vstore2(vload_half2(0, (const __private half *)&word), 0, v);
+}
+
 DEVICE void f16_store4(GLOBAL u16 *p, const f32 *v)
 {
     vstorea_half4_rte(vload4(0, v), 0, (__global half *)p);
@@ -340,6 +346,14 @@ DEVICE void f16_unpack8(u32x4 q, f32 *v)
         v[e] = f16_load(h + e);
 }
 
+DEVICE void f16_unpack(u32 word, f32 *v)
+{
+    const u16 h[2] = {(u16)word, (u16)(word >> 16)};
+    UNROLL
+    for (i32 e = 0; e < 2; e++)
+        v[e] = f16_load(h + e);
+}
+
 DEVICE void f16_load8(const u16 *p, f32 *v)
 {
     f16_unpack8(*(const u32x4 *)p, v);
@@ -384,6 +398,21 @@ DEVICE void f16_store8(u16 *p, const f32 *v)
 /* Elsewhere groups start when the queue's earlier work has ended. */
 #ifndef QUEUE_WAIT
 #define QUEUE_WAIT() ((void)0)
+#endif
+
+/* Loops over the runs that a lane has under way. Where they are not written out, run u is the first
+ * one, RUN_NOW(u), and the next takes its place at the end of a round. */
+#ifdef ROLLED_RUNS
+#define UNROLL_RUNS NO_UNROLL
+#define RUN_NOW(u)  0
+#else
+#define UNROLL_RUNS UNROLL
+#define RUN_NOW(u)  (u)
+#endif
+
+/* The quotient of numbers of 64 bits that are not negative. */
+#ifndef QUOTIENT
+#define QUOTIENT(a, b) ((a) / (b))
 #endif
 
 /* A function of its own: for what is long and seldom called, and would cost its callers registers. */

@@ -125,6 +125,7 @@ SIMT_LAUNCH(masked_softmax)
         .scale = simt_num(prepared, a->scale != 0 ? a->scale : 1),
         .rank = s.rank,
         .lanes = lanes_of(d, type, s.count),
+        .x_type = (i32)type,
         .y_type = (i32)p->y.dtype,
         .mask_type = (i32)p->mask.dtype,
         .x_vector = rows_vector(d, type, &s, 0, &p->x, a->x),
@@ -143,7 +144,8 @@ SIMT_LAUNCH(masked_softmax)
                                          .y_row = s.stride[1][0],
                                          .factor = arg.scale,
                                          .runs = (i32)(s.count / simt_vec(d, type)),
-                                         .lanes = arg.lanes};
+                                         .lanes = arg.lanes,
+                                         .type = (i32)type};
         return LAUNCH(PACKED, bski_ceil_div(s.rows, SIMT_LANES / arg.lanes), 1, rows, a->x, a->y);
     }
     return LAUNCH(ANY, groups_of(d, &s, arg.lanes), 1, arg, a->x, mask, a->y);
@@ -184,6 +186,7 @@ SIMT_LAUNCH(masked_softmax_grad)
         .beta = simt_num(prepared, a->beta),
         .rank = s.rank,
         .lanes = lanes_of(d, type, s.count),
+        .dy_type = (i32)type,
         .y_type = (i32)p->y.dtype,
         .dx_type = (i32)p->dx.dtype,
         .mask_type = (i32)p->mask.dtype,
@@ -207,7 +210,8 @@ SIMT_LAUNCH(masked_softmax_grad)
                                          .dx_row = s.stride[2][0],
                                          .factor = arg.factor,
                                          .runs = (i32)(s.count / simt_vec(d, type)),
-                                         .lanes = arg.lanes};
+                                         .lanes = arg.lanes,
+                                         .type = (i32)type};
         return LAUNCH(PACKED, bski_ceil_div(s.rows, SIMT_LANES / arg.lanes), 1, rows, a->dy, a->y,
                       a->dx);
     }

@@ -1,5 +1,6 @@
 /* Kernels of the dense softmax. The host's side (softmax.c) includes this file without SIMT_T for
  * the structs of scalars. */
+#define SIMT_HALVES
 #ifndef BSKI_SIMT_SOFTMAX_H
 #define BSKI_SIMT_SOFTMAX_H
 
@@ -12,7 +13,7 @@ typedef struct softmax_arg {
     i64 dims[SOFTMAX_DIMS], x[SOFTMAX_DIMS], y[SOFTMAX_DIMS], mask[SOFTMAX_DIMS];
     i64 mask_last;
     i64 scale; /* NUM */
-    i32 rank, lanes, y_type, mask_type, x_vector, y_vector, mask_vector, pad;
+    i32 rank, lanes, x_type, y_type, mask_type, x_vector, y_vector, mask_vector;
 } softmax_arg;
 
 typedef struct softmax_grad_arg {
@@ -21,7 +22,8 @@ typedef struct softmax_grad_arg {
     i64 mask[SOFTMAX_DIMS];
     i64 mask_last;
     i64 factor, beta; /* NUM; factor: alpha * scale */
-    i32 rank, lanes, y_type, dx_type, mask_type, dy_vector, y_vector, dx_vector, mask_vector, pad;
+    i32 rank, lanes, dy_type, y_type, dx_type, mask_type;
+    i32 dy_vector, y_vector, dx_vector, mask_vector;
 } softmax_grad_arg;
 
 /* Packed rows, of whole runs that are aligned and of one type in all tensors. factor: scale, and
@@ -29,7 +31,7 @@ typedef struct softmax_grad_arg {
 typedef struct softmax_packed_arg {
     i64 rows, x_row, y_row, dx_row;
     i64 factor; /* NUM */
-    i32 runs, lanes;
+    i32 runs, lanes, type, pad;
 } softmax_packed_arg;
 
 #endif
@@ -50,8 +52,9 @@ DEVICE i64 NAME(softmax_index)(i32 rank, i32 d, i64 size, i64 *row)
 {
     i64 i = 0;
     if (d < rank) {
-        i = d > 0 ? *row % size : *row;
-        *row = d > 0 ? *row / size : 0;
+        const i64 rest = d > 0 ? QUOTIENT(*row, size) : 0;
+        i = *row - rest * size;
+        *row = rest;
     }
     return i;
 }
@@ -139,7 +142,7 @@ KERNEL(masked_softmax, LANES)
         i64 y_at = 0, rest = number;
         cut.key = 0;
         cut.end = 0;
-        row.x = NAME(row_make)(SIMT_CODE, x, 1, a.count, a.x_vector);
+        row.x = NAME(row_make)(HALF_TYPE(a.x_type), x, 1, a.count, a.x_vector);
         row.mask = NAME(row_make)(a.mask_type, mask, a.mask_last, a.count, a.mask_vector);
         row.masked = mask != 0;
         row.scale = NUM(a.scale);
@@ -172,11 +175,11 @@ KERNEL(masked_softmax_packed, LANES)
     const R factor = NUM(a.factor);
     RAW q[ROW_RUNS];
     R v[ROW_RUNS][VEC], most = LOWEST, sum = 0;
-    NAME(row_hold)(x + n * a.x_row, lane, runs, a.lanes, ROW_RUNS, q);
+    NAME(row_hold)(a.type, x + n * a.x_row, lane, runs, a.lanes, ROW_RUNS, q);
     UNROLL
     for (i32 u = 0; u < ROW_RUNS; u++)
         if (lane + u * a.lanes < runs) {
-            NAME(unpack_run)(q[u], v[u]);
+            NAME(unpack_run)(a.type, q[u], v[u]);
             UNROLL
             for (i32 e = 0; e < VEC; e++)
                 v[u][e] *= factor;
@@ -196,7 +199,7 @@ KERNEL(masked_softmax_packed, LANES)
             for (i32 e = 0; e < VEC; e++)
                 v[u][e] *= scale;
             NAME(store_run)
-            (SIMT_CODE, (GLOBAL u8 *)y, n * a.y_row + (lane + u * a.lanes) * VEC, v[u]);
+            (HALF_TYPE(a.type), (GLOBAL u8 *)y, n * a.y_row + (lane + u * a.lanes) * VEC, v[u]);
         }
 }
 #endif
@@ -257,7 +260,7 @@ KERNEL(masked_softmax_grad, LANES)
         R v[VEC], d[VEC], sum = 0;
         i64 rest = number;
         row.dx_at = 0;
-        row.dy = NAME(row_make)(SIMT_CODE, dy, 1, a.count, a.dy_vector);
+        row.dy = NAME(row_make)(HALF_TYPE(a.dy_type), dy, 1, a.count, a.dy_vector);
         row.y = NAME(row_make)(a.y_type, y, 1, a.count, a.y_vector);
         row.mask = NAME(row_make)(a.mask_type, mask, a.mask_last, a.count, a.mask_vector);
         UNROLL
@@ -300,26 +303,26 @@ KERNEL(masked_softmax_grad_packed, LANES)
     const R factor = NUM(a.factor);
     RAW q[ROW_RUNS], p[ROW_RUNS];
     R v[VEC], d[VEC], sum = 0;
-    NAME(row_hold)(dy + n * a.x_row, lane, runs, a.lanes, ROW_RUNS, q);
-    NAME(row_hold)(y + n * a.y_row, lane, runs, a.lanes, ROW_RUNS, p);
+    NAME(row_hold)(a.type, dy + n * a.x_row, lane, runs, a.lanes, ROW_RUNS, q);
+    NAME(row_hold)(a.type, y + n * a.y_row, lane, runs, a.lanes, ROW_RUNS, p);
     UNROLL
     for (i32 u = 0; u < ROW_RUNS; u++)
         if (lane + u * a.lanes < runs) {
-            NAME(unpack_run)(q[u], d);
-            NAME(unpack_run)(p[u], v);
+            NAME(unpack_run)(a.type, q[u], d);
+            NAME(unpack_run)(a.type, p[u], v);
             sum += NAME(softmax_dot)(v, d);
         }
     NAME(row_reduce_in_turn)(scratch, 0, a.lanes, 0, 1, &sum);
     UNROLL
     for (i32 u = 0; u < ROW_RUNS; u++)
         if (lane + u * a.lanes < runs) {
-            NAME(unpack_run)(q[u], d);
-            NAME(unpack_run)(p[u], v);
+            NAME(unpack_run)(a.type, q[u], d);
+            NAME(unpack_run)(a.type, p[u], v);
             UNROLL
             for (i32 e = 0; e < VEC; e++)
                 d[e] = v[e] != 0 ? (d[e] - sum) * v[e] * factor : (R)0;
             NAME(store_run)
-            (SIMT_CODE, (GLOBAL u8 *)dx, n * a.dx_row + (lane + u * a.lanes) * VEC, d);
+            (HALF_TYPE(a.type), (GLOBAL u8 *)dx, n * a.dx_row + (lane + u * a.lanes) * VEC, d);
         }
 }
 #endif

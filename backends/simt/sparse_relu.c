@@ -54,7 +54,7 @@ SIMT_RELEASE(sparse_relu)
 
 SIMT_PREPARE(sparse_relu)
 {
-    static const simt_need need = {.file = "sums", .kernels = {"sparse_relu"}};
+    static const simt_need need = {.file = "sums", .kernels = {"sparse_relu"}, .single = true};
     const bsk_sparse_relu_params *p = prepared->problem->params;
     return bski_simt_map_prepare(device, prepared, &need, (const bsk_tensor *const[]){&p->x}, 1);
 }
@@ -80,7 +80,7 @@ SIMT_RELEASE(sparse_relu_grad)
 
 SIMT_PREPARE(sparse_relu_grad)
 {
-    static const simt_need need = {.file = "sums", .kernels = {"sparse_relu_grad"}};
+    static const simt_need need = {.file = "sums", .kernels = {"sparse_relu_grad"}, .single = true};
     const bsk_sparse_relu_grad_params *p = prepared->problem->params;
     return bski_simt_map_prepare(device, prepared, &need,
                                  (const bsk_tensor *const[]){&p->dy, &p->x}, 2);

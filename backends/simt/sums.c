@@ -139,11 +139,11 @@ SIMT_RELEASE(binary_grad)
 /* Both sums use the same workspace, one after the other. */
 SIMT_PREPARE(binary_grad)
 {
-    static const simt_need need = {.file = "sums",
-                                   .kernels = {"binary_grad", "binary_sums", "sums_finish"}};
+    static const simt_need need = {
+        .file = "sums", .kernels = {"binary_grad", "binary_sums", "sums_finish"}, .single = true};
     const bsk_binary_grad_params *p = prepared->problem->params;
     const bsk_tensor *const tensors[] = {&p->dz, &p->x, &p->y, &p->dx, &p->dy};
-    const bsk_dtype type = bski_simt_map_type(prepared, tensors, 5);
+    const bsk_dtype type = simt_single(bski_simt_map_type(prepared, tensors, 5));
     for (int i = 3; i < 5; i++) {
         if (tensors[i]->dtype == BSK_NONE || !is_summed(&p->dz, tensors[i]))
             continue;
@@ -232,10 +232,11 @@ SIMT_RELEASE(cwise_linear_grad)
 SIMT_PREPARE(cwise_linear_grad)
 {
     static const simt_need need = {.file = "sums",
-                                   .kernels = {"cwise_linear_grad", "cwise_sums", "sums_finish"}};
+                                   .kernels = {"cwise_linear_grad", "cwise_sums", "sums_finish"},
+                                   .single = true};
     const bsk_cwise_linear_grad_params *p = prepared->problem->params;
     const bsk_tensor *const tensors[] = {&p->dy, &p->x, &p->dx};
-    const bsk_dtype type = bski_simt_map_type(prepared, tensors, 3);
+    const bsk_dtype type = simt_single(bski_simt_map_type(prepared, tensors, 3));
     if (p->dgain.dtype != BSK_NONE || p->dbias.dtype != BSK_NONE) {
         cwise_inputs c;
         cwise_inputs_of(p, &c);

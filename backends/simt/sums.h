@@ -1,6 +1,7 @@
 /* Kernels of the gradients of operands that may be repeated: maps, and sums over the dimensions
  * along which they are; sparse_relu. The host's side (sums.c, sparse_relu.c) includes this file
  * without SIMT_T for the structs of scalars. */
+#define SIMT_SINGLES
 #include "map.h"
 
 #ifdef SIMT_T
@@ -88,8 +89,8 @@ DEVICE sums_place sums_find(const sums_arg *a, i32 vec, i32 group_lanes)
         size[d] = a->kept.size[d];
     size[SHAPE_LAST] = (size[SHAPE_LAST] + p.kept_unit - 1) / p.kept_unit;
     shape_split(size, a->kept.rank, p.slot, p.at);
-    p.element = p.slot / size[SHAPE_LAST] * a->kept.size[SHAPE_LAST] +
-                p.slot % size[SHAPE_LAST] * p.kept_unit;
+    const i64 line = QUOTIENT(p.slot, size[SHAPE_LAST]);
+    p.element = line * a->kept.size[SHAPE_LAST] + (p.slot - line * size[SHAPE_LAST]) * p.kept_unit;
     return p;
 }
 

@@ -218,6 +218,7 @@ SIMT_LAUNCH(ema)
     ema_arg arg = {.rows = by_row ? p->average.dims[0] : 1,
                    .cols = by_row ? member : p->average.dims[0] * member,
                    .rest = simt_num(prepared, 1 - a->decay),
+                   .average_type = (i32)p->average.dtype,
                    .param_type = (i32)p->param.dtype};
     arg.vector = ALL_VECTOR(arg.rows, arg.cols, a->average, a->param);
     return LAUNCH(0, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->average,
@@ -268,7 +269,8 @@ SIMT_LAUNCH(global_norm)
     const i64 shares = norm_shares(p, d), total = count_of(&p->x);
     global_norm_parts_arg arg = {.count = total,
                                  .shares = shares,
-                                 .grad_scale = simt_num(prepared, one_if_zero(a->grad_scale))};
+                                 .grad_scale = simt_num(prepared, one_if_zero(a->grad_scale)),
+                                 .type = (i32)p->x.dtype};
     for (arg.first = 0; shares > 0 && arg.first < p->pairs; arg.first += LIST_TENSORS) {
         bsk_mem buffers[LIST_TENSORS + 1] = {0};
         const i64 count = list_take(buffers, a->x, arg.first, p->pairs);

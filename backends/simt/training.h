@@ -1,5 +1,6 @@
 /* Kernels of the optimizers, of averages and norms, and of the loss scale. The host's side
  * (training.c) includes this file without SIMT_T for the structs of scalars. */
+#define SIMT_HALVES
 #ifndef BSKI_SIMT_TRAINING_H
 #define BSKI_SIMT_TRAINING_H
 
@@ -28,14 +29,14 @@ typedef struct adam_live_arg {
 typedef struct ema_arg {
     i64 rows, cols;
     i64 rest; /* NUM: 1 - decay */
-    i32 param_type, vector;
+    i32 average_type, param_type, vector, pad;
 } ema_arg;
 
 /* Sums of squares: of tensor t of the list, share s is number t * shares + s. */
 typedef struct global_norm_parts_arg {
     i64 count, first, shares;
     i64 grad_scale; /* NUM */
-    i32 vector, pad;
+    i32 type, vector;
 } global_norm_parts_arg;
 
 typedef struct global_norm_finish_arg {
@@ -97,7 +98,7 @@ DEVICE f32 norm_scale_of(const GLOBAL f32 *norm_scale)
 #endif
 
 /* ================================================================================ adam ==== */
-#if SIMT_CODE != 3 /* moments are f32, f64 or bf16, or u16 in the form of bf16 */
+/* Moments are f32, f64 or bf16, or u16 in the form of bf16. */
 
 /* live[k] = 1 if the gradient of row k has an element that is not 0. */
 KERNEL(adam_live, LANES)(BUF(const u8, grad), BUF(i32, live), const adam_live_arg a)
@@ -297,7 +298,6 @@ KERNEL(adam_n, LANES)
     if (norm != 0)
         NAME(adam_tensor)(&a, a.offset + GROUP(1), param, grad, m, v, copy, norm, 0, 0, steps);
 }
-#endif
 
 /* ================================================================================= ema ==== */
 
@@ -315,21 +315,21 @@ KERNEL(ema, LANES)
         R v[VEC], p[VEC];
         if (gate && gate[w.row] == 0)
             continue;
-        NAME(load_part)(SIMT_CODE, average, i, 1, count, a.vector, v);
+        NAME(load_part)(HALF_TYPE(a.average_type), average, i, 1, count, a.vector, v);
         NAME(load_part)(a.param_type, param, i, 1, count, a.vector, p);
         UNROLL
         for (i32 e = 0; e < VEC; e++)
             v[e] -= rest * (v[e] - p[e]);
-        NAME(store_part)(SIMT_CODE, average, i, 1, count, a.vector, v);
+        NAME(store_part)(HALF_TYPE(a.average_type), average, i, 1, count, a.vector, v);
     }
 }
 
 /* ========================================================================= global_norm ==== */
 
-DEVICE R NAME(square_sum)(const GLOBAL T *x, i64 i, i32 count, i32 vector, R scale)
+DEVICE R NAME(square_sum)(i32 type, const GLOBAL T *x, i64 i, i32 count, i32 vector, R scale)
 {
     R v[VEC], sum = 0;
-    NAME(load_part)(SIMT_CODE, x, i, 1, count, vector, v);
+    NAME(load_part)(HALF_TYPE(type), x, i, 1, count, vector, v);
     UNROLL
     for (i32 e = 0; e < VEC; e++) {
         const R g = v[e] * scale;
@@ -353,7 +353,7 @@ KERNEL(global_norm_parts, LANES)
         R part[4];
         UNROLL
         for (i32 u = 0; u < 4; u++) {
-            part[u] = NAME(square_sum)(x, w.run * VEC, VEC, 1, scale);
+            part[u] = NAME(square_sum)(a.type, x, w.run * VEC, VEC, 1, scale);
             walk_next(&w);
         }
         UNROLL
@@ -361,8 +361,8 @@ KERNEL(global_norm_parts, LANES)
             sum += part[u];
     }
     for (; w.left > 0; walk_next(&w))
-        sum += NAME(square_sum)(x, w.run * VEC, run_length(a.count, w.run * VEC, VEC), a.vector,
-                                scale);
+        sum += NAME(square_sum)(a.type, x, w.run * VEC, run_length(a.count, w.run * VEC, VEC),
+                                a.vector, scale);
     sum = NAME(tree_sum)(scratch, LANE, LANES, sum);
     if (LANE == 0)
         parts[(a.first + GROUP(1)) * a.shares + GROUP(0)] = sum;

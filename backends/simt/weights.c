@@ -16,7 +16,8 @@ static block_arg blocks_of(const bsk_prepared *prepared)
                        .block_rows = t->block_rows,
                        .block_cols = t->block_cols,
                        .grid_rows = t->grid_rows,
-                       .grid_cols = t->grid_cols};
+                       .grid_cols = t->grid_cols,
+                       .type = (i32)prepared->problem->dtype};
 }
 
 static i64 block_size(const block_arg *arg)
@@ -142,7 +143,8 @@ SIMT_LAUNCH(weight_orthogonal)
                                 .seed = (i64)a->seed,
                                 .block_rows = t->block_rows,
                                 .block_cols = t->block_cols,
-                                .grid_cols = t->grid_cols};
+                                .grid_cols = t->grid_cols,
+                                .type = (i32)prepared->problem->dtype};
     return LAUNCH(0, t->nnz ? (i64)t->heads * t->grid_cols : 0, 1, arg, a->w, a->workspace,
                   table_of(prepared, OWN_TABLE), COL_TABLES);
 }
@@ -172,7 +174,8 @@ static column_arg columns_of(const bsk_prepared *prepared, const simt_device *d,
                         .block_rows = t->block_rows,
                         .block_cols = t->block_cols,
                         .grid_cols = t->grid_cols,
-                        .lanes = d->wide ? 1 : lanes_for(t->block_cols, 32)};
+                        .lanes = d->wide ? 1 : lanes_for(t->block_cols, 32),
+                        .type = (i32)prepared->problem->dtype};
 }
 
 SIMT_ACCEPT(l2_normalize)
@@ -397,7 +400,8 @@ SIMT_LAUNCH(block_renew)
                      .alpha = bski_simt_num(prepared->problem->dtype, a->alpha),
                      .seed = (i64)a->seed,
                      .block_rows = t->block_rows,
-                     .block_cols = t->block_cols};
+                     .block_cols = t->block_cols,
+                     .type = (i32)prepared->problem->dtype};
     if (p->renew != BSK_RENEW_ZERO) {
         arg.parts = (i32)(groups < RENEW_PARTS ? groups : RENEW_PARTS);
         for (arg.mode = 0; arg.mode < 2; arg.mode++)

@@ -1,5 +1,6 @@
 /* Kernels of the weight ops. The host's side (init.c, weights.c) includes this file without
  * SIMT_T for the structs of scalars. */
+#define SIMT_HALVES
 #ifndef BSKI_SIMT_WEIGHTS_H
 #define BSKI_SIMT_WEIGHTS_H
 
@@ -11,6 +12,7 @@ typedef struct block_arg {
     i64 seed, offset; /* of random numbers */
     i32 block_rows, block_cols, grid_rows, grid_cols;
     i32 lanes, mode;
+    i32 type, pad; /* of the blocks, as below */
 } block_arg;
 
 /* Block columns: lists of entries by column, as in bsk_layout_tables. */
@@ -19,14 +21,14 @@ typedef struct column_arg {
     i64 eps, alpha, beta; /* NUM */
     i32 block_rows, block_cols, grid_cols;
     i32 lanes; /* columns that a group takes at a time */
-    i32 dy_type, y_type;
+    i32 dy_type, y_type, type, pad;
 } column_arg;
 
 typedef struct orthogonal_arg {
     i64 rows, cols;
     i64 alpha; /* NUM */
     i64 seed;
-    i32 block_rows, block_cols, grid_cols;
+    i32 block_rows, block_cols, grid_cols, type;
 } orthogonal_arg;
 
 typedef struct vector_arg {
@@ -43,6 +45,7 @@ typedef struct renew_arg {
     i32 block_rows, block_cols;
     i32 parts; /* partial sums; 0: none are needed */
     i32 mode;  /* bsk_renew */
+    i32 type, pad;
 } renew_arg;
 
 enum { RENEW_ZERO = 0, RENEW_NORMAL = 1, RENEW_UNIFORM = 2, RENEW_PARTS = 256 };
@@ -112,7 +115,8 @@ KERNEL(weight_normal, LANES)
         const u64 element = (u64)(at.row * at.runs + at.run);
         if (i < block_extent(a.rows, slot_row[at.row], a.block_rows) &&
             j < block_extent(a.cols, slot_col[at.row], a.block_cols))
-            ST(w, element, NUM(a.alpha) * NORMAL((u64)a.seed, element));
+            NAME(store_r)
+        (HALF_TYPE(a.type), w, element, NUM(a.alpha) * NORMAL((u64)a.seed, element));
     }
 }
 
@@ -216,9 +220,9 @@ KERNEL(weight_orthogonal, LANES)
                 const i64 element = ((i64)col_slot[e] * a.block_rows + i) * a.block_cols + j;
                 const i64 at = (top + i) * step_row + j * step_col;
                 if (store)
-                    ST(w, element, NUM(a.alpha) * c.vectors[at]);
-                else
-                    c.vectors[at] = NORMAL((u64)a.seed, (u64)element);
+                    NAME(store_r)
+                (HALF_TYPE(a.type), w, element, NUM(a.alpha) * c.vectors[at]);
+                else c.vectors[at] = NORMAL((u64)a.seed, (u64)element);
             }
             top += rows;
         }
@@ -311,7 +315,7 @@ KERNEL(l2_normalize, LANES)
     R sum = 0;
     for (i64 r = c.lane_row; r < rows; r += c.lanes_row) {
         const i64 at = NAME(column_at)(&a, &c, col_row, col_slot, r);
-        const R v = at >= 0 ? LD(w, at) : (R)0;
+        const R v = at >= 0 ? NAME(load_r)(HALF_TYPE(a.type), w, at) : (R)0;
         sum += v * v;
     }
     sum = NAME(column_sum)(&a, &c, scratch, sum);
@@ -323,7 +327,7 @@ KERNEL(l2_normalize, LANES)
     for (i64 r = c.lane_row; r < rows; r += c.lanes_row) {
         const i64 at = NAME(column_at)(&a, &c, col_row, col_slot, r);
         if (at >= 0)
-            NAME(store_r)(a.y_type, y, at, LD(w, at) * scale);
+            NAME(store_r)(a.y_type, y, at, NAME(load_r)(HALF_TYPE(a.type), w, at) * scale);
     }
 }
 
@@ -350,7 +354,7 @@ KERNEL(l2_normalize_grad, LANES)
     for (i64 r = c.lane_row; r < rows; r += c.lanes_row) {
         const i64 at = NAME(column_at)(&a, &c, col_row, col_slot, r);
         if (at >= 0)
-            dot += NAME(load_r)(a.dy_type, dy, at) * LD(w, at);
+            dot += NAME(load_r)(a.dy_type, dy, at) * NAME(load_r)(HALF_TYPE(a.type), w, at);
     }
     dot = NAME(column_sum)(&a, &c, scratch, dot);
     if (!c.inside)
@@ -361,7 +365,8 @@ KERNEL(l2_normalize_grad, LANES)
         const i64 at = NAME(column_at)(&a, &c, col_row, col_slot, r);
         if (at < 0)
             continue;
-        R v = alpha * (g * NAME(load_r)(a.dy_type, dy, at) - along * LD(w, at)) * inverse;
+        const R own = NAME(load_r)(HALF_TYPE(a.type), w, at);
+        R v = alpha * (g * NAME(load_r)(a.dy_type, dy, at) - along * own) * inverse;
         if (beta != 0)
             v += beta * NAME(load_r)(a.y_type, dw, at);
         NAME(store_r)(a.y_type, dw, at, v);
@@ -402,7 +407,8 @@ DEVICE R NAME(block_measure)(const block_arg *a, const NAME(block_part) * b, con
 {
     R sum = 0;
     for (i64 x = b->lane; x < (i64)b->height * b->width; x += a->lanes) {
-        const R v = LD(w, NAME(block_at)(a, b, x)), size = MATH(fabs)(v);
+        const R v = NAME(load_r)(HALF_TYPE(a->type), w, NAME(block_at)(a, b, x));
+        const R size = MATH(fabs)(v);
         if (a->mode == NORM_L2)
             sum += v * v;
         else if (size > sum || size != size)
@@ -453,8 +459,8 @@ KERNEL(block_l2_decay, LANES)
         const R share = ratio > 1 ? (R)1 : ratio;
         for (i64 x = b.lane; x < (i64)b.height * b.width; x += a.lanes) {
             const i64 at = NAME(block_at)(&a, &b, x);
-            const R v = LD(w, at);
-            ST(w, at, v - v * share);
+            const R v = NAME(load_r)(HALF_TYPE(a.type), w, at);
+            NAME(store_r)(HALF_TYPE(a.type), w, at, v - v * share);
         }
     }
 }
@@ -639,7 +645,7 @@ KERNEL(renew_moments, LANES)
         if (!keep[at.row] || i >= block_extent(a.rows, slot_row[at.row], a.block_rows) ||
             j >= block_extent(a.cols, slot_col[at.row], a.block_cols))
             continue;
-        const R d = LD(w, at.row * at.runs + at.run) - mean;
+        const R d = NAME(load_r)(HALF_TYPE(a.type), w, at.row * at.runs + at.run) - mean;
         sum += a.mode ? d * d : d;
         count += 1;
     }
@@ -684,7 +690,7 @@ KERNEL(block_renew, LANES)
             v = NUM(a.alpha) * (mean + deviation * NORMAL((u64)a.seed, element));
         else if (a.mode == RENEW_UNIFORM)
             v = NUM(a.alpha) * deviation * (2 * (R)philox_uniform((u64)a.seed, 0, element) - 1);
-        ST(w, element, v);
+        NAME(store_r)(HALF_TYPE(a.type), w, (i64)element, v);
     }
 }
 

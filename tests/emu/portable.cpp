@@ -1,25 +1,7 @@
-/* The portable kernels of one file for one storage type, in all variants of instances.inc. The
- * build sets SIMT_EMULATOR, SIMT_FILE (the file, <backends/simt/ops.h>), SIMT_T, SIMT_TILES for a
- * file whose kernels come in tile sizes, EMU_UNIT (ops_f32), and EMU_HAS_<unit> to 1. */
-#include <backends/simt/simt.h>
-
-#include <backends/simt/type.h>
-
-#include SIMT_FILE
-
-#ifdef SIMT_TILES
-#define TM 8
-#include SIMT_FILE
-#undef TM
-#define TM 16
-#include SIMT_FILE
-#undef TM
-#define TM 32
-#include SIMT_FILE
-#undef TM
-#define TM 64
-#include SIMT_FILE
-#endif
+/* The portable kernels of one file for one storage type, in all variants of instances.inc. Beside what
+ * portable.h asks for, the build sets SIMT_EMULATOR, SIMT_T, EMU_UNIT (ops_f32), and EMU_HAS_<unit> to
+ * 1. */
+#include <backends/simt/portable.h>
 
 /* EMU_IF(flag) is EMU_ROW where the flag is 1, and EMU_NO_ROW where it is not defined. */
 #define EMU_MARK_1             ~, EMU_ROW
