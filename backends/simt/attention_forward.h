@@ -75,7 +75,7 @@ KERNEL_DENSE(FORMED(attention), LANES)
     OPEN(const i32, index);
     OPEN(const i32, slots);
     RULES_OPEN(data);
-    const i32 ty = LANE / TX, tx = LANE % TX, pitch = SHARE_PITCH(FORWARD_RN);
+    const i32 ty = LANE / TX, pitch = SHARE_PITCH(FORWARD_RN);
     own_lines own;
     own_from(&own, &a.tiles, GROUP(0), TM);
     rules_member m;

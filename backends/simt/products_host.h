@@ -122,7 +122,7 @@ static inline bsk_status launch(simt_queue *queue, const simt_kernel *kernel, i6
 static inline bsk_status tile_kernel(simt_device *d, const char *op, i32 tm, bsk_dtype dtype,
                                      const simt_kernel **kernel)
 {
-    char name[32], variant[16] = "-DWIDE=1";
+    char name[32], variant[24] = "-DWIDE=1";
     if (d->wide) {
         snprintf(name, sizeof name, "%s_wide", op);
         dtype = simt_single(dtype);
