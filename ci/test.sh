@@ -316,7 +316,7 @@ step_python() {
 
 # The address, undefined-behaviour and leak sanitizers, in a build that fuzz uses as well.
 setup_asan() {
-    CC=clang setup_core asan -Dbuildtype=debugoptimized -Dfuzz=true -Db_lundef=false \
+    CC=clang setup_core asan -Ddebug=true -Doptimization=1 -Dfuzz=true -Db_lundef=false \
         -Db_sanitize=address,undefined \
         -Dc_args='-fsanitize=fuzzer-no-link -fno-sanitize-recover=undefined'
 }
