@@ -101,12 +101,47 @@ OMP_INLINE void FN(sums_clear)(void)
     _tile_zero(3);
 }
 
-/* Asks for `lines` lines, and returns what follows them. */
-OMP_INLINE const T *FN(lines_fetch)(const T *fetch, int64_t lines)
+/* What is asked for long before it is needed, in four pages at once, of which each is a quarter behind
+ * the one before it: the second level's own prefetcher runs 20 lines ahead within a page, and in one
+ * page alone these are needed sooner than memory brings them. Lines are counted from address 0, so
+ * that a call goes on where the one before it ended. */
+enum { FN(PAGE) = 4096 / TILE_BYTES, FN(PAGES) = 4 };
+typedef struct FN(fetch) {
+    const char *at[FN(PAGES)];
+    int64_t lines; /* of each page in a step */
+} FN(fetch);
+
+/* lines: of a step. */
+static FN(fetch) FN(fetch_open)(const T *from, int64_t lines)
 {
-    for (int64_t i = 0; i < lines; i++, fetch += TILE_BYTES / (int64_t)sizeof(T))
-        __builtin_prefetch(fetch, 0, 2);
-    return fetch;
+    const intptr_t line = (intptr_t)from / TILE_BYTES;
+    FN(fetch) f = {.lines = bski_ceil_div(lines, FN(PAGES))};
+    for (int64_t i = 0; i < FN(PAGES); i++) {
+        const intptr_t own = line / FN(PAGES) + i * FN(PAGE) / FN(PAGES);
+        const intptr_t page = own / FN(PAGE) * FN(PAGES) + i;
+        f.at[i] = (const char *)((page * FN(PAGE) + own % FN(PAGE)) * TILE_BYTES);
+    }
+    return f;
+}
+
+/* A step's lines of one page. */
+OMP_INLINE void FN(page_fetch)(FN(fetch) * f, int i)
+{
+    const char *at = f->at[i];
+    for (int64_t n = f->lines; n > 0; n--) {
+        __builtin_prefetch(at, 0, 2);
+        at += TILE_BYTES;
+        if ((intptr_t)at % (FN(PAGE) * TILE_BYTES) == 0)
+            at += (FN(PAGES) - 1) * FN(PAGE) * TILE_BYTES;
+    }
+    f->at[i] = at;
+}
+
+/* A step's lines. */
+OMP_INLINE void FN(pages_fetch)(FN(fetch) * f)
+{
+    for (int i = 0; i < FN(PAGES); i++)
+        FN(page_fetch)(f, i);
 }
 
 /* What is left of a block at the edge of the matrix is put together with zeros. Each step fetches
@@ -117,7 +152,7 @@ OMP_INLINE void FN(tile_pieces)(T *restrict buffer, const FN(piece) * piece, int
 {
     const bool tall = features > DSD_MR;
     const int64_t deep = min_i64(block_depth, TILE_DEPTH);
-    const T *fetch = count > 0 ? piece[0].fetch + from : NULL;
+    FN(fetch) fetch = FN(fetch_open)(count > 0 ? piece[0].fetch + from : NULL, lines);
     T *second = tall ? buffer + DSD_MR * FN(NR) : NULL;
     T rest[TILE_DEPTH * FN(NR)] __attribute__((aligned(64)));
 
@@ -129,12 +164,12 @@ OMP_INLINE void FN(tile_pieces)(T *restrict buffer, const FN(piece) * piece, int
         const T *s = piece[e].s, *rows = b + piece[e].first * FN(NR);
         int64_t k = 0;
         for (; k + deep <= piece[e].depth; k += deep, s += features * deep) {
-            fetch = FN(lines_fetch)(fetch, lines);
+            FN(pages_fetch)(&fetch);
             FN(tiles_multiply)(s, rows + k * FN(NR), deep, tall, wide);
         }
         if (k == piece[e].depth)
             continue;
-        fetch = FN(lines_fetch)(fetch, lines);
+        FN(pages_fetch)(&fetch);
         FN(rows_gather)(rest, rows + k * FN(NR), piece[e].depth - k, deep, wide);
         FN(tiles_multiply)(s, rest, deep, tall, wide);
     }
@@ -159,8 +194,9 @@ static void FN(tall_multiply)(const FN(slice) * x, T *restrict strips, int64_t s
                               int64_t *at)
 {
     const int64_t row = FN(NR) * (int64_t)sizeof(T), s_row = x->deep * (int64_t)sizeof(T);
-    const int64_t steps = x->steps, size = x->size, lines = x->lines, low = size / 2;
-    const T *fetch = x->s + steps * size, *s = x->s, *b = x->b;
+    const int64_t steps = x->steps, size = x->size, low = size / 2;
+    const T *s = x->s, *b = x->b;
+    FN(fetch) fetch = FN(fetch_open)(s + steps * size, x->lines);
 
     if (x->panels == 0)
         return;
@@ -177,15 +213,15 @@ static void FN(tall_multiply)(const FN(slice) * x, T *restrict strips, int64_t s
         for (int64_t i = 1; i <= steps; i++) {
             const T *next_s = i < steps ? s + i * size : s, *next_b = b + at[i];
             TILE_PRODUCT(0, 4, 6);
-            fetch = FN(lines_fetch)(fetch, (lines + 3) / 4);
+            FN(page_fetch)(&fetch, 0);
             TILE_PRODUCT(1, 4, 7);
-            fetch = FN(lines_fetch)(fetch, (lines + 2) / 4);
+            FN(page_fetch)(&fetch, 1);
             _tile_loadd(4, next_s, s_row);
             TILE_PRODUCT(2, 5, 6);
-            fetch = FN(lines_fetch)(fetch, (lines + 1) / 4);
+            FN(page_fetch)(&fetch, 2);
             _tile_stream_loadd(6, next_b, row);
             TILE_PRODUCT(3, 5, 7);
-            fetch = FN(lines_fetch)(fetch, lines / 4);
+            FN(page_fetch)(&fetch, 3);
             _tile_loadd(5, next_s + low, s_row);
             _tile_stream_loadd(7, next_b + FN(VL), row);
         }
@@ -215,7 +251,8 @@ static void FN(low_multiply)(const FN(slice) * x, T *restrict strips, int64_t st
 {
     const int64_t row = FN(NR) * (int64_t)sizeof(T), s_row = x->deep * (int64_t)sizeof(T);
     const int64_t steps = x->steps;
-    const T *fetch = x->s + steps * x->size, *b = x->b;
+    const T *b = x->b;
+    FN(fetch) fetch = FN(fetch_open)(x->s + steps * x->size, x->lines);
 
     at[steps] = at[0];
     for (int64_t q = 0; q < x->panels; q += 2, b += 2 * x->panel_size, strips += 2 * strip_size) {
@@ -232,7 +269,7 @@ static void FN(low_multiply)(const FN(slice) * x, T *restrict strips, int64_t st
     if ((step) < steps) {                                                                          \
         const T *left = b + at[(step) + 1], *fourth = right + at[step] + FN(VL);                   \
         const T *s = x->s + ((step) + 1 < steps ? ((step) + 1) * x->size : 0);                     \
-        fetch = FN(lines_fetch)(fetch, x->lines);                                                  \
+        FN(pages_fetch)(&fetch);                                                                   \
         LOW_STEP(first, second, third, fourth, row, s, s_row, left, left + FN(VL),                 \
                  left + x->panel_size);                                                            \
     }
@@ -308,6 +345,14 @@ static void FN(sdd_tile_two)(T *restrict out, const T *restrict a, const T *rest
                              const T *restrict b1, int64_t steps, bool resume)
 {
     FN(sdd_tiles_multiply)(out, a, b0, b1, steps, resume, true);
+}
+
+/* Asks for `lines` lines, and returns what follows them. */
+OMP_INLINE const T *FN(lines_fetch)(const T *fetch, int64_t lines)
+{
+    for (int64_t i = 0; i < lines; i++, fetch += TILE_BYTES / (int64_t)sizeof(T))
+        __builtin_prefetch(fetch, 0, 2);
+    return fetch;
 }
 
 /* The same for `pairs` pairs of strips: a row group, or two, by b[2 p], b[2 p + 1] from step `at` on,
