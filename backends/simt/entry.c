@@ -1,6 +1,7 @@
 /* What the host sides of the portable kernels share. */
 #include <backends/simt/entry.h>
 
+#include <backends/simt/halves.h> /* of the build */
 #include <backends/simt/plan.h>
 
 bsk_status bski_simt_table(void *device, bsk_prepared *prepared, int table, const void *data,
@@ -44,10 +45,10 @@ static const char *variant_of(const simt_device *d)
     return d->wide ? "-DWIDE=1" : d->props.max_group < SIMT_LONG_LANES ? "-DLONG_LANES=256" : "";
 }
 
-/* Of the kernels of a file. */
+/* Of the kernels of a file. The build lists those that define SIMT_HALVES alone. */
 static bsk_dtype own_type(const char *file, bsk_dtype type)
 {
-    static const char *const halves[] = {"weights", "proj", "softmax", "training"};
+    static const char *const halves[] = {SIMT_HALVES_FILES};
     for (size_t i = 0; i < sizeof halves / sizeof *halves; i++)
         if (!strcmp(file, halves[i]))
             return simt_half(type);
