@@ -156,7 +156,7 @@ step_gcc() {
 
 # All suites, `bsk check --tier ci` among them; the log has each program's last line.
 step_suites() {
-    meson test -C build-ci/gcc --print-errorlogs --num-processes "$jobs"
+    meson test -C build-ci/gcc --print-errorlogs --num-processes "$jobs" --timeout-multiplier 2
     ci/sum.py meson build-ci/gcc/meson-logs/testlog.json
 }
 
@@ -415,8 +415,18 @@ step_valgrind() {
     "${check[@]}" "$tests/unit/test_fallback" "${modules[0]}"
 }
 
-steps=(deps style demo gcc suites support devices oclgrind rusticl install python clang asan tsan
-    no_openmp aarch64 fuzz valgrind)
+# Those of a line run at once, since most have times in which they keep one core busy, or none; a line
+# needs what earlier ones built.
+groups=(
+    'deps'
+    'style demo gcc'
+    'suites devices support'
+    'oclgrind rusticl install python'
+    'clang asan'
+    'tsan no_openmp aarch64'
+    'fuzz valgrind'
+)
+read -ra steps <<<"${groups[*]}"
 
 # --- running them ---
 
@@ -424,9 +434,8 @@ if [ "${1:-}" = --list ]; then
     printf '%s\n' "${steps[@]}"
     exit 0
 fi
-wanted=("$@")
-[ $# -gt 0 ] || wanted=("${steps[@]}")
-for name in "${wanted[@]}"; do
+[ $# = 0 ] || groups=("$@")
+for name in "$@"; do
     printf '%s\n' "${steps[@]}" | grep -qx "$name" || {
         echo "no step $name; ci/test.sh --list names them" >&2
         exit 2
@@ -451,27 +460,39 @@ count() {
     fi
 }
 
-for name in "${wanted[@]}"; do
-    log=$logs/$name.log
-    start=$SECONDS
-    printf '%-16s' "$name"
+# Runs a step; its status and its time go to a file.
+run() {
+    local start=$SECONDS status
+    rm -f "$logs/$1.status"
     # A subshell of its own: within a condition errexit would be off.
     set +e
     (
         set -euo pipefail
-        "step_$name"
-    ) >"$log" 2>&1 </dev/null
+        "step_$1"
+    ) >"$logs/$1.log" 2>&1 </dev/null
     status=$?
-    set -e
+    echo "$status $((SECONDS - start))" >"$logs/$1.status"
+}
+
+# Says how it ended.
+report() {
+    local log=$logs/$1.log status time result=FAILED
+    read -r status time <"$logs/$1.status" || status=1 time=0
     step_failed=0
     count "$log" "$status"
-    if [ "$status" = 0 ] && [ "$step_failed" = 0 ]; then
-        result=ok
-    else
-        result=FAILED
-    fi
-    printf '%4d s  %-6s  %s\n' $((SECONDS - start)) "$result" "$(tail -n 1 "$log" | cut -c 1-80)"
+    [ "$status" != 0 ] || [ "$step_failed" != 0 ] || result=ok
+    printf '%-16s%4d s  %-6s  %s\n' "$1" "$time" "$result" "$(tail -n 1 "$log" | cut -c 1-80)"
     [ "$result" = ok ] || tail -n 60 "$log" | sed 's/^/    /'
+}
+
+for group in "${groups[@]}"; do
+    for name in $group; do
+        run "$name" &
+    done
+    wait
+    for name in $group; do
+        report "$name"
+    done
 done
 
 echo "$passed passed, $failed failed, $skipped skipped"
