@@ -846,6 +846,31 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
 #include "gemv.h"
 #endif
 
+/* Whether columns are so few that the entry without tiles is faster, by gemv.h: that one need not pack
+ * S. */
+static bool FN(dsd_few)(const FN(dsd) * d)
+{
+    return STREAMED && UNIT == 2 && d->n <= 4 && d->stride_i == 1 && d->p->s.dtype == STORED &&
+           d->block_i % (FN(VL) / 2) == 0 && d->depth_end % UNIT == 0;
+}
+
+/* Adds the bytes of the sums of few columns to those of the workspace. */
+static bool FN(sums_add)(const FN(dsd) * d, size_t *bytes)
+{
+#ifdef GEMV
+    FN(gemv) gemv;
+    size_t sums;
+    if (FN(gemv_choose)(d, &gemv))
+        return bski_mul_size((size_t)FN(gemv_sums)(d, &gemv) * sizeof(T), (size_t)d->grid_i,
+                             &sums) &&
+               bski_mul_size(sums, (size_t)d->chunk, &sums) && bski_add_size(*bytes, sums, bytes);
+#else
+    (void)d;
+    (void)bytes;
+#endif
+    return true;
+}
+
 /* Bytes of S packed; 0 where it has no such form: gates are not known when it is made, and few columns
  * are multiplied fastest with S as it is. */
 static size_t FN(image_bytes)(const FN(dsd) * d)

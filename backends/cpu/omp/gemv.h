@@ -1,16 +1,26 @@
 /* C = op(S) B for few columns, where neighbours along a block row's features are neighbours in
- * memory. Included by dsd.h, once for each kind of arithmetic; lists and epilogue are its own.
- * What counts is the rate at which S arrives: vectors lie along the features, so that an element
- * of S takes no more than its share of a load, and a tile of NV vectors and NC columns stays in
- * registers while a chunk of the list passes. Each output is one sum in the order of the list. */
+ * memory. Included by dsd.h, once for each kind of arithmetic; the epilogue is its own. What counts
+ * is the rate at which S arrives. So S is read in the order in which it lies in memory, where that
+ * is by the block rows of S, and sums of all of C wait in the second-level cache. Vectors lie along
+ * the features, so that an element of S takes no more than its share of a load. Each output is one
+ * sum in the order of the depth, whichever way S is walked. */
 
 enum {
-    FN(GEMV_COLS) = 8,                 /* columns of a tile, at most */
-    FN(GEMV_MOST) = 2 * FN(GEMV_COLS), /* columns for which this is the faster way */
-    FN(GEMV_WIDTH) = 4 * FN(VL),       /* features of a tile, at most */
-    FN(GEMV_CHUNK) = 16 << 10,         /* bytes of S that the tiles of a block row take in turn */
-    FN(GEMV_FETCH) = 8 << 10           /* bytes of S from what is used to what is fetched */
+    FN(GEMV_MOST) = 16,                       /* columns for which this is the faster way */
+    FN(GEMV_COLS) = VEC_BYTES == 64 ? 16 : 8, /* columns of a tile, at most: as registers allow */
+    FN(GEMV_WIDTH) = 4 * FN(VL),              /* features of a tile, at most */
+    FN(GEMV_CHUNK) = 4 << 10,                 /* bytes of S that tiles take in turn */
+    FN(GEMV_FETCH) = 8 << 10                  /* bytes of S from what is used to what is fetched */
 };
+
+/* A block of S, what it is multiplied by and what it is added to, and the block to fetch. */
+typedef struct FN(share) {
+    const S_STORED *s;
+    const char *fetch;
+    const T *x;
+    T *sum;
+    int64_t depth;
+} FN(share);
 
 /* Vectors, whole ones and halves for small blocks: of S from its stored form, and times one T. */
 #if UNIT == 1
@@ -61,44 +71,48 @@ OMP_INLINE half_bf16 half_madd_bf16(half_bf16 sum, half_bf16 w, float x)
 }
 #endif
 
-/* sum[NC][NV] += S x over the pieces, from feature `shift` of the block on. x: [depth][ldx]. Rows
- * of a block lie `stride` apart. */
-typedef void (*FN(gemv_tile))(T *restrict, const FN(piece) *, int64_t, int64_t, const T *restrict,
-                              int64_t, int64_t);
+/* One of the passes over a few blocks: `strip` features and `col` columns further on than these begin,
+ * and where its sums lie. Rows of a block are `stride` apart. A step of the depth fetches `step` bytes
+ * of a block that comes later, from `from` on: all passes together fetch it from begin to end. */
+typedef struct FN(pass) {
+    int64_t strip, col, sums, ldx, stride, from, step;
+} FN(pass);
+
+/* sum[NC][NV] += S x for each share. x: [depth][ldx]. */
+typedef void (*FN(gemv_tile))(const FN(share) *, int64_t, const FN(pass) *);
 
 #define GEMV_TILE(W, LANES, NC, NV)                                                                \
-    static void FN(W##_##NC##_##NV)(T *restrict sum, const FN(piece) * piece, int64_t count,       \
-                                    int64_t shift, const T *restrict x, int64_t ldx,               \
-                                    int64_t stride)                                                \
+    static void FN(W##_##NC##_##NV)(const FN(share) * share, int64_t count, const FN(pass) * pass) \
     {                                                                                              \
-        FN(W) acc[NC][NV];                                                                         \
-        _Pragma("GCC unroll 8") for (int c = 0; c < NC; c++)                                       \
-            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                                   \
-                memcpy(&acc[c][v], sum + c * FN(GEMV_WIDTH) + v * (LANES), sizeof acc[c][v]);      \
+        enum { BYTES = (NV) * (LANES)*UNIT * (int)sizeof(S_STORED) };                              \
+        const int64_t stride = pass->stride, ldx = pass->ldx, step = pass->step;                   \
         for (int64_t e = 0; e < count; e++) {                                                      \
-            const S_STORED *s = (const S_STORED *)(const void *)piece[e].s + shift;                \
-            const S_STORED *fetch = (const S_STORED *)(const void *)piece[e].fetch + shift;        \
-            const T *row = x + piece[e].first * ldx;                                               \
-            _Pragma("GCC unroll 4") for (int64_t k = 0; k < piece[e].depth; k++)                   \
+            const S_STORED *s = share[e].s + pass->strip;                                          \
+            const char *fetch = share[e].fetch + pass->from;                                       \
+            const T *x = share[e].x + pass->col;                                                   \
+            T *sum = share[e].sum + pass->sums;                                                    \
+            FN(W) acc[NC][NV];                                                                     \
+            _Pragma("GCC unroll 16") for (int c = 0; c < NC; c++)                                  \
+                _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                               \
+                    memcpy(&acc[c][v], sum + (c * (NV) + v) * (LANES), sizeof acc[c][v]);          \
+            _Pragma("GCC unroll 4") for (int64_t k = 0; k < share[e].depth; k++)                   \
             {                                                                                      \
                 FN(W) w[NV];                                                                       \
-                _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                               \
-                {                                                                                  \
-                    for (int r = 0; r < UNIT; r++)                                                 \
-                        __builtin_prefetch(fetch + r * stride + v * (LANES));                      \
-                    w[v] = FN(W##_load)(s + v * (LANES), stride);                                  \
-                }                                                                                  \
-                _Pragma("GCC unroll 8") for (int c = 0; c < NC; c++)                               \
+                _Pragma("GCC unroll 4") for (int i = 0; i < BYTES; i += 64)                        \
+                    __builtin_prefetch(fetch + i, 0, 2);                                           \
+                _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) w[v] =                        \
+                    FN(W##_load)(s + v * (LANES), stride);                                         \
+                _Pragma("GCC unroll 16") for (int c = 0; c < NC; c++)                              \
                     _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[c][v] =               \
-                        FN(W##_madd)(acc[c][v], w[v], row[c]);                                     \
+                        FN(W##_madd)(acc[c][v], w[v], x[c]);                                       \
                 s += UNIT * stride;                                                                \
-                fetch += UNIT * stride;                                                            \
-                row += ldx;                                                                        \
+                fetch += step;                                                                     \
+                x += ldx;                                                                          \
             }                                                                                      \
+            _Pragma("GCC unroll 16") for (int c = 0; c < NC; c++)                                  \
+                _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                               \
+                    memcpy(sum + (c * (NV) + v) * (LANES), &acc[c][v], sizeof acc[c][v]);          \
         }                                                                                          \
-        _Pragma("GCC unroll 8") for (int c = 0; c < NC; c++)                                       \
-            _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                                   \
-                memcpy(sum + c * FN(GEMV_WIDTH) + v * (LANES), &acc[c][v], sizeof acc[c][v]);      \
     }
 #define GEMV_TILES(W, LANES, NV)                                                                   \
     GEMV_TILE(W, LANES, 1, NV)                                                                     \
@@ -110,8 +124,13 @@ GEMV_TILES(whole, FN(VL), 4)
 GEMV_TILE(whole, FN(VL), 8, 1)
 GEMV_TILE(whole, FN(VL), 8, 2)
 #ifdef BSK_ISA_AVX512
+GEMV_TILE(whole, FN(VL), 16, 1)
 GEMV_TILES(half, FN(VL) / 2, 1)
 GEMV_TILE(half, FN(VL) / 2, 8, 1)
+GEMV_TILE(half, FN(VL) / 2, 16, 1)
+#define GEMV_16(W) FN(W##_16_1)
+#else
+#define GEMV_16(W) NULL
 #endif
 #undef GEMV_TILES
 #undef GEMV_TILE
@@ -131,13 +150,13 @@ static bool FN(gemv_choose)(const FN(dsd) * d, FN(gemv) * g)
     /* by vectors of features, widest first, then by log2 of the columns */
     static const struct {
         int64_t width;
-        FN(gemv_tile) tile[4];
+        FN(gemv_tile) tile[5];
     } kinds[] = {
-        {4 * FN(VL), {FN(whole_1_4), FN(whole_2_4), FN(whole_4_4), NULL}},
-        {2 * FN(VL), {FN(whole_1_2), FN(whole_2_2), FN(whole_4_2), FN(whole_8_2)}},
-        {FN(VL), {FN(whole_1_1), FN(whole_2_1), FN(whole_4_1), FN(whole_8_1)}},
+        {4 * FN(VL), {FN(whole_1_4), FN(whole_2_4), FN(whole_4_4), NULL, NULL}},
+        {2 * FN(VL), {FN(whole_1_2), FN(whole_2_2), FN(whole_4_2), FN(whole_8_2), NULL}},
+        {FN(VL), {FN(whole_1_1), FN(whole_2_1), FN(whole_4_1), FN(whole_8_1), GEMV_16(whole)}},
 #ifdef BSK_ISA_AVX512
-        {FN(VL) / 2, {FN(half_1_1), FN(half_2_1), FN(half_4_1), FN(half_8_1)}},
+        {FN(VL) / 2, {FN(half_1_1), FN(half_2_1), FN(half_4_1), FN(half_8_1), GEMV_16(half)}},
 #endif
     };
     const int64_t bytes = d->block_i * d->block_j * UNIT * (int64_t)sizeof(S_STORED);
@@ -158,49 +177,103 @@ static bool FN(gemv_choose)(const FN(dsd) * d, FN(gemv) * g)
         }
     return g->tile != NULL;
 }
+#undef GEMV_16
 
-/* Lists the blocks of a chunk, from entry `first` of the lists on. */
-static void FN(gemv_list)(const FN(dsd) * d, const FN(gemv) * g, const FN(band) * band,
-                          int64_t first, int64_t count, FN(piece) * piece)
+/* Ts of the sums of one block row: for each strip of features [ldx][width]. */
+static int64_t FN(gemv_sums)(const FN(dsd) * d, const FN(gemv) * g)
 {
-    const int64_t bytes = d->block_i * d->block_j * UNIT * (int64_t)sizeof(S_STORED);
-    for (int64_t e = 0; e < count; e++) {
-        const int64_t row = d->other[first + e] * d->block_j;
-        piece[e] = (FN(piece)){
-            .first = row, .depth = (int32_t)min_i64(d->block_j, d->J - row), .entry = first + e};
-        piece[e].s = (const T *)(const void *)(band->s + d->slot[first + e] * bytes);
-        const int64_t later = min_i64(first + e + g->ahead, d->t->nnz - 1);
-        piece[e].fetch = (const T *)(const void *)(band->s + d->slot[later] * bytes);
+    return d->block_i * g->ldx;
+}
+
+/* What a run for one batch member works with. sum: of the rows from the first one on. */
+typedef struct FN(gemv_work) {
+    const char *s;
+    const T *x;
+    T *sum;
+} FN(gemv_work);
+
+/* Entries first .. end - 1 of the lists by which S is walked, of block row `line` of these, then those
+ * from `next` on. across: they are lists of the depth. */
+static void FN(gemv_add)(const FN(dsd) * d, const FN(gemv) * g, const FN(gemv_work) * work,
+                         int64_t line, int64_t first, int64_t end, int64_t next, bool across)
+{
+    const int64_t size = d->block_i * d->block_j * UNIT, last = d->t->nnz - 1;
+    const int32_t *slot = across ? d->t->row_slot : d->slot;
+    const int32_t *other = across ? d->t->row_col : d->other;
+    const S_STORED *s = (const S_STORED *)(const void *)work->s;
+    const int64_t passes = d->block_i / g->width * (g->ldx / g->cols);
+    const int64_t step = size * (int64_t)sizeof(S_STORED) / (passes * d->block_j);
+    FN(share) share[FN(PIECES)];
+
+    for (; first < end; first += g->chunk) {
+        const int64_t count = min_i64(g->chunk, end - first);
+        for (int64_t e = 0; e < count; e++) {
+            const int64_t at = first + e, i = across ? other[at] : line;
+            const int64_t j = (across ? line : other[at]) * d->block_j;
+            const int64_t later =
+                at + g->ahead < end ? at + g->ahead : min_i64(next + at + g->ahead - end, last);
+            share[e] = (FN(share)){s + slot[at] * size, (const char *)(s + slot[later] * size),
+                                   work->x + j * g->ldx, work->sum + i * FN(gemv_sums)(d, g),
+                                   min_i64(d->block_j, d->J - j)};
+        }
+        int64_t from = 0;
+        for (int64_t row = 0; row < d->block_i; row += g->width)
+            for (int64_t c = 0; c < g->ldx; c += g->cols) {
+                const FN(pass)
+                    pass = {row, c, row * g->ldx + c * g->width, g->ldx, d->stride_j, from, step};
+                g->tile(share, count, &pass);
+                from += step * d->block_j;
+            }
     }
 }
 
+/* The first entry of a block row's list that is not before `col`. */
+static int64_t FN(gemv_entry)(const int32_t *col_of, int64_t low, int64_t high, int64_t col)
+{
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (col_of[middle] < col)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* Block rows first .. last - 1 of one batch member; x: its packed B. */
-static void FN(gemv_rows)(const FN(dsd) * d, const FN(gemv) * g, int64_t member, const T *x,
+static void FN(gemv_rows)(const FN(dsd) * d, const FN(gemv) * g, int64_t member, const T *x, T *sum,
                           int64_t first, int64_t last)
 {
-    const int64_t head = member % d->t->heads;
+    const int64_t head = member % d->t->heads, size = FN(gemv_sums)(d, g);
     const int64_t *start = d->start + head * (d->grid_i + 1);
-    FN(band) band = {.s = d->s};
-    FN(piece) piece[FN(PIECES)];
-    T sum[FN(GEMV_MOST) * FN(GEMV_WIDTH)] __attribute__((aligned(64)));
+    const int64_t *row_start = d->t->row_start + head * (d->t->grid_rows + 1);
+    const int32_t *row_col = d->t->row_col;
+    FN(gemv_work) work = {d->s, x, sum};
     T strip[FN(GEMV_WIDTH) * FN(NR)] = {0};
 
     if (FN(s_groups)(d) > 1)
-        band.s += (size_t)(member / d->t->heads * d->p->s.strides[0]) * sizeof(S_STORED);
-    for (int64_t block = first; block < last; block++) {
-        const int64_t height = min_i64(d->block_i, d->I - block * d->block_i);
+        work.s += (size_t)(member / d->t->heads * d->p->s.strides[0]) * sizeof(S_STORED);
+    memset(sum + first * size, 0, (size_t)((last - first) * size) * sizeof(T));
+    if (d->t->ordered) {
+        int64_t next = 0;
+        for (int64_t r = 0; r < d->t->grid_rows; r++) {
+            const int64_t *at = row_start + r;
+            const int64_t from = r ? next : FN(gemv_entry)(row_col, at[0], at[1], first);
+            const int64_t end = FN(gemv_entry)(row_col, from, at[1], last);
+            next = r + 1 < d->t->grid_rows ? FN(gemv_entry)(row_col, at[1], at[2], first) : end;
+            FN(gemv_add)(d, g, &work, r, from, end, next, true);
+        }
+    } else {
+        for (int64_t i = first; i < last; i++)
+            FN(gemv_add)(d, g, &work, i, start[i], start[i + 1], start[i + 1], false);
+    }
+    for (int64_t i = first; i < last; i++) {
+        const int64_t height = min_i64(d->block_i, d->I - i * d->block_i);
         for (int64_t row = 0; row < height; row += g->width) {
             const int64_t rows = min_i64(g->width, height - row);
-            memset(sum, 0, (size_t)(g->ldx * FN(GEMV_WIDTH)) * sizeof(T));
-            for (int64_t e = start[block]; e < start[block + 1]; e += g->chunk) {
-                const int64_t count = min_i64(g->chunk, start[block + 1] - e);
-                FN(gemv_list)(d, g, &band, e, count, piece);
-                for (int64_t c = 0; c < g->ldx; c += g->cols)
-                    g->tile(sum + c * FN(GEMV_WIDTH), piece, count, row, x + c, g->ldx,
-                            d->stride_j);
-            }
-            FN(transpose)(strip, FN(NR), sum, FN(GEMV_WIDTH), rows, d->n);
-            FN(strip_finish)(d, member, strip, NULL, block * d->block_i + row, rows, 0, d->n);
+            FN(transpose)
+            (strip, FN(NR), sum + i * size + row * g->ldx, g->width, rows, d->n);
+            FN(strip_finish)(d, member, strip, NULL, i * d->block_i + row, rows, 0, d->n);
         }
     }
 }
@@ -217,10 +290,15 @@ static void FN(gemv_pack)(const FN(dsd) * d, const FN(gemv) * g, int64_t member,
     FN(depth_load)(x, g->ldx, &b, row, 0, rows, d->n, d->depth_end);
 }
 
-/* All of C; tasks are ranges of block rows, as in dsd_run. */
+/* All of C; tasks are ranges of block rows, as many as keep the threads busy: each walks all lists. */
 static void FN(gemv_run)(const FN(dsd) * d, const FN(gemv) * g, int threads)
 {
-    const int64_t parts = bski_ceil_div(d->J, FN(PACK_DEEP)), size = d->J * FN(NR);
+    const int64_t parts = bski_ceil_div(d->J, FN(PACK_DEEP)), size = d->J * g->ldx;
+    const int64_t ranges = d->t->ordered
+                               ? min_i64(d->grid_i, bski_ceil_div(threads, max_i64(1, d->batch)))
+                               : d->ranges;
+    const int64_t rows = d->grid_i * FN(gemv_sums)(d, g);
+    T *sums = d->packed + size * d->chunk;
     for (int64_t m0 = 0; m0 < d->batch; m0 += d->chunk) {
         const int64_t count = min_i64(d->chunk, d->batch - m0);
 #pragma omp parallel num_threads(threads)
@@ -230,13 +308,13 @@ static void FN(gemv_run)(const FN(dsd) * d, const FN(gemv) * g, int threads)
                 FN(gemv_pack)
             (d, g, m0 + i / parts, i % parts * FN(PACK_DEEP), d->packed + i / parts * size);
 #pragma omp for schedule(dynamic)
-            for (int64_t i = 0; i < count * d->ranges; i++) {
-                const int64_t member = m0 + i / d->ranges, range = i % d->ranges;
+            for (int64_t i = 0; i < count * ranges; i++) {
+                const int64_t member = m0 + i / ranges, range = i % ranges;
                 const int64_t *start = d->start + member % d->t->heads * (d->grid_i + 1);
                 FN(gemv_rows)
-                (d, g, member, d->packed + i / d->ranges * size,
-                 range_start(start, d->grid_i, range, d->ranges),
-                 range_start(start, d->grid_i, range + 1, d->ranges));
+                (d, g, member, d->packed + i / ranges * size, sums + i / ranges * rows,
+                 range_start(start, d->grid_i, range, ranges),
+                 range_start(start, d->grid_i, range + 1, ranges));
             }
         }
     }

@@ -201,7 +201,8 @@ static void depth_load_i8(float *restrict dst, int64_t ld, const matrix_i8 *m, i
 #include "sdd.h"
 #endif
 
-#define PRODUCT_FUNCTIONS(op, type, gates)                                                         \
+/* few: whether another entry is the faster one for so few columns. */
+#define PRODUCT_FUNCTIONS(op, type, gates, few)                                                    \
     OMP_DECLARE(op##_##type);                                                                      \
     OMP_ACCEPT(op##_##type)                                                                        \
     {                                                                                              \
@@ -211,7 +212,9 @@ static void depth_load_i8(float *restrict dst, int64_t ld, const matrix_i8 *m, i
         (void)props;                                                                               \
         if (!(gates) && p->gate.dtype != BSK_NONE)                                                 \
             return BSK_REFUSE_OPTION;                                                              \
-        return op##_shape_##type(problem, &shape, &bytes) ? BSK_ACCEPT : BSK_REFUSE_LIMIT;         \
+        if (!op##_shape_##type(problem, &shape, &bytes))                                           \
+            return BSK_REFUSE_LIMIT;                                                               \
+        return (few) ? BSK_REFUSE_SHAPE : BSK_ACCEPT;                                              \
     }                                                                                              \
     OMP_LAUNCH(op##_##type)                                                                        \
     {                                                                                              \
@@ -221,13 +224,13 @@ static void depth_load_i8(float *restrict dst, int64_t ld, const matrix_i8 *m, i
 
 /* image: whether a run without the packed form of S makes one in its workspace. */
 #define DSD_ENTRY(type, gates, image)                                                              \
-    PRODUCT_FUNCTIONS(dsd, type, gates)                                                            \
+    PRODUCT_FUNCTIONS(dsd, type, gates, dsd_few_##type(&shape))                                    \
     OMP_PREPARE(dsd_##type)                                                                        \
     {                                                                                              \
         dsd_##type d;                                                                              \
         size_t *bytes = &prepared->workspace_bytes;                                                \
         (void)device;                                                                              \
-        if (!dsd_shape_##type(prepared->problem, &d, bytes))                                       \
+        if (!dsd_shape_##type(prepared->problem, &d, bytes) || !sums_add_##type(&d, bytes))        \
             return BSK_E_UNSUPPORTED;                                                              \
         prepared->packed_bytes = image_bytes_##type(&d);                                           \
         return !(image) || bski_add_size(*bytes, prepared->packed_bytes, bytes)                    \
@@ -242,7 +245,7 @@ static void depth_load_i8(float *restrict dst, int64_t ld, const matrix_i8 *m, i
     }
 
 #define SDD_ENTRY(type)                                                                            \
-    PRODUCT_FUNCTIONS(sdd, type, true)                                                             \
+    PRODUCT_FUNCTIONS(sdd, type, true, false)                                                      \
     OMP_PREPARE(sdd_##type)                                                                        \
     {                                                                                              \
         sdd_##type shape;                                                                          \
