@@ -40,6 +40,14 @@ OMP_INLINE void line_fetch(bsk_dtype type, const void *src, int64_t at)
         __builtin_prefetch(from + i, 0, 2);
 }
 
+/* The same of numbers that are loaded soon, a kilobyte behind those at `at`, into the first level. */
+OMP_INLINE void line_fetch_near(bsk_dtype type, const void *src, int64_t at)
+{
+    const char *from = (const char *)src + at * (int64_t)type_size(type);
+    for (int64_t i = 0; i < PAIR * (int64_t)type_size(type); i += 64)
+        __builtin_prefetch(from + i + 1024, 0, 3);
+}
+
 /* Two vectors as one of 16-bit numbers. */
 OMP_INLINE void line_narrow(bsk_dtype type, uint16_t *half, vec_f32 a, vec_f32 b)
 {

@@ -5,7 +5,7 @@
 #include "affine.h"
 
 /* Columns of a band, at most; partial sums of a column; rows of a band, and how many bands. */
-enum { COLUMNS = 512, COLUMN_UNIT = 16, COLUMN_PART = 64, BAND_ROWS = 32, BANDS = 64 };
+enum { COLUMNS = 512, COLUMN_UNIT = 16, COLUMN_PART = 64, BAND_ROWS = 32, BANDS = 32 };
 
 /* Columns of a band of so many features: as much as stays near, but enough bands to share out. */
 static inline int64_t band_columns(const act_shape *s)

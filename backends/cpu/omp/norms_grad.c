@@ -61,19 +61,23 @@ static float mean_at(const layer_grad *v, int64_t s, int64_t n)
 
 /* --- rows --- */
 
-/* Rows on their way, as above; part and part_h are the means of t and of t * h, where h is the
- * normalized x, and t is dy (where relu let it through) times the gain. */
+/* Rows on their way: first their sums are taken, of t and of t * (x - mean), where t is dy (where relu
+ * let it through) times the gain; then part and part_h are their means, the latter times rstd^2, and
+ * dx is written, while the sums of the features are taken, which are those of one band. */
 struct grad_lines {
     int count;
     int64_t s[LINES], dy[LINES], x[LINES], dx[LINES];
     float mean[LINES], rstd[LINES], part[LINES], part_h[LINES];
+    float *sums;
     vec_f32 sum[LINES], sum_h[LINES];
 };
 
-static void grad_lines_at(const layer_grad *v, grad_lines *l, int64_t first, int64_t end)
+static void grad_lines_at(const layer_grad *v, grad_lines *l, int64_t first, int64_t end,
+                          float *sums)
 {
     const bsk_layer_norm_grad_params *p = v->p;
     l->count = (int)max_i64(0, min_i64(LINES, end - first));
+    l->sums = sums;
     for (int r = 0; r < l->count; r++) {
         const int64_t n = (first + r) / p->segments, s = (first + r) % p->segments;
         l->s[r] = s;
@@ -86,16 +90,14 @@ static void grad_lines_at(const layer_grad *v, grad_lines *l, int64_t first, int
     }
 }
 
-/* Where a piece of some rows is, and of which types; `split`: whether its pairs are. */
+/* Where some rows are, and of which types; `split`: whether their pairs are. */
 typedef struct grad_piece {
     bsk_dtype dy_type, x_type, dx_type;
     bool split, relu, stream;
-    bool early; /* dx straight from x, which is as good for bf16: part and part_h are of x, not h */
     const float *gain, *bias;
-    const void *dy[LINES], *x[LINES], *dy_ahead[LINES], *x_ahead[LINES]; /* the latter to ask for */
+    const void *dy[LINES], *x[LINES];
     void *dx[LINES];
-    normal n;
-    vec_f32 part[LINES], part_h[LINES]; /* times rstd */
+    vec_f32 mean[LINES], rstd[LINES], part[LINES], part_h[LINES]; /* the latter times rstd */
 } grad_piece;
 
 /* The rest is left as it is: a piece takes no longer than filling all of it would. */
@@ -108,12 +110,20 @@ OMP_INLINE void grad_types(grad_piece *at, bsk_dtype dy, bsk_dtype x, bsk_dtype 
     at->split = split;
     at->relu = relu;
     at->stream = stream;
-    at->n.early = at->early = false;
 }
 
-typedef struct grad_sums {
-    vec_f32 sum[LINES], sum_h[LINES];
-} grad_sums;
+/* Line r of l becomes number `to` of what is read, or written. */
+OMP_INLINE void grad_line(const layer_grad *v, grad_piece *at, int to, const grad_lines *l, int r,
+                          int64_t i)
+{
+    at->dy[to] = line_at(at->dy_type, bsk_mem_address(v->a->dy), l->dy[r] + i);
+    at->x[to] = line_at(at->x_type, bsk_mem_address(v->a->x), l->x[r] + i);
+    at->dx[to] = line_at(at->dx_type, bsk_mem_address(v->a->dx), l->dx[r] + i);
+    at->mean[to] = splat_f32(l->mean[r]);
+    at->rstd[to] = splat_f32(l->rstd[r]);
+    at->part[to] = splat_f32(l->rstd[r] * l->part[r]);
+    at->part_h[to] = splat_f32(l->rstd[r] * l->part_h[r]);
+}
 
 OMP_INLINE vec_f32 relu_slopes(vec_f32 x)
 {
@@ -121,22 +131,43 @@ OMP_INLINE vec_f32 relu_slopes(vec_f32 x)
     return select_f32(x <= 0.0f, splat_f32(0), kept);
 }
 
-/* g = dy where relu let it through, and h, of the pair at k of row r. */
+/* g = dy where relu let it through, and h = x - mean, of the pair at k of row r. */
 OMP_INLINE line_pair grad_load(const grad_piece *at, int r, int64_t k, line_pair gain, line_pair *h)
 {
     line_pair g = pair_load(at->dy_type, at->dy[r], k, at->split);
     *h = pair_load(at->x_type, at->x[r], k, at->split);
     for (int j = 0; j < 2; j++) {
-        h->v[j] = normal_f32(&at->n, r, h->v[j]);
+        h->v[j] -= at->mean[r];
         if (at->relu)
-            g.v[j] *= relu_slopes(h->v[j] * gain.v[j] + load_f32(at->bias + k + j * F32_LANES));
+            g.v[j] *= relu_slopes(h->v[j] * at->rstd[r] * gain.v[j] +
+                                  load_f32(at->bias + k + j * F32_LANES));
     }
     return g;
 }
 
-/* The pairs at k of lines 0 .. rows - 1; dgain, dbias: sums of the features, or NULL. */
-OMP_INLINE void grad_take(grad_sums *s, const grad_piece *at, int rows, int64_t k, float *dgain,
-                          float *dbias)
+/* The pairs of a piece of row 0 are added to its sums. */
+OMP_INLINE void grad_take(const grad_piece *at, int64_t from, int64_t count, vec_f32 *sum,
+                          vec_f32 *sum_h)
+{
+    _Pragma("GCC unroll 4") for (int64_t k = from; k < from + count; k += PAIR)
+    {
+        const line_pair gain = pair_load(BSK_F32, at->gain, k, false);
+        line_pair h;
+        const line_pair g = grad_load(at, 0, k, gain, &h);
+        line_fetch_near(at->dy_type, at->dy[0], k);
+        line_fetch_near(at->x_type, at->x[0], k);
+        for (int j = 0; j < 2; j++) {
+            const vec_f32 t = g.v[j] * gain.v[j];
+            *sum += t;
+            *sum_h += t * h.v[j];
+        }
+    }
+}
+
+/* dx of the pairs at k of some rows, where `write`; and the sums of the features, g * h and g, unless
+ * there is no place for them. */
+OMP_INLINE void grad_put(const grad_piece *at, int rows, int64_t k, bool write, float *dgain,
+                         float *dbias)
 {
     const line_pair gain = pair_load(BSK_F32, at->gain, k, false);
     line_pair h, to_gain = {{{0}}}, to_bias = {{{0}}};
@@ -146,16 +177,15 @@ OMP_INLINE void grad_take(grad_sums *s, const grad_piece *at, int rows, int64_t 
     }
     _Pragma("GCC unroll 4") for (int r = 0; r < rows; r++)
     {
-        const line_pair g = grad_load(at, r, k, gain, &h);
-        line_fetch(at->dy_type, at->dy_ahead[r], k);
-        line_fetch(at->x_type, at->x_ahead[r], k);
+        line_pair g = grad_load(at, r, k, gain, &h);
         for (int j = 0; j < 2; j++) {
-            const vec_f32 t = g.v[j] * gain.v[j];
-            to_gain.v[j] += g.v[j] * h.v[j];
+            const vec_f32 scaled = g.v[j] * at->rstd[r];
             to_bias.v[j] += g.v[j];
-            s->sum[r] += t;
-            s->sum_h[r] += t * h.v[j];
+            to_gain.v[j] += scaled * h.v[j];
+            g.v[j] = scaled * gain.v[j] - (at->part[r] + h.v[j] * at->part_h[r]);
         }
+        if (write)
+            pair_put(at->dx_type, at->dx[r], k, g, at->split, at->stream);
     }
     if (dgain) {
         pair_put(BSK_F32, dgain, k, to_gain, false, false);
@@ -167,170 +197,91 @@ static void grad_end(const layer_grad *v, grad_lines *l)
 {
     for (int r = 0; r < l->count; r++) {
         l->part[r] = v->p->rms ? 0 : lanes_sum(l->sum[r]) / (float)v->count;
-        l->part_h[r] = lanes_sum(l->sum_h[r]) / (float)v->count;
+        l->part_h[r] = lanes_sum(l->sum_h[r]) / (float)v->count * l->rstd[r] * l->rstd[r];
     }
-}
-
-/* Line r of l becomes number `to` of the piece: its numbers. */
-OMP_INLINE void grad_line(grad_piece *at, int to, const grad_lines *l, int r)
-{
-    normal_at(&at->n, to, l->mean[r], l->rstd[r]);
-    const float part_h = l->rstd[r] * l->part_h[r], slope = l->rstd[r] * part_h;
-    at->part[to] = splat_f32(l->rstd[r] * l->part[r] - (at->early ? l->mean[r] * slope : 0));
-    at->part_h[to] = splat_f32(at->early ? slope : part_h);
-}
-
-/* dx of the pairs at k of lines 0 .. rows - 1. */
-OMP_INLINE void grad_put(const grad_piece *at, int rows, int64_t k)
-{
-    const line_pair gain = pair_load(BSK_F32, at->gain, k, false);
-    _Pragma("GCC unroll 4") for (int r = 0; r < rows; r++)
-    {
-        line_pair g, h;
-        if (at->early) {
-            g = pair_load(at->dy_type, at->dy[r], k, at->split);
-            h = pair_load(at->x_type, at->x[r], k, at->split);
-        } else {
-            g = grad_load(at, r, k, gain, &h);
-        }
-        for (int j = 0; j < 2; j++)
-            g.v[j] = g.v[j] * gain.v[j] * at->n.scale[r] - (at->part[r] + h.v[j] * at->part_h[r]);
-        pair_put(at->dx_type, at->dx[r], k, g, at->split, at->stream);
-    }
-}
-
-/* A piece of line r alone. */
-OMP_INLINE void grad_take_line(grad_lines *l, int r, grad_piece *at, int64_t count, float *dgain,
-                               float *dbias)
-{
-    grad_sums s = {{l->sum[r]}, {l->sum_h[r]}};
-    grad_line(at, 0, l, r);
-    for (int64_t k = 0; k < count; k += PAIR)
-        grad_take(&s, at, 1, k, dgain, dbias);
-    l->sum[r] = s.sum[0];
-    l->sum_h[r] = s.sum_h[0];
-}
-
-OMP_INLINE void grad_put_line(const grad_lines *l, int r, grad_piece *at, int64_t count)
-{
-    grad_line(at, 0, l, r);
-    for (int64_t k = 0; k < count; k += PAIR)
-        grad_put(at, 1, k);
 }
 
 /* The last piece of line r, at i, which is shorter: by buffers filled up with what adds nothing. */
-static void grad_rest(const layer_grad *v, grad_lines *l, int r, affine *f, int64_t i, float *sums,
-                      bool put)
+static void grad_rest(const layer_grad *v, grad_lines *l, int r, affine *f, int64_t i, bool put)
 {
     const bsk_layer_norm_grad_params *p = v->p;
     const int64_t count = v->count - i, feature = l->s[r] * v->count + i;
     float dy[PIECE] = {0}, x[PIECE], parts[2][PIECE] = {{0}};
     affine_at(f, feature, count, false);
-    grad_piece at = {.dy_type = BSK_F32,
-                     .x_type = BSK_F32,
-                     .dx_type = BSK_F32,
-                     .relu = p->relu != 0,
-                     .gain = f->gain,
-                     .bias = f->bias,
-                     .dy = {dy},
-                     .x = {x},
-                     .dy_ahead = {dy},
-                     .x_ahead = {x},
-                     .dx = {dy}};
+    grad_piece at;
+    grad_types(&at, BSK_F32, BSK_F32, BSK_F32, false, p->relu != 0, false);
+    grad_line(v, &at, 0, l, r, i);
+    at.gain = f->gain;
+    at.bias = f->bias;
+    at.dy[0] = at.dx[0] = dy;
+    at.x[0] = x;
     row_load_f32(dy, p->dy.dtype, bsk_mem_address(v->a->dy), l->dy[r] + i, count);
     row_load_f32(x, p->x.dtype, bsk_mem_address(v->a->x), l->x[r] + i, count);
     for (int64_t k = count; k % PAIR; k++)
         x[k] = l->mean[r];
-    if (put) {
-        grad_put_line(l, r, &at, count);
+    if (!put) {
+        grad_take(&at, 0, bski_ceil_div(count, PAIR) * PAIR, &l->sum[r], &l->sum_h[r]);
+        return;
+    }
+    for (int64_t k = 0; k < count; k += PAIR)
+        grad_put(&at, 1, k, true, l->sums ? parts[0] : NULL, parts[1]);
+    if (p->dx.dtype != BSK_NONE)
         row_store_f32(dy, p->dx.dtype, bsk_mem_address(v->a->dx), l->dx[r] + i, count);
-        return;
-    }
-    grad_take_line(l, r, &at, count, sums ? parts[0] : NULL, parts[1]);
-    for (int64_t k = 0; sums && k < count; k++) {
-        sums[feature + k] += parts[0][k];
-        sums[v->features + feature + k] += parts[1][k];
+    for (int64_t k = 0; l->sums && k < count; k++) {
+        l->sums[feature + k] += parts[0][k];
+        l->sums[v->features + feature + k] += parts[1][k];
     }
 }
 
-/* Line r of l becomes number `to` of the piece at i: as one that is read, or written. */
-OMP_INLINE void grad_read(const layer_grad *v, grad_piece *at, int to, const grad_lines *l,
-                          const grad_lines *next, int r, int64_t i)
+/* The whole pieces of as many lines as usual, of one segment. They are read line after line, and by
+ * turns with each part of one the pairs of a column of the lines before them are written: as many
+ * numbers, and what the features need is loaded once for all of the lines. */
+OMP_INLINE void grad_together(const layer_grad *v, grad_lines *l, const grad_lines *late, affine *f,
+                              grad_piece *in, grad_piece *out)
 {
-    const void *dy = bsk_mem_address(v->a->dy), *x = bsk_mem_address(v->a->x);
-    at->dy[to] = line_at(at->dy_type, dy, l->dy[r] + i);
-    at->x[to] = line_at(at->x_type, x, l->x[r] + i);
-    at->dy_ahead[to] = line_at(at->dy_type, dy, next->dy[r] + i);
-    at->x_ahead[to] = line_at(at->x_type, x, next->x[r] + i);
-}
-
-OMP_INLINE void grad_write(const layer_grad *v, grad_piece *at, int to, const grad_lines *l, int r,
-                           int64_t i)
-{
-    at->dy[to] = line_at(at->dy_type, bsk_mem_address(v->a->dy), l->dy[r] + i);
-    at->x[to] = line_at(at->x_type, bsk_mem_address(v->a->x), l->x[r] + i);
-    at->dx[to] = line_at(at->dx_type, bsk_mem_address(v->a->dx), l->dx[r] + i);
-}
-
-/* Whole pieces at i of all the lines, of one segment. */
-OMP_INLINE void grad_together(const layer_grad *v, grad_lines *l, const grad_lines *late,
-                              const grad_lines *next, int64_t i, float *sums, grad_piece *in,
-                              grad_piece *out)
-{
-    /* split pairs need so many instructions that reading and writing by turns only adds registers */
-    const int64_t step = in->split ? PIECE : PAIR;
-    grad_sums s;
-    memcpy(s.sum, l->sum, sizeof s.sum);
-    memcpy(s.sum_h, l->sum_h, sizeof s.sum_h);
+    enum { PART = LINES * PAIR };
+    float *dgain = late->sums, *dbias = dgain ? dgain + v->features : NULL;
+    const int64_t whole = v->count - v->count % PIECE;
+    int64_t column = 0;
+    for (int r = 0; r < LINES; r++)
+        grad_line(v, out, r, late, r, 0);
     for (int r = 0; r < LINES; r++) {
-        grad_read(v, in, r, l, next, r, i);
-        grad_write(v, out, r, late, r, i);
-        grad_line(in, r, l, r);
-        grad_line(out, r, late, r);
+        vec_f32 sum = l->sum[r], sum_h = l->sum_h[r];
+        grad_line(v, in, 0, l, r, 0);
+        for (int64_t i = 0; i < whole; i += PART, column += PAIR) {
+            affine_piece(f, &in->gain, &in->bias, i - i % PIECE, in->split);
+            grad_take(in, i, PART, &sum, &sum_h);
+            affine_piece(f, &out->gain, &out->bias, column - column % PIECE, out->split);
+            if (dgain) /* or the compiler would take the sums late, and keep what they are of */
+                grad_put(out, LINES, column, true, dgain, dbias);
+            else
+                grad_put(out, LINES, column, true, NULL, NULL);
+        }
+        l->sum[r] = sum;
+        l->sum_h[r] = sum_h;
     }
-    for (int64_t from = 0; from < PIECE; from += step) {
-
-        for (int64_t k = from; k < from + step; k += PAIR)
-            grad_take(&s, in, LINES, k, sums ? sums + i : NULL,
-                      sums ? sums + v->features + i : NULL);
-        for (int64_t k = from; k < from + step; k += PAIR)
-            grad_put(out, LINES, k);
-    }
-    memcpy(l->sum, s.sum, sizeof s.sum);
-    memcpy(l->sum_h, s.sum_h, sizeof s.sum_h);
 }
 
-/* Whole pieces at i of all the lines: together where there are as many as usual, and of one segment. */
-OMP_INLINE void grad_pieces(const layer_grad *v, grad_lines *l, grad_lines *late,
-                            const grad_lines *next, affine *f, int64_t i, float *sums, bsk_dtype dy,
-                            bsk_dtype x, bsk_dtype dx, bool split, bool relu)
+/* Whole pieces of fewer lines, or of several segments. */
+OMP_INLINE void grad_one_by_one(const layer_grad *v, grad_lines *l, const grad_lines *late,
+                                affine *f, int64_t i, grad_piece *in, grad_piece *out)
 {
-    grad_piece in, out;
-    grad_types(&in, dy, x, dx, split, relu, v->stream);
-    grad_types(&out, dy, x, dx, split, relu, v->stream);
-    out.early = split && !relu;
-    if (l->count == LINES && late->count == LINES && v->p->segments == 1) {
-        affine_at(f, i, PIECE, split);
-        in.gain = out.gain = f->gain;
-        in.bias = out.bias = f->bias;
-        grad_together(v, l, late, next, i, sums, &in, &out);
-        return;
-    }
     for (int r = 0; r < l->count; r++) {
-        const int64_t feature = l->s[r] * v->count + i;
-        affine_at(f, feature, PIECE, split);
-        in.gain = f->gain;
-        in.bias = f->bias;
-        grad_read(v, &in, 0, l, next, r, i);
-        grad_take_line(l, r, &in, PIECE, sums ? sums + feature : NULL,
-                       sums ? sums + v->features + feature : NULL);
+        affine_at(f, l->s[r] * v->count + i, PIECE, in->split);
+        in->gain = f->gain;
+        in->bias = f->bias;
+        grad_line(v, in, 0, l, r, i);
+        grad_take(in, 0, PIECE, &l->sum[r], &l->sum_h[r]);
     }
     for (int r = 0; r < late->count; r++) {
-        affine_at(f, late->s[r] * v->count + i, PIECE, split);
-        out.gain = f->gain;
-        out.bias = f->bias;
-        grad_write(v, &out, 0, late, r, i);
-        grad_put_line(late, r, &out, PIECE);
+        const int64_t feature = late->s[r] * v->count + i;
+        float *dgain = late->sums ? late->sums + feature : NULL;
+        affine_at(f, feature, PIECE, in->split);
+        out->gain = f->gain;
+        out->bias = f->bias;
+        grad_line(v, out, 0, late, r, i);
+        for (int64_t k = 0; k < PIECE; k += PAIR)
+            grad_put(out, 1, k, out->dx[0] != NULL, dgain, dgain ? dgain + v->features : NULL);
     }
 }
 
@@ -339,24 +290,22 @@ OMP_INLINE void grad_pass(const layer_grad *v, grad_lines *l, grad_lines *late, 
                           int64_t first, int64_t end, float *sums, bsk_dtype dy, bsk_dtype x,
                           bsk_dtype dx, bool split, bool relu)
 {
-    const bsk_layer_norm_grad_params *p = v->p;
-    grad_lines next;
-    int64_t i = 0;
-    grad_lines_at(v, l, first, end);
-    grad_lines_at(v, &next, first + LINES, v->rows * p->segments);
-    for (int r = next.count; r < l->count; r++) { /* nothing else to ask for */
-        next.dy[r] = l->dy[r];
-        next.x[r] = l->x[r];
-    }
-    for (; i + PIECE <= v->count; i += PIECE)
-        grad_pieces(v, l, late, &next, f, i, sums, dy, x, dx, split, relu);
-    for (int r = 0; i < v->count && r < l->count; r++)
-        grad_rest(v, l, r, f, i, sums, false);
-    for (int r = 0; i < v->count && r < late->count; r++)
-        grad_rest(v, late, r, f, i, NULL, true);
+    const int64_t whole = v->count - v->count % PIECE;
+    grad_piece in, out;
+    grad_lines_at(v, l, first, end, sums);
+    grad_types(&in, dy, x, dx, split, relu, v->stream);
+    grad_types(&out, dy, x, dx, split, relu, v->stream);
+    if (l->count == LINES && late->count == LINES && v->p->segments == 1 &&
+        v->p->dx.dtype != BSK_NONE)
+        grad_together(v, l, late, f, &in, &out);
+    else
+        for (int64_t i = 0; i < whole; i += PIECE)
+            grad_one_by_one(v, l, late, f, i, &in, &out);
+    for (int r = 0; whole < v->count && r < l->count; r++)
+        grad_rest(v, l, r, f, whole, false);
+    for (int r = 0; whole < v->count && r < late->count; r++)
+        grad_rest(v, late, r, f, whole, true);
     grad_end(v, l);
-    if (p->dx.dtype == BSK_NONE) /* nothing to write */
-        l->count = 0;
 }
 
 #define GRAD_PASS(name, dy, x, dx, split, relu)                                                    \
@@ -451,13 +400,22 @@ static void grad_sums_merge(const layer_grad *v, float *sums)
         }
 }
 
+static void grad_sums_end(const layer_grad *v, float *sums)
+{
+    if (sums && v->split) {
+        grad_sums_merge(v, sums);
+        grad_sums_merge(v, sums + v->features);
+    }
+}
+
 /* One band; sums: its part of the workspace, or NULL; lines: of this thread, whose turn it is to be
- * read first. */
+ * read first. The others are of the band before it, whose sums are complete when they are written. */
 static void layer_grad_band(const layer_grad *v, int64_t band, float *sums, grad_lines lines[2],
                             affine *f, int *turn)
 {
     const int64_t size = band_size(&v->shape), end = min_i64(v->rows, (band + 1) * size);
     const int64_t segments = v->p->segments;
+    float *before = lines[!*turn].sums;
     if (!v->shape.features_inner) {
         for (int64_t s = 0; s < segments; s++)
             layer_grad_columns(v, s, band * size, end - band * size, sums);
@@ -465,11 +423,10 @@ static void layer_grad_band(const layer_grad *v, int64_t band, float *sums, grad
     }
     if (sums)
         memset(sums, 0, 2 * (size_t)v->features * sizeof *sums);
-    for (int64_t i = band * size * segments; i < end * segments; i += LINES, *turn = !*turn)
+    for (int64_t i = band * size * segments; i < end * segments; i += LINES, *turn = !*turn) {
         v->pass(v, &lines[*turn], &lines[!*turn], f, i, end * segments, sums);
-    if (sums && v->split) {
-        grad_sums_merge(v, sums);
-        grad_sums_merge(v, sums + v->features);
+        grad_sums_end(v, before);
+        before = NULL;
     }
 }
 
@@ -508,7 +465,7 @@ OMP_LAUNCH(layer_norm_grad)
 
 #pragma omp parallel num_threads(queue_threads(queue))
     {
-        grad_lines lines[2] = {{.count = 0}, {.count = 0}};
+        grad_lines lines[2] = {{.count = 0}, {.count = 0}}; /* no sums, either */
         affine f;
         int turn = 0;
         if (s->features_inner)
@@ -518,6 +475,7 @@ OMP_LAUNCH(layer_norm_grad)
         for (int64_t i = 0; i < bands; i++)
             layer_grad_band(&v, i, work ? work + i * 2 * v.features : NULL, lines, &f, &turn);
         v.pass(&v, &lines[turn], &lines[!turn], &f, v.rows * p->segments, 0, NULL);
+        grad_sums_end(&v, lines[!turn].sums);
         stream_fence();
 #pragma omp barrier
 #pragma omp for schedule(static)
