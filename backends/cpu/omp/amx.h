@@ -101,10 +101,18 @@ OMP_INLINE void FN(sums_clear)(void)
     _tile_zero(3);
 }
 
-/* What is asked for long before it is needed, in four pages at once, of which each is a quarter behind
- * the one before it: the second level's own prefetcher runs 20 lines ahead within a page, and in one
- * page alone these are needed sooner than memory brings them. Lines are counted from address 0, so
- * that a call goes on where the one before it ended. */
+/* Asks for `lines` lines, and returns what follows them. */
+OMP_INLINE const T *FN(lines_fetch)(const T *fetch, int64_t lines)
+{
+    for (int64_t i = 0; i < lines; i++, fetch += TILE_BYTES / (int64_t)sizeof(T))
+        __builtin_prefetch(fetch, 0, 2);
+    return fetch;
+}
+
+/* The same in four pages at once, of which each is a quarter behind the one before it: the second
+ * level's own prefetcher runs 20 lines ahead within a page, and in one page alone these are needed
+ * sooner than memory brings them. Lines are counted from address 0, so that a call goes on where the
+ * one before it ended. */
 enum { FN(PAGE) = 4096 / TILE_BYTES, FN(PAGES) = 4 };
 typedef struct FN(fetch) {
     const char *at[FN(PAGES)];
@@ -137,13 +145,6 @@ OMP_INLINE void FN(page_fetch)(FN(fetch) * f, int i)
     f->at[i] = at;
 }
 
-/* A step's lines. */
-OMP_INLINE void FN(pages_fetch)(FN(fetch) * f)
-{
-    for (int i = 0; i < FN(PAGES); i++)
-        FN(page_fetch)(f, i);
-}
-
 /* What is left of a block at the edge of the matrix is put together with zeros. Each step fetches
  * `lines` lines of what S needs next. */
 OMP_INLINE void FN(tile_pieces)(T *restrict buffer, const FN(piece) * piece, int64_t count,
@@ -152,7 +153,7 @@ OMP_INLINE void FN(tile_pieces)(T *restrict buffer, const FN(piece) * piece, int
 {
     const bool tall = features > DSD_MR;
     const int64_t deep = min_i64(block_depth, TILE_DEPTH);
-    FN(fetch) fetch = FN(fetch_open)(count > 0 ? piece[0].fetch + from : NULL, lines);
+    const T *fetch = count > 0 ? piece[0].fetch + from : NULL;
     T *second = tall ? buffer + DSD_MR * FN(NR) : NULL;
     T rest[TILE_DEPTH * FN(NR)] __attribute__((aligned(64)));
 
@@ -164,12 +165,12 @@ OMP_INLINE void FN(tile_pieces)(T *restrict buffer, const FN(piece) * piece, int
         const T *s = piece[e].s, *rows = b + piece[e].first * FN(NR);
         int64_t k = 0;
         for (; k + deep <= piece[e].depth; k += deep, s += features * deep) {
-            FN(pages_fetch)(&fetch);
+            fetch = FN(lines_fetch)(fetch, lines);
             FN(tiles_multiply)(s, rows + k * FN(NR), deep, tall, wide);
         }
         if (k == piece[e].depth)
             continue;
-        FN(pages_fetch)(&fetch);
+        fetch = FN(lines_fetch)(fetch, lines);
         FN(rows_gather)(rest, rows + k * FN(NR), piece[e].depth - k, deep, wide);
         FN(tiles_multiply)(s, rest, deep, tall, wide);
     }
@@ -251,8 +252,7 @@ static void FN(low_multiply)(const FN(slice) * x, T *restrict strips, int64_t st
 {
     const int64_t row = FN(NR) * (int64_t)sizeof(T), s_row = x->deep * (int64_t)sizeof(T);
     const int64_t steps = x->steps;
-    const T *b = x->b;
-    FN(fetch) fetch = FN(fetch_open)(x->s + steps * x->size, x->lines);
+    const T *fetch = x->s + steps * x->size, *b = x->b;
 
     at[steps] = at[0];
     for (int64_t q = 0; q < x->panels; q += 2, b += 2 * x->panel_size, strips += 2 * strip_size) {
@@ -269,7 +269,7 @@ static void FN(low_multiply)(const FN(slice) * x, T *restrict strips, int64_t st
     if ((step) < steps) {                                                                          \
         const T *left = b + at[(step) + 1], *fourth = right + at[step] + FN(VL);                   \
         const T *s = x->s + ((step) + 1 < steps ? ((step) + 1) * x->size : 0);                     \
-        FN(pages_fetch)(&fetch);                                                                   \
+        fetch = FN(lines_fetch)(fetch, x->lines);                                                  \
         LOW_STEP(first, second, third, fourth, row, s, s_row, left, left + FN(VL),                 \
                  left + x->panel_size);                                                            \
     }
@@ -345,14 +345,6 @@ static void FN(sdd_tile_two)(T *restrict out, const T *restrict a, const T *rest
                              const T *restrict b1, int64_t steps, bool resume)
 {
     FN(sdd_tiles_multiply)(out, a, b0, b1, steps, resume, true);
-}
-
-/* Asks for `lines` lines, and returns what follows them. */
-OMP_INLINE const T *FN(lines_fetch)(const T *fetch, int64_t lines)
-{
-    for (int64_t i = 0; i < lines; i++, fetch += TILE_BYTES / (int64_t)sizeof(T))
-        __builtin_prefetch(fetch, 0, 2);
-    return fetch;
 }
 
 /* The same for `pairs` pairs of strips: a row group, or two, by b[2 p], b[2 p + 1] from step `at` on,
