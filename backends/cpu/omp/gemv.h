@@ -227,19 +227,6 @@ static void FN(gemv_add)(const FN(dsd) * d, const FN(gemv) * g, const FN(gemv_wo
     }
 }
 
-/* The first entry of a block row's list that is not before `col`. */
-static int64_t FN(gemv_entry)(const int32_t *col_of, int64_t low, int64_t high, int64_t col)
-{
-    while (low < high) {
-        const int64_t middle = low + (high - low) / 2;
-        if (col_of[middle] < col)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 /* Block rows first .. last - 1 of one batch member; x: its packed B. */
 static void FN(gemv_rows)(const FN(dsd) * d, const FN(gemv) * g, int64_t member, const T *x, T *sum,
                           int64_t first, int64_t last)
@@ -258,9 +245,9 @@ static void FN(gemv_rows)(const FN(dsd) * d, const FN(gemv) * g, int64_t member,
         int64_t next = 0;
         for (int64_t r = 0; r < d->t->grid_rows; r++) {
             const int64_t *at = row_start + r;
-            const int64_t from = r ? next : FN(gemv_entry)(row_col, at[0], at[1], first);
-            const int64_t end = FN(gemv_entry)(row_col, from, at[1], last);
-            next = r + 1 < d->t->grid_rows ? FN(gemv_entry)(row_col, at[1], at[2], first) : end;
+            const int64_t from = r ? next : list_find(row_col, at[0], at[1], first);
+            const int64_t end = list_find(row_col, from, at[1], last);
+            next = r + 1 < d->t->grid_rows ? list_find(row_col, at[1], at[2], first) : end;
             FN(gemv_add)(d, g, &work, r, from, end, next, true);
         }
     } else {

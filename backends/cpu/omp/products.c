@@ -37,6 +37,19 @@ static int64_t range_start(const int64_t *start, int64_t grid, int64_t range, in
     return low;
 }
 
+/* The first entry of a sorted list whose column is not below col. */
+static int64_t list_find(const int32_t *row_col, int64_t low, int64_t high, int64_t col)
+{
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (row_col[middle] < col)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 #if VEC_PAIRS
 /* Two elements, over and over. */
 OMP_INLINE vec_f32 splat_pair_f32(const float *two)

@@ -466,26 +466,13 @@ static void FN(streams_compute)(const FN(sdd) * d, const FN(target) * g, const F
     }
 }
 
-/* The first entry of a sorted list whose column is not below col. */
-static int64_t FN(list_find)(const int32_t *row_col, int64_t low, int64_t high, int64_t col)
-{
-    while (low < high) {
-        const int64_t middle = low + (high - low) / 2;
-        if (row_col[middle] < col)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 /* The blocks of one block row within block columns first .. last - 1. */
 static void FN(row_compute)(const FN(sdd) * d, const FN(target) * g, int64_t row, int64_t first,
                             int64_t last)
 {
     const bsk_layout_tables *t = d->t;
     const int64_t *start = t->row_start + g->head * (t->grid_rows + 1) + row;
-    const int64_t entry = FN(list_find)(t->row_col, start[0], start[1], first);
+    const int64_t entry = list_find(t->row_col, start[0], start[1], first);
     const int64_t steps = bski_ceil_div(g->count, d->align) * (d->align / d->pair),
                   unit = d->chunk * d->width;
     FN(stream) stream[2 * FN(LINE)];
