@@ -121,7 +121,16 @@ STATUS(clEnqueueFillBuffer,
 STATUS(clEnqueueMarkerWithWaitList,
        (cl_command_queue queue, cl_uint n, const cl_event *before, cl_event *event),
        (queue, n, before, event))
-STATUS(clFinish, (cl_command_queue queue), (queue))
+
+/* Work of a queue that answers an error has ended one way or the other. It is waited for, or it
+ * would reach into memory that its owner rightly gave back. */
+cl_int __real_clFinish(cl_command_queue queue);
+cl_int __wrap_clFinish(cl_command_queue queue);
+cl_int __wrap_clFinish(cl_command_queue queue)
+{
+    cl_int failed = fault_of("clFinish"), error = __real_clFinish(queue);
+    return failed ? failed : error;
+}
 
 static const opencl_faults control = {fault_set, fault_met};
 
