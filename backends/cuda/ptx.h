@@ -203,6 +203,15 @@ PTX_FN void async_fence(void)
 
 /* --- Blocks, clusters, registers --- */
 
+/* The thread's number in its warp. Of what is made of threadIdx the compiler keeps little: it asks for
+ * that again in each round of a loop, and waits for the answer. */
+PTX_FN uint32_t lane_number(void)
+{
+    uint32_t lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
 /* A barrier of `threads` threads of the block; id 0 is that of __syncthreads. */
 PTX_FN void named_barrier(uint32_t id, uint32_t threads)
 {

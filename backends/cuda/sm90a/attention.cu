@@ -250,48 +250,73 @@ __device__ __forceinline__ void repeat_rows(const attention_arg &a, uint32_t til
     }
 }
 
-/* O and the log-sum-exp of a tile. Rows without visible keys, and padding, are zeros. */
+/* What a lane's two rows of a tile need besides their sums, which the last product still adds to. */
+struct row_end {
+    int time[2];
+    float factor[2], bound[2];
+    bool none[2];
+};
+
+/* Rows without visible keys, and padding, have none. Stores the log-sum-exp. */
 template <class F>
-__device__ __forceinline__ void store_tile(const float (&o)[F::WIDTH / 2], const row_state &r,
-                                           const attention_arg &a, uint32_t tile, int row)
+__device__ __forceinline__ row_end end_rows(const row_state &r, const attention_arg &a,
+                                            uint32_t tile, int row)
 {
     const int head = shared_load_4(tile + 4 * HEAD_WORD);
     const int queries = shared_load_4(tile + 4 * QUERIES_WORD);
     const int run = shared_load_4(tile + 4 * RUN_WORD);
-    const int64_t base = head / a.heads * a.o.batch + head % a.heads * a.o.head + run * a.o.run;
-    float bound[2];
-    uint32_t again[2];
+    row_end end;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int time = time_of<F>(tile, row + 8 * h);
         const float sum = row_sum(r.sum[h]);
+        end.time[h] = time;
         /* Scores of NaN leave no maximum either. */
-        const bool none = time >= queries || (r.most[h] == -INFINITY && sum == 0);
-        const bool live = time < a.q_time;
-        bound[h] = r.most[h] + log2f(sum);
-        if (a.lse && live && threadIdx.x % 4 == 0)
+        end.none[h] = time >= queries || (r.most[h] == -INFINITY && sum == 0);
+        end.factor[h] = __fdividef(1, sum);
+        end.bound[h] = r.most[h] + __log2f(sum);
+        if (a.lse && time < a.q_time && threadIdx.x % 4 == 0)
             a.lse[((int64_t)head * a.q_time + time) * a.runs + run] =
-                none ? -INFINITY : bound[h] * 0.693147180559945f;
-        again[h] = F::BANDS > 1 ? rows_to_repeat<F>(o, h, live && !none) : 0;
+                end.none[h] ? -INFINITY : end.bound[h] * 0.693147180559945f;
+    }
+    return end;
+}
+
+/* O of a tile. Rows that have none are zeros. */
+template <class F>
+__device__ __forceinline__ void store_tile(const float (&o)[F::WIDTH / 2], const row_end &end,
+                                           const attention_arg &a, uint32_t tile)
+{
+    const int64_t base = base_of(tile);
+    uint32_t again[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const bool live = end.time[h] < a.q_time;
+        again[h] = F::BANDS > 1 ? rows_to_repeat<F>(o, h, live && !end.none[h]) : 0;
         const bool mine = again[h] >> threadIdx.x % LANES / 4 * 4 & 1;
-        store_row<F>(o, a.o, base + time * a.o.time, h, 1 / sum, 0, none, live && !mine);
+        store_row<F>(o, a.o, base + end.time[h] * a.o.time, h, end.factor[h], 0, end.none[h],
+                     live && !mine);
     }
     if constexpr (F::BANDS > 1)
 #pragma unroll 1
         for (int h = 0; h < 2; h++)
-            repeat_rows<F>(a, tile, time_of<F>(tile, row + 8 * h), h ? bound[1] : bound[0],
+            repeat_rows<F>(a, tile, h ? end.time[1] : end.time[0], h ? end.bound[1] : end.bound[0],
                            h ? again[1] : again[0]);
 }
 
-/* The scores of a step become shares by the reference that the rows have. True: that would not do,
- * and they became so by another one; earlier sums have to be multiplied with the factors. */
+/* The scores of a step become shares by the reference that the rows have. True: that would not do
+ * (lost: as is known), and they became so by another one; earlier sums have to be multiplied with the
+ * factors. */
 template <class F>
-__device__ __forceinline__ bool share(score_set<F> &s, row_state &r, bool &fast, float (&factor)[2],
-                                      const attention_arg &a, const sight<F> &sees, int flags,
-                                      uint32_t tile, int row, uint32_t k)
+__device__ __forceinline__ bool share(score_set<F> &s, row_state &r, bool &fast, bool lost,
+                                      float (&factor)[2], const attention_arg &a,
+                                      const sight<F> &sees, int flags, uint32_t tile, int row,
+                                      uint32_t k)
 {
     if (fast) {
-        if (!share_fast<F>(s.shares(), s.score, r, a, sees, flags, tile, row))
+        /* Steps of several bands have been tried. */
+        if (F::BANDS == 1 && !lost &&
+            !share_fast<F>(s.shares(), s.score, r, a, sees, flags, tile, row))
             return false;
         if constexpr (!F::SHORT)
             multiply_again<F>(s.score, a, tile, row, k);
@@ -315,16 +340,19 @@ __device__ __forceinline__ void meet_queries(queries<F> &q, memory<F> m, const p
 /* After the last step's product of scores queries are read no more. Those that registers hold are
  * left after the first: a signal may overtake loads that wait for shared memory. */
 template <class F>
-__device__ __forceinline__ void release_queries(memory<F> m, int ring, int flags, int tile)
+__device__ __forceinline__ void release_queries(memory<F> m, int ring, int flags, int tile,
+                                                bool speaker)
 {
     if (flags & (queries<F>::HELD > 0 ? FIRST : LAST))
-        signal(m.q_empty(ring, buffer_of<F>(tile)));
+        signal(m.q_empty(ring, buffer_of<F>(tile)), speaker);
 }
 
 template <class F>
 __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, const place &here)
 {
+    constexpr int RARE = FIRST | END | (F::BANDS == 1 ? PARTIAL : 0);
     const int ring = here.ring, row = row_of(here);
+    const bool speaker = lane_number() == 0;
     cursor<F::SLOTS> at = {0, 0};
     int tile = NONE;
     bool begun = false; /* whether o holds sums of the tile */
@@ -337,68 +365,89 @@ __device__ __forceinline__ void consume(const attention_arg &a, memory<F> m, con
     sight<F> sees;
 
     for (;;) {
-        const int keys = at.slot;
-        mbar_wait(m.full(ring, keys), at.parity);
-        at.next();
-        const int flags = sees.meet(m.step(ring, keys), row);
-        /* Before the first step there are no values, behind the last no keys: what is multiplied then
-         * nobody looks at. */
-        const bool over = flags & END, some = tile != NONE;
-        const int values = some ? at.slot : keys;
-        const uint32_t values_parity = at.parity;
-        if (some)
+        int keys, values, flags;
+        bool some, lost = false; /* lost: shares by the reference that rows have became too large */
+        /* Most steps stay in this loop, whose code lies together: elsewhere it would be scattered among
+         * that of the rare ones. */
+        for (;;) {
+            keys = at.slot;
+            mbar_wait(m.full(ring, keys), at.parity);
             at.next();
-        if (flags & FIRST)
-            meet_queries(q, m, here, ++tile);
-        wgmma_fence();
-        multiply_rows<F, queries<F>::HELD>(s.score, q.held, q.at, m.slot(ring, keys));
-        /* Behind a branch: the compiler would serialize the products around a bare loop. */
-        if (some && !mbar_try_wait(m.full(ring, values), values_parity))
-            mbar_wait(m.full(ring, values), values_parity);
-        multiply_lines<F>(o, p, m.slot(ring, values), begun);
-        begun = true;
-        wgmma_wait<1>();
-        wgmma_settle(s.score);
-        release_queries<F>(m, ring, flags, tile);
-        if constexpr (F::SHORT)
-            signal(m.empty(ring, keys));
-        if (flags & (FIRST | END)) {
-            const row_state done = r;
+            flags = sees.meet(m.step(ring, keys), row);
+            /* Before the first step there are no values, behind the last no keys: what is
+             * multiplied then nobody looks at. */
+            some = tile != NONE;
+            values = some ? at.slot : keys;
+            const uint32_t values_parity = at.parity;
+            if (some)
+                at.next();
+            if (flags & FIRST)
+                meet_queries(q, m, here, ++tile);
+            wgmma_fence();
+            multiply_rows<F, queries<F>::HELD>(s.score, q.held, q.at, m.slot(ring, keys));
+            /* Behind a branch: the compiler would serialize the products around a bare loop. */
+            if (some && !mbar_try_wait(m.full(ring, values), values_parity))
+                mbar_wait(m.full(ring, values), values_parity);
+            multiply_lines<F>(o, p, m.slot(ring, values), begun);
+            begun = true;
+            wgmma_wait<1>();
+            wgmma_settle(s.score);
+            release_queries<F>(m, ring, flags, tile, speaker);
+            if constexpr (F::SHORT)
+                signal(m.empty(ring, keys), speaker);
+            if (!fast || flags & RARE)
+                break;
+            lost = share_fast<F>(s.shares(), s.score, r, a, sees, flags & ~RARE, m.tile(ring, tile),
+                                 row);
+            if (lost)
+                break;
+            if constexpr (!F::SHORT)
+                signal(m.empty(ring, keys), speaker);
+            wgmma_wait<0>();
+            wgmma_settle(o);
+            signal(m.empty(ring, values), speaker);
+            round_scores<F>(p, s.shares());
+        }
+        if (!(flags & (FIRST | END))) {
+            const bool scaled = share(s, r, fast, lost, factor, a, sees, flags, m.tile(ring, tile),
+                                      row, m.slot(ring, keys));
+            if constexpr (!F::SHORT)
+                signal(m.empty(ring, keys), speaker);
+            wgmma_wait<0>();
+            wgmma_settle(o);
+            signal(m.empty(ring, values), speaker);
+            if (scaled) {
+#pragma unroll
+                for (int i = 0; i < F::WIDTH / 2; i++)
+                    o[i] *= factor[i / 2 % 2];
+            }
+        } else {
+            const bool over = flags & END;
+            const uint32_t before = m.tile(ring, over ? tile : tile - 1);
+            row_end end;
+            if (some)
+                end = end_rows<F>(r, a, before, row);
             const auto begin_rows = [&]() {
                 r = {{-INFINITY, -INFINITY}, {0, 0}};
                 share_exact<F>(s.shares(), s.score, r, factor, a, sees, flags, m.tile(ring, tile),
                                row);
                 fast = has_reference(r);
                 if constexpr (!F::SHORT)
-                    signal(m.empty(ring, keys));
+                    signal(m.empty(ring, keys), speaker);
             };
             if (F::SHARES_FIRST && !over)
                 begin_rows();
             wgmma_wait<0>();
             wgmma_settle(o);
             if (some) {
-                signal(m.empty(ring, values));
-                store_tile<F>(o, done, a, m.tile(ring, over ? tile : tile - 1), row);
+                signal(m.empty(ring, values), speaker);
+                store_tile<F>(o, end, a, before);
             }
             if (over)
                 return;
             begun = false;
             if constexpr (!F::SHARES_FIRST)
                 begin_rows();
-        } else {
-            const bool scaled = share(s, r, fast, factor, a, sees, flags, m.tile(ring, tile), row,
-                                      m.slot(ring, keys));
-            if constexpr (!F::SHORT)
-                signal(m.empty(ring, keys));
-            wgmma_wait<0>();
-            wgmma_settle(o);
-            if (is_speaker())
-                mbar_arrive(m.empty(ring, values));
-            if (scaled) {
-#pragma unroll
-                for (int i = 0; i < F::WIDTH / 2; i++)
-                    o[i] *= factor[i / 2 % 2];
-            }
         }
         round_scores<F>(p, s.shares());
     }

@@ -43,23 +43,29 @@ __device__ __forceinline__ void add_lines(float (&sums)[F::WIDTH / 2], const uin
             sums, p + 4 * i, descriptor(b + (i * 16 * ROW_BYTES >> 4), high), i > 0 || accumulate);
 }
 
-/* Two numbers of a step's sums: of the lane's queries 8 i + 2 (lane % 4) + (0, 1). */
+/* Where a lane's first two numbers of a step's sums are: of its queries 2 (lane % 4) + (0, 1). */
+__device__ __forceinline__ uint32_t sums_of(uint32_t step, int lane)
+{
+    return step + lane % 4 * 8;
+}
+
+/* Two of those: of the lane's queries 8 i + 2 (lane % 4) + (0, 1). */
 struct two {
     float v[2];
 };
 
-__device__ __forceinline__ two load_two(uint32_t from, int i)
+__device__ __forceinline__ two load_two(uint32_t sums, int i)
 {
-    const uint2 v = shared_load_8(from + i * 32 + threadIdx.x % 4 * 8);
+    const uint2 v = shared_load_8(sums + i * 32);
     return {{__uint_as_float(v.x), __uint_as_float(v.y)}};
 }
 
 /* Scores become shares. */
-__device__ __forceinline__ void make_shares(float (&s)[SCORES], float scale, uint32_t entry)
+__device__ __forceinline__ void make_shares(float (&s)[SCORES], float scale, uint32_t sums)
 {
 #pragma unroll
     for (int i = 0; i < SCORES / 4; i++) {
-        const two bound = load_two(entry, i);
+        const two bound = load_two(sums, i);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             float &x = s[4 * i + j];
@@ -70,11 +76,11 @@ __device__ __forceinline__ void make_shares(float (&s)[SCORES], float scale, uin
 
 /* Products of dO and V become slopes of the scores. */
 __device__ __forceinline__ void make_slopes(float (&dp)[SCORES], const float (&s)[SCORES],
-                                            float slope, uint32_t entry)
+                                            float slope, uint32_t sums)
 {
 #pragma unroll
     for (int i = 0; i < SCORES / 4; i++) {
-        const two delta = load_two(entry + DKV_SUM_BYTES, i);
+        const two delta = load_two(sums + DKV_SUM_BYTES, i);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             float &x = dp[4 * i + j];
@@ -402,10 +408,12 @@ template <class F>
 __device__ __forceinline__ void consume(const attention_dkv_arg &a, dkv_memory<F> m,
                                         const place &here)
 {
-    const int ring = here.ring, line = row_of(here);
+    constexpr int RARE = FIRST | LAST | PARTIAL | END;
+    const int ring = here.ring, line = row_of(here), lane = lane_number();
     cursor<F::SLOTS> at = {0, 0};
     cursor<F::STEPS> entry = {0, 0};
     int tile = 0, flags, read; /* read: the step whose slopes are made */
+    int q, dout, next_q, next_flags;
     bool accumulate = false;
     float dk[F::WIDTH / 2], dv[F::WIDTH / 2], s[SCORES], dp[SCORES];
     uint32_t p[PACKED], ds[PACKED];
@@ -415,10 +423,8 @@ __device__ __forceinline__ void consume(const attention_dkv_arg &a, dkv_memory<F
     const auto wait_keys = [&](int kind) {
         mbar_wait(m.keys_full(ring, buffer(), kind), tile / F::BUFFERS & 1);
     };
-    const auto leave_keys = [&](int kind) { signal(m.keys_empty(ring, buffer(), kind)); };
-    const auto load_flags = [&]() {
-        mbar_wait(m.step_full(ring, entry.slot), entry.parity);
-        return (int)__shfl_sync(~0u, shared_load_4(m.step(ring, entry.slot) + INFO), 0);
+    const auto leave_keys = [&](int kind) {
+        signal(m.keys_empty(ring, buffer(), kind), lane == 0);
     };
     const auto wait_lines = [&]() {
         const int slot = at.slot;
@@ -426,50 +432,43 @@ __device__ __forceinline__ void consume(const attention_dkv_arg &a, dkv_memory<F
         at.next();
         return slot;
     };
-    const auto leave_lines = [&](int slot) { signal(m.empty(ring, slot)); };
-    const auto scores_to_shares = [&]() {
+    const auto leave_lines = [&](int slot) { signal(m.empty(ring, slot), lane == 0); };
+    const auto load_flags = [&](const cursor<F::STEPS> &of) {
+        mbar_wait(m.step_full(ring, of.slot), of.parity);
+        return (int)__shfl_sync(~0u, shared_load_4(m.step(ring, of.slot) + INFO), 0);
+    };
+    /* What the next step is, and its queries, while this one's products run. */
+    const auto look_ahead = [&]() {
+        cursor<F::STEPS> next = entry;
+        next.next();
+        next_flags = load_flags(next);
+        if (!(next_flags & END))
+            next_q = wait_lines();
+    };
+    const auto scores_to_shares = [&](bool partial) {
         const uint32_t told = m.step(ring, entry.slot);
-        make_shares(s, a.all.scale, told);
-        if (flags & PARTIAL)
+        make_shares(s, a.all.scale, sums_of(told, lane));
+        if (partial)
             hide<F>(s, a, told, m.tile(ring, tile), line);
     };
-    const auto products_to_slopes = [&]() {
+    const auto products_to_slopes = [&](bool partial) {
         const uint32_t told = m.step(ring, entry.slot);
         if constexpr (!F::MANY)
-            if (flags & PARTIAL)
+            if (partial)
                 forget<F>(dp, told, line);
-        make_slopes(dp, s, a.slope, told);
+        make_slopes(dp, s, a.slope, sums_of(told, lane));
         read = entry.slot;
         entry.next();
         round_scores<F>(p, s);
         round_scores<F>(ds, dp);
+        flags = next_flags;
     };
-
-    flags = load_flags();
-    int q = wait_lines();
-    wait_keys(KEYS_K);
-    wgmma_fence();
-    multiply_keys<F>(s, key_lines(KEYS_K), m.slot(ring, q));
-    wgmma_wait<0>();
-    wgmma_settle(s);
-    if (flags & LAST)
-        leave_keys(KEYS_K);
-    scores_to_shares();
-    int dout = wait_lines();
-    wait_keys(KEYS_V);
-    wgmma_fence();
-    multiply_keys<F>(dp, key_lines(KEYS_V), m.slot(ring, dout));
-    wgmma_wait<0>();
-    wgmma_settle(dp);
-    if (flags & LAST)
-        leave_keys(KEYS_V);
-    products_to_slopes();
-    for (;;) {
-        flags = load_flags();
-        if (flags & END)
-            break;
-        const int next_q = wait_lines();
-        if (flags & FIRST) {
+    /* A step, with the sums of the one before. */
+    const auto take_step = [&](auto rare) {
+        constexpr bool RARELY = decltype(rare)::value;
+        const bool first = RARELY && flags & FIRST, last = RARELY && flags & LAST;
+        const bool partial = RARELY && flags & PARTIAL;
+        if (first) {
             tile++;
             wait_keys(KEYS_K);
         }
@@ -483,31 +482,64 @@ __device__ __forceinline__ void consume(const attention_dkv_arg &a, dkv_memory<F
         /* Not before products need what was made of it: a signal may overtake loads that wait for
          * shared memory. */
         mbar_arrive(m.step_empty(ring, read));
-        if (flags & LAST)
+        if (last)
             leave_keys(KEYS_K);
-        scores_to_shares();
+        scores_to_shares(partial);
         wgmma_wait<0>();
         wgmma_settle(dk);
         wgmma_settle(dv);
         leave_lines(q);
         leave_lines(dout);
         /* Where keys may have to be made again, there are no registers for products meanwhile. */
-        if (F::SIDE < DKV_KEYS && flags & FIRST)
+        if (F::SIDE < DKV_KEYS && first)
             store_tile<F>(dk, dv, a, m.tile(ring, tile - 1), line);
         q = next_q;
         dout = wait_lines();
-        if (flags & FIRST)
+        if (first)
             wait_keys(KEYS_V);
         wgmma_fence();
         multiply_keys<F>(dp, key_lines(KEYS_V), m.slot(ring, dout));
-        if (F::SIDE >= DKV_KEYS && flags & FIRST)
+        if (F::SIDE >= DKV_KEYS && first)
             store_tile<F>(dk, dv, a, m.tile(ring, tile - 1), line);
-        accumulate = !(flags & FIRST);
+        accumulate = !first;
+        look_ahead();
         wgmma_wait<0>();
         wgmma_settle(dp);
-        if (flags & LAST)
+        if (last)
             leave_keys(KEYS_V);
-        products_to_slopes();
+        products_to_slopes(partial);
+    };
+
+    flags = load_flags(entry);
+    q = wait_lines();
+    wait_keys(KEYS_K);
+    wgmma_fence();
+    multiply_keys<F>(s, key_lines(KEYS_K), m.slot(ring, q));
+    wgmma_wait<0>();
+    wgmma_settle(s);
+    if (flags & LAST)
+        leave_keys(KEYS_K);
+    scores_to_shares(flags & PARTIAL);
+    dout = wait_lines();
+    wait_keys(KEYS_V);
+    wgmma_fence();
+    multiply_keys<F>(dp, key_lines(KEYS_V), m.slot(ring, dout));
+    look_ahead();
+    wgmma_wait<0>();
+    wgmma_settle(dp);
+    if (flags & LAST)
+        leave_keys(KEYS_V);
+    products_to_slopes(flags & PARTIAL);
+    for (;;) {
+        /* The code of most steps lies together, if it is of its own. Of small blocks most steps are seen
+         * in part; of wide heads the compiler would move the exponentials behind the wait for sums,
+         * where no branch keeps them. */
+        if constexpr (F::SIDE >= DKV_KEYS && F::WIDTH <= 64)
+            while (!(flags & RARE))
+                take_step(answer<false>());
+        if (flags & END)
+            break;
+        take_step(answer<true>());
     }
     wgmma_fence();
     add_lines<F>(dv, p, m.slot(ring, dout), accumulate);
@@ -612,7 +644,7 @@ __device__ __forceinline__ void consume_shares(const attention_dkv_arg &a, dkv_m
 
     const auto scores_to_shares = [&]() {
         const uint32_t told = m.step(r.ring, r.entry.slot);
-        make_shares(s, a.all.scale, told);
+        make_shares(s, a.all.scale, sums_of(told, threadIdx.x));
         if (r.flags & PARTIAL)
             hide<F>(s, a, told, m.tile(r.ring, r.tile), r.line);
         mbar_wait(m.shares_empty(r.ring), r.parity ^ 1);
@@ -690,7 +722,7 @@ __device__ __forceinline__ void consume_slopes(const attention_dkv_arg &a, dkv_m
             s[4 * i + 2] = __uint_as_float(v.z);
             s[4 * i + 3] = __uint_as_float(v.w);
         }
-        make_slopes(dp, s, a.slope, told);
+        make_slopes(dp, s, a.slope, sums_of(told, threadIdx.x));
         round_scores<F>(ds, dp);
         read = r.entry.slot;
         r.entry.next();

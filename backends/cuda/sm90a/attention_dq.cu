@@ -241,9 +241,7 @@ __device__ __forceinline__ void store_tile(const float (&dq)[F::WIDTH / 2], cons
 {
     attention_out out = a.all.o;
     out.width = min(out.width - first, (int)F::WIDTH);
-    const int head = shared_load_4(tile + 4 * HEAD_WORD);
-    const int64_t base = head / a.all.heads * out.batch + head % a.all.heads * out.head +
-                         (int)shared_load_4(tile + 4 * RUN_WORD) * out.run + first;
+    const int64_t base = base_of(tile) + first;
     uint32_t again[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -252,7 +250,7 @@ __device__ __forceinline__ void store_tile(const float (&dq)[F::WIDTH / 2], cons
         again[h] = F::BANDS > 1 ? rows_to_repeat<F>(dq, h, live && !none) : 0;
         const bool mine = again[h] >> threadIdx.x % LANES / 4 * 4 & 1;
         store_row<F, (F::BANDS > 1)>(dq, out, base + time * out.time, h, a.alpha, a.beta, none,
-                            live && !mine);
+                                     live && !mine);
     }
     if constexpr (F::BANDS > 1)
 #pragma unroll 1
@@ -356,11 +354,19 @@ __device__ __forceinline__ void consume(const attention_dq_arg &a, memory<F> m, 
         leave_queries();
         slope<F>(dp, s, rows, a, here, m.step(here.ring, keys), flags & PARTIAL, tile);
         round_scores<F>(ds, dp);
-        int next = flags & LAST ? keys : r.next();
-        while (!(flags & LAST)) {
+        int next = keys, next_flags = 0;
+        const auto look_ahead = [&]() {
+            next = r.next();
+            next_flags = load_flags(next);
+        };
+        if (!(flags & LAST))
+            look_ahead();
+        /* A step, with the sums of the one before. */
+        const auto take_step = [&](auto rare) {
+            constexpr bool RARELY = decltype(rare)::value;
             const int before = keys;
             keys = next;
-            flags = load_flags(keys);
+            flags = next_flags;
             wgmma_fence();
             multiply_rows<F, HELD>(s, q, queries, m.slot(here.ring, keys));
             values = r.next();
@@ -370,14 +376,24 @@ __device__ __forceinline__ void consume(const attention_dq_arg &a, memory<F> m, 
             wgmma_settle(s);
             wgmma_settle(dp);
             r.release(values);
-            leave_queries();
-            slope<F>(dp, s, rows, a, here, m.step(here.ring, keys), flags & PARTIAL, tile);
+            if (RARELY)
+                leave_queries();
+            slope<F>(dp, s, rows, a, here, m.step(here.ring, keys), RARELY && flags & PARTIAL,
+                     tile);
             /* A branch here: the compiler would move the wait up, before most of the slopes. */
-            next = flags & LAST ? keys : r.next();
+            if (!RARELY || !(flags & LAST))
+                look_ahead();
             wgmma_wait<0>();
             wgmma_settle(dq);
             r.release(before);
             round_scores<F>(ds, dp);
+        };
+        while (!(flags & LAST)) {
+            /* See attention_dkv.cu. */
+            if constexpr (F::BANDS == 1 && F::WIDTH <= 64)
+                while (!(next_flags & (LAST | PARTIAL)))
+                    take_step(answer<false>());
+            take_step(answer<true>());
         }
         wgmma_fence();
         multiply_lines<F>(dq, ds, m.slot(here.ring, keys));

@@ -30,8 +30,14 @@ enum {
     SHIFT_WORD,
     RUN_WORD,
     FIRST_WORD, /* of its list; for unions */
-    COUNT_WORD,
+    BASE_WORD,  /* two: where the results of its head and run begin */
+    COUNT_WORD = BASE_WORD + 2,
     ROW_WORD /* of each band */
+};
+
+/* An answer that the compiler is to know. */
+template <bool VALUE> struct answer {
+    static constexpr bool value = VALUE;
 };
 
 template <int TYPE> struct element;

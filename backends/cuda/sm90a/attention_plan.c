@@ -412,13 +412,14 @@ static int32_t count_steps(const builder *b, int32_t head, int32_t tile)
 
 static bsk_status make_schedule(builder *b, int64_t batch)
 {
-    enum { AT_ONCE = 4 };
     const attention_arg *a = b->arg;
+    const int32_t at_once =
+        b->form->width > 64 ? 2 : 4; /* heads whose keys and values stay in L2 */
     const int32_t tiles = (int32_t)bski_ceil_div(b->t->rows, b->rows);
     b->schedule = (attention90_schedule){
         .heads = (int32_t)batch * a->heads, /* fits: accepted */
         .tiles = tiles,
-        .together = a->group > AT_ONCE ? a->group : AT_ONCE,
+        .together = a->group > at_once ? a->group : at_once,
         .rings = b->form->rings,
         .period = a->heads,
         .each = a->heads / b->t->heads,

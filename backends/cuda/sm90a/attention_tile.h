@@ -381,6 +381,10 @@ template <class F> struct ring_producer {
         for (int i = 0; i < F::BANDS; i++)
             shared_store_4(info + 4 * (ROW_WORD + i), w.tile.row[i]);
         shared_store_4(info + 4 * RUN_WORD, w.tile.run);
+        const int64_t base =
+            w.member * a.o.batch + w.head * a.o.head + (int64_t)w.tile.run * a.o.run;
+        shared_store_4(info + 4 * BASE_WORD, (uint32_t)base);
+        shared_store_4(info + 4 * (BASE_WORD + 1), (uint32_t)(base >> 32));
         if (F::BANDS > 1) {
             shared_store_4(info + 4 * FIRST_WORD, w.tile.first);
             shared_store_4(info + 4 * COUNT_WORD, w.tile.count);
@@ -487,6 +491,13 @@ template <class F> __device__ __forceinline__ int time_of(uint32_t tile, int row
     return shared_load_4(tile + 4 * (ROW_WORD + band_of<F>(row))) + row % F::BAND_ROWS;
 }
 
+/* Where the results of a tile's head and run begin. */
+__device__ __forceinline__ int64_t base_of(uint32_t tile)
+{
+    const uint2 base = shared_load_8(tile + 4 * BASE_WORD);
+    return (int64_t)((uint64_t)base.y << 32 | base.x);
+}
+
 /* One lane speaks for its warp at barriers. */
 __device__ __forceinline__ bool is_speaker()
 {
@@ -495,10 +506,10 @@ __device__ __forceinline__ bool is_speaker()
 
 /* A warp has done what the barrier waits for, where lanes have read nothing themselves but by
  * products. Of what they have loaded each lane signals for itself. */
-__device__ __forceinline__ void signal(uint32_t bar)
+__device__ __forceinline__ void signal(uint32_t bar, bool speaker = is_speaker())
 {
     __syncwarp();
-    if (is_speaker())
+    if (speaker)
         mbar_arrive(bar);
 }
 

@@ -143,6 +143,11 @@ PTX_FN void async_fence(void)
 
 /* --- Blocks, clusters, registers --- */
 
+PTX_FN uint32_t lane_number(void)
+{
+    return threadIdx.x % 32;
+}
+
 PTX_FN void named_barrier(uint32_t id, uint32_t threads)
 {
     gpu_barrier(id, threads, false);
