@@ -11,13 +11,15 @@
 typedef struct bski_cuda_device {
     simt_device simt; /* first: what the portable kernels see */
     int index;
-    bool waits; /* its code of portable kernels waits for the queue's earlier work itself */
+    bool waits;         /* its code of portable kernels waits for the queue's earlier work itself */
+    const void *launch; /* cuLaunchKernelEx */
 } bski_cuda_device;
 
 typedef struct bski_cuda_queue {
     simt_queue simt; /* first: what launches see */
     cudaStream_t stream;
     bool wrapped;
+    bool any_device; /* the stream belongs to the device that is current */
 } bski_cuda_queue;
 
 /* The rank of the newest architecture whose code a device of a compute capability (10 x major +
@@ -26,6 +28,10 @@ int32_t bski_cuda_arch(int capability);
 
 /* Sets a message with the name of a CUDA error and answers the status that it stands for. */
 bsk_status bski_cuda_fail(const bsk_host *host, cudaError_t error, const char *what);
+
+/* A function of the driver, as it was in a version (12000 for 12.0). */
+bsk_status bski_cuda_driver_find(const bsk_host *host, const char *name, unsigned version,
+                                 const void **function);
 
 /* --- For tuned entries: kernels are extern "C" in .cu files; C files plan and launch them. --- */
 
@@ -44,8 +50,8 @@ bsk_status bski_cuda_fail(const bsk_host *host, cudaError_t error, const char *w
     bsk_status cuda_##family##_pack(const bsk_prepared *prepared, void *queue, bsk_mem s,          \
                                     bsk_mem packed);
 
-/* Loads a kernel, so that its first launch can be captured, and allows it so much dynamic shared
- * memory. */
+/* Loads a kernel onto a device, so that its first launch can be captured, and allows it so much
+ * dynamic shared memory. To be called before any launch. */
 bsk_status bski_cuda_kernel(const bski_cuda_device *device, const void *function,
                             size_t shared_bytes, const char *name);
 
@@ -62,6 +68,11 @@ typedef struct bski_cuda_run {
 } bski_cuda_run;
 
 bsk_status bski_cuda_launch(const bski_cuda_queue *queue, const bski_cuda_run *run);
+
+/* A kernel's cudaKernel_t: bski_cuda_load asks for it, bski_cuda_loaded answers what was found, NULL
+ * before. Any thread may call both. */
+cudaError_t bski_cuda_load(const void *function);
+const void *bski_cuda_loaded(const void *function);
 
 /* The functions of bsk_backend. */
 bsk_status bski_cuda_probe(const bsk_host *host, int32_t *count);

@@ -2,6 +2,7 @@
  *
  * Every function makes its device current for the calls it makes, and leaves the thread's device as
  * it was. */
+#include <cuda.h>
 #include <pthread.h>
 #include <stdio.h>
 
@@ -60,6 +61,21 @@ static bsk_status status_of(const bsk_host *host, cudaError_t error, const char 
     return error ? bski_cuda_fail(host, error, what) : BSK_OK;
 }
 
+bsk_status bski_cuda_driver_find(const bsk_host *host, const char *name, unsigned version,
+                                 const void **function)
+{
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    void *address = NULL;
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion(name, &address, version, cudaEnableDefault, &found);
+    *function = address;
+    if (error)
+        return bski_cuda_fail(host, error, name);
+    if (found != cudaDriverEntryPointSuccess || !address)
+        return host->fail(host->context, BSK_E_UNSUPPORTED, "cuda: the driver has no %s", name);
+    return BSK_OK;
+}
+
 /* --- The current device --- */
 
 static cudaError_t device_enter(const bski_cuda_device *d, int *before)
@@ -109,17 +125,11 @@ static bsk_status device_kernel(simt_device *device, const char *file, const cha
                                 bsk_dtype type, const char *variant, const simt_kernel **kernel)
 {
     const bski_cuda_device *d = (const bski_cuda_device *)device;
-    const bsk_host *host = device->host;
-    const simt_kernel *k = linked_find(host, "cuda", file, name, type, variant);
+    const simt_kernel *k = linked_find(device->host, "cuda", file, name, type, variant);
     *kernel = NULL;
     if (!k)
         return BSK_E_INTERNAL;
-    /* Loads the kernel now: a first launch that loads it could not be captured in a graph. */
-    struct cudaFuncAttributes attributes;
-    cudaError_t error;
-    ON_DEVICE(error, d, cudaFuncGetAttributes(&attributes, k->function));
-    if (error)
-        return bski_cuda_fail(host, error, k->name);
+    TRY(bski_cuda_kernel(d, k->function, 0, k->name));
     *kernel = k;
     return BSK_OK;
 }
@@ -170,15 +180,21 @@ static bsk_status device_launch(simt_queue *queue, const simt_kernel *kernel, co
 
 /* --- Tuned kernels --- */
 
-/* A function's plans need not use as much: what one has been allowed, others do not take away. */
+/* Asking for attributes brings the code to the device: a first launch that does so could not be
+ * captured in a graph. A kernel's plans need not use as much memory: what one has been allowed,
+ * others do not take away. */
 static cudaError_t kernel_load(const void *function, size_t shared_bytes)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     struct cudaFuncAttributes attributes;
+    cudaError_t error = bski_cuda_load(function);
+    if (error)
+        return error;
+    const void *kernel = bski_cuda_loaded(function);
     pthread_mutex_lock(&lock);
-    cudaError_t error = cudaFuncGetAttributes(&attributes, function);
+    error = cudaFuncGetAttributes(&attributes, kernel);
     if (!error && shared_bytes > (size_t)attributes.maxDynamicSharedSizeBytes)
-        error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      (int)shared_bytes);
     pthread_mutex_unlock(&lock);
     return error;
@@ -192,30 +208,53 @@ bsk_status bski_cuda_kernel(const bski_cuda_device *device, const void *function
     return status_of(device->simt.host, error, name);
 }
 
+typedef CUresult (*launch_fn)(const CUlaunchConfig *, CUfunction, void **, void **);
+
+/* A stream of its own names the device. With others the thread's is current, which needs not have
+ * been used: then there is no context yet. */
+static cudaError_t kernel_launch(const bski_cuda_queue *q, const CUlaunchConfig *config,
+                                 const bski_cuda_run *run)
+{
+    const bski_cuda_device *d = (const bski_cuda_device *)q->simt.device;
+    const launch_fn launch = (launch_fn)(uintptr_t)d->launch;
+    const CUfunction kernel = (CUfunction)(uintptr_t)bski_cuda_loaded(run->function);
+    CUresult result = launch(config, kernel, run->arguments, NULL);
+    if (result == CUDA_ERROR_INVALID_CONTEXT && !cudaSetDevice(d->index))
+        result = launch(config, kernel, run->arguments, NULL);
+    return (cudaError_t)result; /* the runtime's errors have the driver's numbers */
+}
+
 bsk_status bski_cuda_launch(const bski_cuda_queue *queue, const bski_cuda_run *run)
 {
     const bski_cuda_device *d = (const bski_cuda_device *)queue->simt.device;
     if (!run->grid[0] || !run->grid[1] || !run->grid[2])
         return BSK_OK;
-    cudaLaunchAttribute attributes[2];
+    CUlaunchAttribute attributes[2];
     unsigned count = 0;
     if (run->cluster > 1)
-        attributes[count++] = (cudaLaunchAttribute){.id = cudaLaunchAttributeClusterDimension,
-                                                    .val.clusterDim = {run->cluster, 1, 1}};
+        attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                                  .value.clusterDim = {run->cluster, 1, 1}};
     if (run->early)
         attributes[count++] =
-            (cudaLaunchAttribute){.id = cudaLaunchAttributeProgrammaticStreamSerialization,
-                                  .val.programmaticStreamSerializationAllowed = 1};
-    const cudaLaunchConfig_t config = {
-        .gridDim = {run->grid[0], run->grid[1], run->grid[2]},
-        .blockDim = {run->threads, 1, 1},
-        .dynamicSmemBytes = run->shared_bytes,
-        .stream = queue->stream,
+            (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                .value.programmaticStreamSerializationAllowed = 1};
+    const CUlaunchConfig config = {
+        .gridDimX = run->grid[0],
+        .gridDimY = run->grid[1],
+        .gridDimZ = run->grid[2],
+        .blockDimX = run->threads,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .sharedMemBytes = (unsigned)run->shared_bytes,
+        .hStream = queue->stream,
         .attrs = attributes,
         .numAttrs = count,
     };
     cudaError_t error;
-    ON_DEVICE(error, d, cudaLaunchKernelExC(&config, run->function, run->arguments));
+    if (queue->any_device)
+        ON_DEVICE(error, d, kernel_launch(queue, &config, run));
+    else
+        error = kernel_launch(queue, &config, run);
     return status_of(d->simt.host, error, run->name);
 }
 
@@ -329,8 +368,12 @@ bsk_status bski_cuda_device_open(const bsk_host *host, int32_t index, void **dev
     d->simt.props = *props;
     d->index = index;
     d->waits = portable_wait(index);
-    *device = d;
-    return BSK_OK;
+    bsk_status status = bski_cuda_driver_find(host, "cuLaunchKernelEx", 11060, &d->launch);
+    if (status)
+        host_drop(host, d);
+    else
+        *device = d;
+    return status;
 }
 
 void bski_cuda_device_close(void *device)
@@ -354,6 +397,7 @@ static bsk_status queue_make(bski_cuda_device *d, cudaStream_t stream, bool wrap
     q->simt.device = &d->simt;
     q->stream = stream;
     q->wrapped = wrapped;
+    q->any_device = !stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
     *queue = q;
     return BSK_OK;
 }
@@ -384,22 +428,7 @@ static cudaError_t stream_device(cudaStream_t stream, int *index)
         return error;
     if (capture != cudaStreamCaptureStatusNone)
         return cudaGetDevice(index);
-#if CUDART_VERSION >= 12080
     return cudaStreamGetDevice(stream, index);
-#else
-    /* No call answers that; but an event goes only into streams of its own device. */
-    cudaEvent_t event;
-    error = cudaGetDevice(index);
-    if (!error)
-        error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-    if (error)
-        return error;
-    if (cudaEventRecord(event, stream) == cudaErrorInvalidResourceHandle) {
-        *index = -1;
-        cudaGetLastError();
-    }
-    return cudaEventDestroy(event);
-#endif
 }
 
 bsk_status bski_cuda_queue_wrap(void *device, void *native, void **queue)

@@ -13,22 +13,7 @@ static const int64_t max_dim = INT64_C(1) << 32, max_stride = INT64_C(1) << 40;
 
 bsk_status bski_cuda_encoder_find(const bsk_host *host, bski_cuda_encoder *encoder)
 {
-    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    void *function = NULL;
-#if CUDART_VERSION >= 12050
-    cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                         cudaEnableDefault, &found);
-#else
-    cudaError_t error =
-        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
-#endif
-    encoder->function = function;
-    if (error)
-        return bski_cuda_fail(host, error, "cuTensorMapEncodeTiled");
-    if (found != cudaDriverEntryPointSuccess || !function)
-        return host->fail(host->context, BSK_E_UNSUPPORTED,
-                          "cuda: the driver has no cuTensorMapEncodeTiled");
-    return BSK_OK;
+    return bski_cuda_driver_find(host, "cuTensorMapEncodeTiled", 12000, &encoder->function);
 }
 
 typedef struct type_row {

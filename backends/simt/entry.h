@@ -121,7 +121,7 @@ static inline size_t simt_num_size(bsk_dtype type)
     return type == BSK_F64 ? sizeof(double) : sizeof(float);
 }
 
-/* LONG_LANES of ops.h. */
+/* LONG_LANES of loss.h. */
 static inline i32 simt_long_lanes(const simt_device *d)
 {
     return d->wide || d->props.max_group < SIMT_LONG_LANES ? simt_lanes(d) : SIMT_LONG_LANES;

@@ -1,6 +1,7 @@
 /* Host side of the dense companions and of block_gather. */
 #include <backends/simt/entry.h>
 
+#include <backends/simt/loss.h>
 #include <backends/simt/ops.h>
 
 /* --- embedding, block_gather --- */
@@ -446,8 +447,8 @@ SIMT_ACCEPT(cross_entropy)
 
 SIMT_PREPARE(cross_entropy)
 {
-    static const simt_need need = {.file = "ops", .kernels = {"cross_entropy"}};
-    static const simt_need need_long = {.file = "ops", .kernels = {"cross_entropy_long"}};
+    static const simt_need need = {.file = "loss", .kernels = {"cross_entropy"}};
+    static const simt_need need_long = {.file = "loss", .kernels = {"cross_entropy_long"}};
     if (rows_are_long(prepared->problem->params, device)) {
         bsk_status status = bski_simt_prepare(device, prepared, &need_long);
         if (status != BSK_E_UNSUPPORTED) {

@@ -74,22 +74,10 @@ typedef struct dbias_arg {
     i64 alpha, beta; /* NUM */
 } dbias_arg;
 
-typedef struct cross_entropy_arg {
-    i64 rows, classes, logits_row, dlogits_row, ignore_index;
-    i64 alpha, smoothing; /* NUM */
-    i32 use_ignore_index, label_type, logits_type, dlogits_type, vector, dlogits_vector;
-} cross_entropy_arg;
-
 #endif
 
 #ifdef SIMT_T
 #include "lanes.h"
-
-#if LANES == 1
-#define LONG_LANES 1
-#elif !defined(LONG_LANES)
-#define LONG_LANES 512
-#endif
 
 /* Runs that a lane has under way. */
 #undef UNDERWAY
@@ -102,7 +90,5 @@ typedef struct cross_entropy_arg {
 #include "ops_act.h"
 
 #include "ops_bias.h"
-
-#include "ops_loss.h"
 
 #endif

@@ -32,21 +32,13 @@ extern gpu_place gpu_now;
 
 /* --- Kernels --- */
 
+/* What a cudaKernel_t is. The image of a library is an array of them, which ends with {0}. */
 typedef struct gpu_kernel {
-    const void *function;
     const char *name;
     int max_threads, min_blocks; /* of __launch_bounds__ */
     void (*call)(void **arguments);
+    size_t allowed; /* dynamic shared memory, where it is more than any kernel may use */
 } gpu_kernel;
-
-typedef struct gpu_unit {
-    const gpu_kernel *kernels;
-    size_t count;
-    struct gpu_unit *next;
-} gpu_unit;
-
-/* Before main, by the object file that a unit's kernels lie in. */
-void gpu_unit_join(gpu_unit *unit);
 
 /* --- Rendezvous --- */
 

@@ -2,7 +2,8 @@
 """Compiles a CUDA file for the emulator: kernels.py OUTPUT DEPFILE -- COMPILER ARGUMENT...
 
 The compiler's arguments name the file and are those of a preprocessor run. What comes out is
-compiled after a table of its kernels was added: their names and types exist only after macros."""
+compiled after what nvcc would make of its kernels was added, a library whose image is a table of
+them: their names and types exist only after macros."""
 import os
 import re
 import subprocess
@@ -10,6 +11,11 @@ import sys
 
 KERNEL = re.compile(r'extern\s+"C"\s+__attribute__\(\(__used__\)\)\s+void\s+'
                     r'__launch_bounds__\((?P<bounds>[^;{]*?)\)\s+(?P<name>[A-Za-z_]\w*)\s*\(')
+
+
+ROW = ('    {{"{name}", gpu_bound({bounds}), gpu_blocks({bounds}),\n'
+       '     gpu_caller<&gpu_run_{name}>::call}},\n')
+SYMBOL = 'bski_cuda_symbol {name} = {{"{name}", &gpu_library, nullptr}};\n'
 
 
 def main():
@@ -20,20 +26,15 @@ def main():
     if run.returncode:
         sys.exit(run.returncode)
     text = run.stdout
-    rows = []
     # A function is told from its declaration by what follows; kernels are only ever defined.
-    for match in KERNEL.finditer(text):
-        rows.append('    {(const void *)&%s, "%s", gpu_bound(%s), gpu_blocks(%s),\n'
-                    '     gpu_caller<&%s>::call},\n' % (
-                        match['name'], match['name'], match['bounds'], match['bounds'],
-                        match['name']))
-    if not rows:
+    kernels = [match.groupdict() for match in KERNEL.finditer(text)]
+    if not kernels:
         sys.exit('no kernel in ' + ' '.join(command))
-    text = KERNEL.sub(r'extern "C" void \g<name>(', text)
-    text += '\nstatic const gpu_kernel gpu_kernels[] = {\n' + ''.join(rows) + '};\n'
-    text += ('static gpu_unit gpu_own_unit = {gpu_kernels, %d, nullptr};\n'
-             '__attribute__((constructor)) static void gpu_unit_begin()\n'
-             '{\n    gpu_unit_join(&gpu_own_unit);\n}\n' % len(rows))
+    text = KERNEL.sub(r'static void gpu_run_\g<name>(', text)
+    text += '\nstatic gpu_kernel gpu_kernels[] = {\n'
+    text += ''.join(ROW.format(**kernel) for kernel in kernels) + '    {}};\n'
+    text += 'static bski_cuda_library gpu_library = {gpu_kernels, nullptr, nullptr};\n'
+    text += 'extern "C" {\n' + ''.join(SYMBOL.format(**kernel) for kernel in kernels) + '}\n'
     source = os.path.splitext(output)[0] + '.ii'
     with open(source, 'w') as file:
         file.write(text)

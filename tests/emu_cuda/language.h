@@ -14,6 +14,8 @@
 #include <cuda_fp16.h>
 #include <vector_functions.h>
 
+#include <backends/cuda/library.h>
+
 #include "gpu.h"
 
 /* Some files have parts for nvcc only. */

@@ -53,25 +53,6 @@ static struct {
 
 static pthread_mutex_t launch_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* --- Kernels --- */
-
-static gpu_unit *units;
-
-void gpu_unit_join(gpu_unit *unit)
-{
-    unit->next = units;
-    units = unit;
-}
-
-const gpu_kernel *gpu_kernel_find(const void *function)
-{
-    for (const gpu_unit *u = units; u; u = u->next)
-        for (size_t i = 0; i < u->count; i++)
-            if (u->kernels[i].function == function)
-                return &u->kernels[i];
-    return NULL;
-}
-
 /* --- Chance --- */
 
 void gpu_schedule(uint64_t seed)

@@ -92,7 +92,6 @@ void gpu_mbar_complete(gpu_block *block, uint32_t bar, uint32_t bytes);
 /* False if a launch is not one that the device takes; else gpu.fault says how it ended. */
 bool gpu_launch(const gpu_kernel *kernel, dim3 grid, uint32_t threads, uint32_t cluster,
                 uint32_t shared_bytes, void **arguments);
-const gpu_kernel *gpu_kernel_find(const void *function);
 void gpu_schedule(uint64_t seed);
 
 /* copies.c */

@@ -25,7 +25,7 @@ typedef struct capability_row {
 static const capability_row capabilities[] = {
     {75, 64 << 10}, {80, 163 << 10}, {86, 99 << 10}, {89, 99 << 10}, {90, 227 << 10}};
 
-enum { SHARED_DEFAULT = 48 << 10, FUNCTIONS = 1024 };
+enum { SHARED_DEFAULT = 48 << 10 };
 
 static const capability_row *capability(void)
 {
@@ -226,13 +226,11 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
     return cudaSuccess;
 }
 
-#if CUDART_VERSION >= 12080
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int *device)
 {
     (void)stream;
     return cudaGetDevice(device);
 }
-#endif
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
@@ -275,82 +273,93 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
 
 /* --- Kernels --- */
 
-/* The dynamic shared memory that functions have been allowed. */
-static struct {
-    const void *function;
-    size_t bytes;
-} allowed[FUNCTIONS];
-static pthread_mutex_t allowed_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* The row of a function, or the first that is free. */
-static int allowed_find(const void *function)
+cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code,
+                                enum cudaJitOption *options, void **values, unsigned count,
+                                enum cudaLibraryOption *library_options, void **library_values,
+                                unsigned library_count)
 {
-    int i = 0;
-    while (i < FUNCTIONS - 1 && allowed[i].function && allowed[i].function != function)
-        i++;
-    return i;
+    (void)options;
+    (void)values;
+    (void)library_options;
+    (void)library_values;
+    *library = (cudaLibrary_t)(uintptr_t)code;
+    return count || library_count ? cudaErrorInvalidValue : cudaSuccess;
 }
 
-/* What launches of a function may use. */
-static size_t allowed_most(const void *function)
+cudaError_t cudaLibraryUnload(cudaLibrary_t library)
 {
-    const int i = allowed_find(function);
-    return allowed[i].function == function && allowed[i].bytes > SHARED_DEFAULT ? allowed[i].bytes
-                                                                                : SHARED_DEFAULT;
+    (void)library;
+    return cudaSuccess;
+}
+
+cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library, const char *name)
+{
+    gpu_kernel *k = (gpu_kernel *)(void *)library;
+    while (k->name && strcmp(k->name, name))
+        k++;
+    *kernel = (cudaKernel_t)(void *)k;
+    return k->name ? cudaSuccess : cudaErrorSymbolNotFound;
+}
+
+static pthread_mutex_t allowed_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The dynamic shared memory that launches of a kernel may use. */
+static size_t allowed_most(const gpu_kernel *kernel)
+{
+    pthread_mutex_lock(&allowed_lock);
+    const size_t most = kernel->allowed > SHARED_DEFAULT ? kernel->allowed : SHARED_DEFAULT;
+    pthread_mutex_unlock(&allowed_lock);
+    return most;
 }
 
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function)
 {
     memset(attributes, 0, sizeof *attributes);
-    if (!gpu_kernel_find(function))
+    if (!function)
         return cudaErrorInvalidDeviceFunction;
-    pthread_mutex_lock(&allowed_lock);
     attributes->maxDynamicSharedSizeBytes = (int)allowed_most(function);
-    pthread_mutex_unlock(&allowed_lock);
     return cudaSuccess;
 }
 
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute what, int value)
 {
-    if (!gpu_kernel_find(function))
+    gpu_kernel *kernel = (gpu_kernel *)(uintptr_t)function;
+    if (!kernel)
         return cudaErrorInvalidDeviceFunction;
     if (what != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
         (size_t)value > capability()->shared)
         return cudaErrorInvalidValue;
     pthread_mutex_lock(&allowed_lock);
-    const int i = allowed_find(function);
-    allowed[i].function = function;
-    allowed[i].bytes = (size_t)value;
+    kernel->allowed = (size_t)value;
     pthread_mutex_unlock(&allowed_lock);
     return cudaSuccess;
 }
 
-static cudaError_t launch(const void *function, dim3 grid, dim3 block, unsigned cluster,
+static cudaError_t launch(const gpu_kernel *kernel, dim3 grid, dim3 block, unsigned cluster,
                           size_t shared, void **arguments)
 {
-    const gpu_kernel *kernel = gpu_kernel_find(function);
-    if (!kernel)
+    if (!kernel) /* which no plan has loaded */
         return cudaErrorInvalidDeviceFunction;
-    pthread_mutex_lock(&allowed_lock);
-    const size_t most = allowed_most(function);
-    pthread_mutex_unlock(&allowed_lock);
-    if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 || shared > most ||
-        block.y != 1 || block.z != 1)
+    if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 ||
+        shared > allowed_most(kernel) || block.y != 1 || block.z != 1)
         return cudaErrorInvalidValue;
     if (!gpu_launch(kernel, grid, block.x, cluster, (uint32_t)shared, arguments))
         return cudaErrorInvalidConfiguration;
     return gpu.fault ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function,
-                                void **arguments)
+static CUresult launch_ex(const CUlaunchConfig *c, CUfunction function, void **arguments,
+                          void **extra)
 {
     unsigned cluster = 1;
-    for (unsigned i = 0; i < config->numAttrs; i++)
-        if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
-            cluster = config->attrs[i].val.clusterDim.x;
-    return launch(function, config->gridDim, config->blockDim, cluster, config->dynamicSmemBytes,
-                  arguments);
+    for (unsigned i = 0; i < c->numAttrs; i++)
+        if (c->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+            cluster = c->attrs[i].value.clusterDim.x;
+    const dim3 grid = {c->gridDimX, c->gridDimY, c->gridDimZ};
+    const dim3 block = {c->blockDimX, c->blockDimY, c->blockDimZ};
+    (void)extra;
+    return (CUresult)launch((const gpu_kernel *)(void *)function, grid, block, cluster,
+                            c->sharedMemBytes, arguments);
 }
 
 /* --- Tensor maps --- */
@@ -398,29 +407,15 @@ static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t ra
     return CUDA_SUCCESS;
 }
 
-static cudaError_t entry_point(const char *name, void **function,
-                               enum cudaDriverEntryPointQueryResult *found)
-{
-    const bool known = !strcmp(name, "cuTensorMapEncodeTiled");
-    *function = known ? (void *)(uintptr_t)encode : NULL;
-    *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
-    return cudaSuccess;
-}
-
-#if CUDART_VERSION >= 12050
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
                                              unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult *found)
 {
     (void)version;
     (void)flags;
-    return entry_point(name, function, found);
+    *function = !strcmp(name, "cuTensorMapEncodeTiled") ? (void *)(uintptr_t)encode
+                : !strcmp(name, "cuLaunchKernelEx")     ? (void *)(uintptr_t)launch_ex
+                                                        : NULL;
+    *found = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
 }
-#else
-cudaError_t cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags,
-                                    enum cudaDriverEntryPointQueryResult *found)
-{
-    (void)flags;
-    return entry_point(name, function, found);
-}
-#endif

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include <backends/cuda/cuda.h>
 #include <tests/unit/unit.h>
 
 #include "machine.h"
@@ -55,28 +56,26 @@ typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, vo
                               const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                               CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-static encode_fn encoder(void)
+static void *driver_find(const char *name)
 {
     enum cudaDriverEntryPointQueryResult found;
     void *function = NULL;
-#if CUDART_VERSION >= 12050
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
-                                     &found);
-#else
-    cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
-#endif
-    return (encode_fn)(uintptr_t)function;
+    cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
+    return function;
 }
+
+typedef CUresult (*launch_fn)(const CUlaunchConfig *, CUfunction, void **, void **);
 
 static CUtensorMap map_of(void *matrix)
 {
     CUtensorMap map;
     const cuuint64_t dims[] = {SIZE, SIZE}, strides[] = {SIZE * 2};
     const cuuint32_t box[] = {SIZE, SIZE}, steps[] = {1, 1};
-    CHECK(encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, matrix, dims, strides, box, steps,
-                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                    CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
+    const encode_fn encode = (encode_fn)(uintptr_t)driver_find("cuTensorMapEncodeTiled");
+    CHECK(encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, matrix, dims, strides, box, steps,
+                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                 CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
     return map;
 }
 
@@ -139,23 +138,29 @@ static cudaError_t run(fixture *f, const void *function, planted_fault fault, in
     CUtensorMap a = map_of(f->a), b = map_of(f->b);
     void *one[] = {&arg}, *three[] = {&a, &b, &arg};
     const bool product = function == planted_product, cluster = function == planted_cluster;
-    cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeClusterDimension,
-                                     .val.clusterDim = {2, 1, 1}};
-    const cudaLaunchConfig_t config = {
-        .gridDim = {cluster ? 2 : 1, 1, 1},
-        .blockDim = {product   ? 128
+    const launch_fn launch = (launch_fn)(uintptr_t)driver_find("cuLaunchKernelEx");
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                   .value.clusterDim = {2, 1, 1}};
+    const CUlaunchConfig config = {
+        .gridDimX = cluster ? 2 : 1,
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = product   ? 128
                      : cluster ? 32
                                : PLANTED_LANES,
-                     1, 1},
-        .dynamicSmemBytes = product   ? SUMS * 4 + 8
-                            : cluster ? PLANTED_LANES * 4 + 8
-                                      : PLANTED_LANES * 4,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .sharedMemBytes = product   ? SUMS * 4 + 8
+                          : cluster ? PLANTED_LANES * 4 + 8
+                                    : PLANTED_LANES * 4,
         .attrs = &attribute,
         .numAttrs = cluster ? 1 : 0,
     };
     memset(f->y, 0xff, SUMS * 4);
     gpu_schedule((uint64_t)seed);
-    return cudaLaunchKernelExC(&config, function, product ? three : one);
+    CHECK(bski_cuda_load(function) == cudaSuccess);
+    return (cudaError_t)launch(&config, (CUfunction)(uintptr_t)bski_cuda_loaded(function),
+                               product ? three : one, NULL);
 }
 
 static void test_sound(fixture *f, const void *function)

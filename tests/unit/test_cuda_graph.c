@@ -1,6 +1,7 @@
-/* The CUDA backend round the kernels: all ops captured in one CUDA graph and replayed, wrapped
- * streams, the thread's current device, and faults. Arguments: the module, and the backend's name if
- * that is not cuda: the HIP backend's host code runs on NVIDIA devices too (tests/hip_on_cuda). */
+/* The CUDA backend round the kernels: plans by several threads, all ops captured in one CUDA graph
+ * and replayed, wrapped streams, the thread's current device, and faults. Arguments: the module, and
+ * the backend's name if that is not cuda: the HIP backend's host code runs on NVIDIA devices too
+ * (tests/hip_on_cuda). */
 #include <stdbool.h>
 #include <stdint.h>
 #include <unistd.h>
@@ -239,6 +240,42 @@ static void test_graph(bsk_context *context, const bsk_device *device)
     bsk_layout_release(&layout);
 }
 
+/* --- Plans by several threads --- */
+
+typedef struct planner {
+    bsk_context *context;
+    job_request request;
+} planner;
+
+static void *planner_run(void *argument)
+{
+    const planner *p = argument;
+    job j;
+    for (size_t i = 0; i < bski_op_count; i++)
+        if (has_entry(p->context, p->request.device, bski_ops[i]) &&
+            CHECK(job_start(&j, &p->request, bski_ops[i], false)))
+            job_free(&j);
+    return NULL;
+}
+
+/* Threads that plan the same ops at once, before any kernel is loaded. */
+static void test_plans(bsk_context *context, const bsk_device *device)
+{
+    enum { THREADS = 4 };
+    pthread_t threads[THREADS];
+    bsk_layout *layout = NULL;
+    bsk_layout_info info = BSK_INIT(bsk_layout_info);
+    CHECK_OK(request_layout(context, &layout));
+    CHECK_OK(bsk_layout_query(layout, &info));
+    planner p = {context, {device, layout, request_small(info.nnz), BSK_F32, NULL}};
+    for (int t = 0; t < THREADS; t++)
+        if (pthread_create(&threads[t], NULL, planner_run, &p))
+            abort();
+    for (int t = 0; t < THREADS; t++)
+        pthread_join(threads[t], NULL);
+    bsk_layout_release(&layout);
+}
+
 /* A type of operands that an entry takes. */
 static bsk_dtype entry_dtype(const bsk_entry_info *e)
 {
@@ -418,6 +455,7 @@ int main(int argc, char **argv)
     }
     if (bsk_context_find_device(context, second, &other))
         other = NULL;
+    test_plans(context, device);
     test_graph(context, device);
     test_graph_entries(context, device);
     test_streams(device, other);

@@ -3,8 +3,9 @@
 #ifndef HIP_ON_CUDA_HIP_RUNTIME_API_H
 #define HIP_ON_CUDA_HIP_RUNTIME_API_H
 
-#include <cuda_runtime_api.h>
 #include <stdio.h>
+
+#include <backends/cuda/cuda.h>
 
 /* --- Types --- */
 typedef cudaError_t hipError_t;
@@ -101,7 +102,17 @@ static inline hipError_t hipDeviceTotalMem(size_t *bytes, hipDevice_t device)
 #define hipEventElapsedTime      cudaEventElapsedTime
 
 /* --- Kernels --- */
-#define hipFuncGetAttributes cudaFuncGetAttributes
-#define hipLaunchKernel      cudaLaunchKernel
+static inline hipError_t hipFuncGetAttributes(hipFuncAttributes *attributes, const void *function)
+{
+    hipError_t error = bski_cuda_load(function);
+    return error ? error : cudaFuncGetAttributes(attributes, bski_cuda_loaded(function));
+}
+
+static inline hipError_t hipLaunchKernel(const void *function, dim3 grid, dim3 group,
+                                         void **arguments, size_t shared_bytes, hipStream_t stream)
+{
+    return cudaLaunchKernel(bski_cuda_loaded(function), grid, group, arguments, shared_bytes,
+                            stream);
+}
 
 #endif

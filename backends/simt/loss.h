@@ -1,4 +1,26 @@
-/* Kernels of cross_entropy, for the type that type.h set. */
+/* Kernels of cross_entropy. The host's side (ops.c) includes this file without SIMT_T for the struct
+ * of scalars. */
+#ifndef BSKI_SIMT_LOSS_H
+#define BSKI_SIMT_LOSS_H
+
+typedef struct cross_entropy_arg {
+    i64 rows, classes, logits_row, dlogits_row, ignore_index;
+    i64 alpha, smoothing; /* NUM */
+    i32 use_ignore_index, label_type, logits_type, dlogits_type, vector, dlogits_vector;
+} cross_entropy_arg;
+
+#endif
+
+#ifdef SIMT_T
+#include "lanes.h"
+
+#if LANES == 1
+#define LONG_LANES 1
+#elif !defined(LONG_LANES)
+#define LONG_LANES 512
+#endif
+
+#include "stream.h"
 
 /* What a pass over a row has met: the largest logit, the sum of exp about it, the sum of logits. */
 typedef struct NAME(row_sums) {
@@ -284,3 +306,5 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
 #define LOSS_KEPT (SIMT_NVIDIA >= 80 ? 4 : 3)
 CROSS_ENTROPY(cross_entropy, LANES, 0)
 CROSS_ENTROPY(cross_entropy_long, LONG_LANES, LONG_LANES == 1 ? 0 : LOSS_KEPT)
+
+#endif
