@@ -1,7 +1,7 @@
 /* CUDA devices, queues, memory, events and launches of the portable kernels.
  *
- * Every function makes its device current for the calls it makes, and leaves the thread's device as
- * it was. */
+ * Every function makes its device current for the calls it makes, but for launches into streams that
+ * name it, and leaves the thread's device as it was. */
 #include <cuda.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -210,18 +210,23 @@ bsk_status bski_cuda_kernel(const bski_cuda_device *device, const void *function
 
 typedef CUresult (*launch_fn)(const CUlaunchConfig *, CUfunction, void **, void **);
 
-/* A stream of its own names the device. With others the thread's is current, which needs not have
- * been used: then there is no context yet. */
-static cudaError_t kernel_launch(const bski_cuda_queue *q, const CUlaunchConfig *config,
+static cudaError_t kernel_launch(const bski_cuda_device *d, const CUlaunchConfig *config,
                                  const bski_cuda_run *run)
 {
-    const bski_cuda_device *d = (const bski_cuda_device *)q->simt.device;
     const launch_fn launch = (launch_fn)(uintptr_t)d->launch;
     const CUfunction kernel = (CUfunction)(uintptr_t)bski_cuda_loaded(run->function);
-    CUresult result = launch(config, kernel, run->arguments, NULL);
-    if (result == CUDA_ERROR_INVALID_CONTEXT && !cudaSetDevice(d->index))
-        result = launch(config, kernel, run->arguments, NULL);
-    return (cudaError_t)result; /* the runtime's errors have the driver's numbers */
+    /* the runtime's errors have the driver's numbers */
+    return (cudaError_t)launch(config, kernel, run->arguments, NULL);
+}
+
+/* A thread that has not used its device yet has no context. */
+static cudaError_t kernel_launch_current(const bski_cuda_device *d, const CUlaunchConfig *config,
+                                         const bski_cuda_run *run)
+{
+    cudaError_t error = kernel_launch(d, config, run);
+    if (error == cudaErrorDeviceUninitialized && !cudaSetDevice(d->index))
+        error = kernel_launch(d, config, run);
+    return error;
 }
 
 bsk_status bski_cuda_launch(const bski_cuda_queue *queue, const bski_cuda_run *run)
@@ -250,11 +255,12 @@ bsk_status bski_cuda_launch(const bski_cuda_queue *queue, const bski_cuda_run *r
         .attrs = attributes,
         .numAttrs = count,
     };
-    cudaError_t error;
-    if (queue->any_device)
-        ON_DEVICE(error, d, kernel_launch(queue, &config, run));
-    else
-        error = kernel_launch(queue, &config, run);
+    /* A stream of its own names the device; others are of the one that is current. */
+    cudaError_t error = cudaErrorDeviceUninitialized;
+    if (!queue->any_device)
+        error = kernel_launch(d, &config, run);
+    if (error == cudaErrorDeviceUninitialized)
+        ON_DEVICE(error, d, kernel_launch_current(d, &config, run));
     return status_of(d->simt.host, error, run->name);
 }
 

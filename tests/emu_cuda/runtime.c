@@ -49,8 +49,12 @@ cudaError_t cudaGetDevice(int *device)
     return cudaSuccess;
 }
 
+/* The driver launches for threads that have a context; the runtime's call gives them one. */
+static _Thread_local bool has_context;
+
 cudaError_t cudaSetDevice(int device)
 {
+    has_context = has_context || !device;
     return device ? cudaErrorInvalidDevice : cudaSuccess;
 }
 
@@ -352,6 +356,8 @@ static CUresult launch_ex(const CUlaunchConfig *c, CUfunction function, void **a
                           void **extra)
 {
     unsigned cluster = 1;
+    if (!has_context)
+        return CUDA_ERROR_INVALID_CONTEXT;
     for (unsigned i = 0; i < c->numAttrs; i++)
         if (c->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
             cluster = c->attrs[i].value.clusterDim.x;

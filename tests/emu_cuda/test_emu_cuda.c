@@ -158,7 +158,7 @@ static cudaError_t run(fixture *f, const void *function, planted_fault fault, in
     };
     memset(f->y, 0xff, SUMS * 4);
     gpu_schedule((uint64_t)seed);
-    CHECK(bski_cuda_load(function) == cudaSuccess);
+    CHECK(cudaSetDevice(0) == cudaSuccess && bski_cuda_load(function) == cudaSuccess);
     return (cudaError_t)launch(&config, (CUfunction)(uintptr_t)bski_cuda_loaded(function),
                                product ? three : one, NULL);
 }

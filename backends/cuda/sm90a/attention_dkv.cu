@@ -536,10 +536,10 @@ __device__ __forceinline__ void consume(const attention_dkv_arg &a, dkv_memory<F
          * where no branch keeps them. */
         if constexpr (F::SIDE >= DKV_KEYS && F::WIDTH <= 64)
             while (!(flags & RARE))
-                take_step(answer<false>());
+                take_step(std::false_type());
         if (flags & END)
             break;
-        take_step(answer<true>());
+        take_step(std::true_type());
     }
     wgmma_fence();
     add_lines<F>(dv, p, m.slot(ring, dout), accumulate);

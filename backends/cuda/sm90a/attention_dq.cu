@@ -392,8 +392,8 @@ __device__ __forceinline__ void consume(const attention_dq_arg &a, memory<F> m, 
             /* See attention_dkv.cu. */
             if constexpr (F::BANDS == 1 && F::WIDTH <= 64)
                 while (!(next_flags & (LAST | PARTIAL)))
-                    take_step(answer<false>());
-            take_step(answer<true>());
+                    take_step(std::false_type());
+            take_step(std::true_type());
         }
         wgmma_fence();
         multiply_lines<F>(dq, ds, m.slot(here.ring, keys));

@@ -3,6 +3,8 @@
 #ifndef BSKI_CUDA_SM90A_ATTENTION_FORM_H
 #define BSKI_CUDA_SM90A_ATTENTION_FORM_H
 
+#include <type_traits>
+
 #include <backends/cuda/ptx.h>
 #include <backends/cuda/sm90a/attention.h>
 
@@ -33,11 +35,6 @@ enum {
     BASE_WORD,  /* two: where the results of its head and run begin */
     COUNT_WORD = BASE_WORD + 2,
     ROW_WORD /* of each band */
-};
-
-/* An answer that the compiler is to know. */
-template <bool VALUE> struct answer {
-    static constexpr bool value = VALUE;
 };
 
 template <int TYPE> struct element;
