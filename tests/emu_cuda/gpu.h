@@ -116,6 +116,30 @@ void gpu_wgmma_fence(void);
 void gpu_wgmma_commit(void);
 void gpu_wgmma_wait(uint32_t pending);
 
+/* --- Columns of tensor memory, and products there (tcgen05) --- */
+
+/* By a whole warp. */
+void gpu_columns_take(uint32_t to, uint32_t columns);
+void gpu_columns_relinquish(void);
+void gpu_columns_give(uint32_t address, uint32_t columns);
+/* `count` columns of the warp's lanes; the load with the wait for it. */
+void gpu_columns_load(uint32_t address, uint32_t *v, int count);
+void gpu_columns_store(uint32_t address, const uint32_t *v, int count);
+void gpu_columns_store_wait(void);
+
+/* By one thread. after: the fence after a wait for other threads, else that before one. */
+void gpu_tensor_fence(bool after);
+
+/* A product; a: a descriptor, or an address in tensor memory. */
+typedef struct gpu_tensor_op {
+    uint32_t d, kind;
+    uint64_t a, b;
+    bool a_in_memory, accumulate;
+} gpu_tensor_op;
+
+void gpu_tensor_multiply(const gpu_tensor_op *op);
+void gpu_tensor_commit(uint32_t bar);
+
 /* setmaxnreg. */
 void gpu_registers(uint32_t count, bool raise);
 

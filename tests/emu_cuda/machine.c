@@ -162,10 +162,12 @@ static gpu_warp *warp_next(void)
     return NULL;
 }
 
-/* Nobody can run: late copies are done, then those that ask again and again may do so. */
+/* Nobody can run: late copies and products are done, then those that ask again and again may do so. */
 static bool idle(void)
 {
-    if (gpu_copies_advance(true)) {
+    const bool copies_first = gpu_random(2);
+    if ((copies_first && gpu_copies_advance(true)) || gpu_tensor_advance(true) ||
+        gpu_copies_advance(true)) {
         run.rounds = 0;
         return true;
     }
@@ -186,6 +188,7 @@ static gpu_lane *lane_next(void)
         return lane_of(w);
     gpu.step++;
     gpu_copies_advance(false);
+    gpu_tensor_advance(false);
     while (!(w = warp_next()))
         if (gpu.fault || !idle())
             return NULL;
@@ -498,6 +501,11 @@ void gpu_mbar_arrive_remote(uint32_t bar, uint32_t rank)
     bar_arrive(block_of(rank), bar, 0);
 }
 
+void gpu_mbar_arrive_at(gpu_block *b, uint32_t bar)
+{
+    bar_arrive(b, bar, 0);
+}
+
 void gpu_mbar_complete(gpu_block *b, uint32_t bar, uint32_t bytes)
 {
     gpu_mbar *m = bar_find(b, bar);
@@ -541,6 +549,7 @@ static void lane_main(void)
     gpu_block *b = l->warp->block;
     gpu_copies_check(l);
     gpu_products_check(l);
+    gpu_tensor_check(l);
     l->done = true;
     l->waits = "has returned";
     l->warp->ready &= ~(1u << l->number % GPU_LANES);
@@ -617,14 +626,20 @@ static void lane_make(gpu_lane *l, gpu_warp *w, uint32_t number, size_t index)
 static void block_make(gpu_block *b, uint32_t rank, uint3 index)
 {
     gpu_mbar *bars = b->bars;
+    gpu_tensor_memory *tensor = b->tensor;
     const uint32_t bound = (uint32_t)(gpu.kernel->max_threads * gpu.kernel->min_blocks);
     const uint32_t registers = REGISTERS / bound / 8 * 8 < 255 ? REGISTERS / bound / 8 * 8 : 255;
     /* The end of what the launch asked for is the end of a page, or close to it. */
     const size_t page = 4096, used = (gpu.shared_bytes + page - 1) / page * page;
     char *end = run.shared + (size_t)(rank + 1) * SHARED_STRIDE;
     char *first = end - used + (used - gpu.shared_bytes) / 1024 * 1024;
-    *b = (gpu_block){
-        .index = index, .rank = rank, .live = gpu.threads, .shared = first, .bars = bars};
+    *b = (gpu_block){.index = index,
+                     .rank = rank,
+                     .live = gpu.threads,
+                     .shared = first,
+                     .bars = bars,
+                     .tensor = tensor};
+    gpu_tensor_begin(b);
     memset(first, 0xff, gpu.shared_bytes); /* NaN in every type */
     for (uint32_t i = 0; i < gpu.threads / GPU_LANES; i++) {
         const uint32_t number = rank * (gpu.threads / GPU_LANES) + i;

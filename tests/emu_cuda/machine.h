@@ -11,6 +11,7 @@ typedef struct gpu_block gpu_block;
 typedef struct gpu_copies gpu_copies;
 typedef struct gpu_products gpu_products;
 typedef struct gpu_mbar gpu_mbar;
+typedef struct gpu_tensor_memory gpu_tensor_memory;
 
 struct gpu_lane {
     emu_fiber fiber;
@@ -25,6 +26,7 @@ struct gpu_lane {
     int products, product_groups;
     gpu_copies *copies; /* its own, in groups */
     int stores, store_group;
+    uint64_t tensor_before, tensor_after; /* when it last did these fences of tcgen05 */
 };
 
 /* Lanes of a warp that meet. */
@@ -62,6 +64,7 @@ struct gpu_block {
     gpu_mbar *bars;
     int bar_count;
     uint32_t free_registers;
+    gpu_tensor_memory *tensor; /* NULL until it is used */
 };
 
 /* What runs: one cluster at a time. */
@@ -86,8 +89,9 @@ uint32_t gpu_random(uint32_t below);
 /* The running lane waits until another wakes it. */
 void gpu_sleep(const char *what, uint64_t detail);
 void gpu_wake(gpu_lane *lane);
-/* Bytes of a copy have come. */
+/* Bytes of a copy have come; products are done. */
 void gpu_mbar_complete(gpu_block *block, uint32_t bar, uint32_t bytes);
+void gpu_mbar_arrive_at(gpu_block *block, uint32_t bar);
 
 /* False if a launch is not one that the device takes; else gpu.fault says how it ended. */
 bool gpu_launch(const gpu_kernel *kernel, dim3 grid, uint32_t threads, uint32_t cluster,
@@ -104,6 +108,35 @@ void gpu_lane_copies_begin(gpu_lane *lane);
 /* products.c */
 void gpu_products_begin(gpu_warp *warp, int number);
 void gpu_products_check(const gpu_lane *lane);
+
+enum { GPU_ROWS = 16 };
+
+/* How an operand lies in shared memory: bytes from one step to the next along its own axis (rows
+ * of a or columns of b) and along k, each in two levels. */
+typedef struct gpu_operand {
+    gpu_type type;
+    bool trans;
+    uint32_t start, swizzle;
+    uint32_t unit, step, unit_step;       /* own axis: `unit` elements a step apart, then units */
+    uint32_t k_unit, k_step, k_unit_step; /* along k */
+} gpu_operand;
+
+/* width: of rows, in bytes; 16: no swizzle. */
+gpu_operand gpu_operand_form(gpu_type type, bool trans, uint32_t start, uint32_t leading,
+                             uint32_t stride, uint32_t width);
+/* Elements [count][16 k] of a block's operand as floats, or [16 k][GPU_ROWS]: of the own axis from
+ * `first` on. */
+void gpu_operand_load(float *to, const gpu_operand *form, uint32_t rank, int first, int count,
+                      bool k_major);
+/* Element e of a register. */
+float gpu_element(gpu_type type, uint32_t word, int e);
+/* d, columns `pitch` apart, += a b: 16 rows, n columns. */
+void gpu_multiply_rows(float *d, int pitch, const float *a, const float *b, int n, int k);
+
+/* tensor_memory.c */
+void gpu_tensor_begin(gpu_block *block);
+bool gpu_tensor_advance(bool idle); /* whether any product or arrival was done */
+void gpu_tensor_check(const gpu_lane *lane);
 
 /* runtime.c: whether device memory has these bytes. */
 bool gpu_global_has(const void *p, size_t bytes);

@@ -1,5 +1,6 @@
 #include <backends/cuda/mma.h>
 #include <backends/cuda/ptx.h>
+#include <backends/cuda/sm100a/tcgen05.h>
 
 #include "planted.h"
 
@@ -134,3 +135,149 @@ extern "C" __global__ void __launch_bounds__(PLANTED_LANES)
             store_wait<0>();
     }
 }
+
+enum { TENSOR_SUMS = PLANTED_SIZE, TENSOR_TAKEN = 2 * TENSOR_SUMS, TENSOR_BYTES = 64 * 128 };
+
+/* Where things lie in shared memory: a twice, b, barriers and the address of columns. */
+struct tensor_places {
+    uint32_t a, b, full, first, second, columns;
+};
+
+/* By thread 32: barriers, and both matrices as they lie. */
+PTX_FN void planted_copy(const tensor_places *at, const CUtensorMap *map_a,
+                         const CUtensorMap *map_b)
+{
+    mbar_init(at->full, 1);
+    mbar_init(at->first, 1);
+    mbar_init(at->second, 1);
+    mbar_init_fence();
+    mbar_expect(at->full, 3 * TENSOR_BYTES);
+    tensor_load_2d(at->a, map_a, 0, 0, at->full);
+    tensor_load_2d(at->a + TENSOR_BYTES, map_a, 0, 0, at->full);
+    tensor_load_2d(at->b, map_b, 0, 0, at->full);
+}
+
+/* A row of a, as it was copied, into columns of the thread's lane. */
+PTX_FN void planted_row(const tensor_places *at, uint32_t to, int row, int fault)
+{
+    uint32_t words[PLANTED_SIZE / 2];
+    for (int i = 0; i < PLANTED_SIZE / 8; i++) {
+        const uint4 v = shared_load_16(at->a + row * 128 + (i ^ row % 8) * 16);
+        words[4 * i] = v.x;
+        words[4 * i + 1] = v.y;
+        words[4 * i + 2] = v.z;
+        words[4 * i + 3] = v.w;
+    }
+    tensor_memory_store(to, words);
+    if (fault != NO_COLUMNS_WAIT)
+        tensor_memory_store_wait();
+    if (fault != NO_FENCE_BEFORE)
+        tensor_fence_before();
+}
+
+PTX_FN uint32_t planted_kind(int rows, bool m_major, int fault)
+{
+    return tensor_kind(true, m_major, false, rows, PLANTED_SIZE - (fault == ODD_COLUMNS ? 8 : 0)) |
+           (fault == RESERVED_KIND ? 1u << 23 : 0);
+}
+
+/* a transposed(b), both in shared memory. */
+PTX_FN void planted_shared(const tensor_places *at, uint32_t sums, int rows, int fault)
+{
+    const uint32_t kind = planted_kind(rows, fault == WRONG_MAJOR, fault);
+    const uint64_t wrong = (uint64_t)(fault == RESERVED_OPERAND) << 46;
+    for (int k = 0; k < PLANTED_SIZE / 16; k++)
+        tensor_product(sums + (fault == OTHER_SUMS ? 8 * k : 0), tensor_operand(at->a + k * 32, 16),
+                       tensor_operand(at->b + k * 32, 16) ^ wrong, kind, k > 0);
+    if (fault == SUMS_READ)
+        tensor_product_from_memory(sums + TENSOR_SUMS, sums, tensor_operand(at->b, 16), kind,
+                                   false);
+    if (fault != NO_COMMIT)
+        tensor_commit(at->first);
+}
+
+/* The same once more, with a in tensor memory. */
+PTX_FN void planted_memory(const tensor_places *at, uint32_t sums, int rows, int fault)
+{
+    const uint32_t kind = planted_kind(rows, false, fault);
+    tensor_fence_after();
+    for (int k = 0; k < PLANTED_SIZE / 16; k++)
+        tensor_product_from_memory(sums, sums + TENSOR_SUMS + k * 8,
+                                   tensor_operand(at->b + k * 32, 16), kind, true);
+    tensor_commit(at->second);
+}
+
+/* Halves of the sums: of 64 rows a warp has 16, else those of warps 2 and 3 are there twice. */
+PTX_FN void planted_result(float *y, uint32_t from, int rows, int row)
+{
+    for (int part = 0; part < 2; part++) {
+        float v[PLANTED_SIZE / 2];
+        tensor_memory_load(from + part * PLANTED_SIZE / 2, v);
+        if (rows == 64 ? threadIdx.x % 32 < 16 : part == (int)threadIdx.x / 64)
+            for (int i = 0; i < PLANTED_SIZE / 2; i++)
+                y[row * PLANTED_SIZE + part * PLANTED_SIZE / 2 + i] = v[i] / 2;
+    }
+}
+
+PTX_FN void planted_columns(const tensor_places *at, uint32_t taken, const planted_arg *a, int rows)
+{
+    const int fault = a->fault, thread = threadIdx.x, warp = thread / 32;
+    const int row = rows == 64 ? warp * 16 + thread % 16 : thread % 64;
+    const uint32_t sums = taken + (fault == NOT_TAKEN ? TENSOR_TAKEN : 0);
+    const uint32_t own = sums + ((uint32_t)warp * 32 << 16);
+    mbar_wait(at->full, 0);
+    if (thread == 64 || (warp == 2 && fault == WHOLE_WARP))
+        planted_shared(at, sums, rows, fault);
+    if (fault == EARLY_OPERAND_STORE)
+        shared_store_16(at->a + thread * 16, 0, 0, 0, 0);
+    __syncwarp();
+    if (fault == EARLY_COLUMNS && warp == 2)
+        planted_result(a->y, own, rows, row);
+    if (fault == EARLY_COLUMNS_STORE && warp == 2)
+        planted_row(at, own, row, fault);
+    mbar_wait(at->first, 0);
+    planted_row(at, own + TENSOR_SUMS, row, fault);
+    __syncthreads();
+    if (thread == 64)
+        planted_memory(at, sums, rows, fault);
+    __syncwarp();
+    mbar_wait(at->second, 0);
+    if (fault != NO_FENCE_AFTER)
+        tensor_fence_after();
+    planted_result(a->y, fault == OTHER_LANES ? own ^ 32u << 16 : own, rows, row);
+}
+
+/* y = a transposed(b) as in planted_product, as half of what tcgen05 adds up twice: with a from
+ * shared memory and from tensor memory. */
+#define PLANTED_TENSOR(name, rows)                                                                 \
+    extern "C" __global__ void __launch_bounds__(128, 1)                                           \
+        name(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b, \
+             const __grid_constant__ planted_arg a)                                                \
+    {                                                                                              \
+        extern __shared__ __align__(1024) char shared[];                                           \
+        planted_tensor_rows(shared_address(shared), &map_a, &map_b, &a, rows);                     \
+    }
+
+PTX_FN void planted_tensor_rows(uint32_t base, const CUtensorMap *map_a, const CUtensorMap *map_b,
+                                const planted_arg *a, int rows)
+{
+    const uint32_t end = base + 3 * TENSOR_BYTES;
+    const tensor_places at = {base, base + 2 * TENSOR_BYTES, end, end + 8, end + 16, end + 24};
+    const int warp = threadIdx.x / 32;
+    if (warp == 0)
+        tensor_memory_take(at.columns, TENSOR_TAKEN);
+    if (warp == 0 && a->fault == TAKEN_LATE)
+        tensor_memory_take(at.columns, TENSOR_TAKEN);
+    if (threadIdx.x == 32)
+        planted_copy(&at, map_a, map_b);
+    tensor_fence_before();
+    __syncthreads();
+    tensor_fence_after();
+    const uint32_t taken = shared_load_4(at.columns);
+    planted_columns(&at, taken, a, rows);
+    __syncthreads();
+    if (warp == 0 && a->fault != NOT_GIVEN)
+        tensor_memory_give(taken, TENSOR_TAKEN / (a->fault == HALF_GIVEN ? 2 : 1));
+}
+PLANTED_TENSOR(planted_tensor, 128)
+PLANTED_TENSOR(planted_tensor_64, 64)

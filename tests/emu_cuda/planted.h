@@ -40,6 +40,26 @@ typedef enum planted_fault {
     /* planted_store */
     NO_STORE_WAIT,
     OVERWRITTEN,
+    /* planted_tensor */
+    OTHER_LANES,
+    EARLY_COLUMNS,
+    NO_FENCE_BEFORE,
+    NO_FENCE_AFTER,
+    NO_COLUMNS_WAIT,
+    EARLY_COLUMNS_STORE,
+    EARLY_OPERAND_STORE,
+    NO_COMMIT,
+    NOT_GIVEN,
+    HALF_GIVEN,
+    TAKEN_LATE,
+    NOT_TAKEN,
+    RESERVED_KIND,
+    RESERVED_OPERAND,
+    ODD_COLUMNS,
+    WRONG_MAJOR,
+    WHOLE_WARP,
+    OTHER_SUMS,
+    SUMS_READ,
 } planted_fault;
 
 typedef struct planted_arg {

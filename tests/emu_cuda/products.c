@@ -7,7 +7,7 @@
 
 #include "machine.h"
 
-enum { ROWS = 16, MAX_K = 32, MAX_N = 256 };
+enum { ROWS = GPU_ROWS, MAX_K = 32, MAX_N = 256 };
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
     !defined(__SANITIZE_ADDRESS__)
@@ -16,16 +16,21 @@ enum { ROWS = 16, MAX_K = 32, MAX_N = 256 };
 #define CLONES
 #endif
 
-CLONES static void multiply_rows(float *restrict d, const float *restrict a,
+CLONES static void multiply_rows(float *restrict d, int pitch, const float *restrict a,
                                  const float *restrict b, int n, int k)
 {
     typedef float rows __attribute__((vector_size(ROWS * sizeof(float)), aligned(4)));
     for (int j = 0; j < n; j++) {
-        rows sum = *(const rows *)(d + j * ROWS);
+        rows sum = *(const rows *)(d + j * pitch);
         for (int i = 0; i < k; i++)
             sum += *(const rows *)(a + i * ROWS) * b[j * k + i];
-        *(rows *)(d + j * ROWS) = sum;
+        *(rows *)(d + j * pitch) = sum;
     }
+}
+
+void gpu_multiply_rows(float *d, int pitch, const float *a, const float *b, int n, int k)
+{
+    multiply_rows(d, pitch, a, b, n, k);
 }
 
 /* --- Numbers --- */
@@ -65,8 +70,7 @@ __attribute__((constructor)) static void tables_make(void)
     }
 }
 
-/* Element e of a register. */
-static float element(gpu_type type, uint32_t word, int e)
+float gpu_element(gpu_type type, uint32_t word, int e)
 {
     switch (type) {
     case GPU_F16:
@@ -150,7 +154,7 @@ static void spread_a(float *to, gpu_type type, const uint32_t *a, int lane, int 
     for (int i = 0; i < 2 * k / across; i++)
         for (int e = 0; e < count; e++)
             to[(i / 2 * across + lane % 4 * count + e) * ROWS + lane / 4 + i % 2 * 8] =
-                element(type, a[i], e);
+                gpu_element(type, a[i], e);
 }
 
 void gpu_multiply(gpu_type a_type, gpu_type b_type, int k, float *d, const uint32_t *a,
@@ -168,11 +172,11 @@ void gpu_multiply(gpu_type a_type, gpu_type b_type, int k, float *d, const uint3
         spread_a(fa, a_type, s->a, lane, k);
         for (int i = 0; i < k / across; i++)
             for (int e = 0; e < count; e++)
-                fb[g * k + i * across + t * count + e] = element(b_type, s->b[i], e);
+                fb[g * k + i * across + t * count + e] = gpu_element(b_type, s->b[i], e);
         for (int i = 0; i < 4; i++)
             fd[(2 * t + i % 2) * ROWS + g + i / 2 * 8] = s->d[i];
     }
-    multiply_rows(fd, fa, fb, 8, k);
+    multiply_rows(fd, ROWS, fa, fb, 8, k);
     for (int lane = 0; lane < GPU_LANES; lane++) {
         const product_slot *s = slots[lane];
         for (int i = 0; i < 4; i++)
@@ -288,30 +292,18 @@ void gpu_wgmma(const gpu_product *product, float *d, const uint32_t *a)
     l->products++;
 }
 
-/* How an operand lies in shared memory: bytes from one step to the next along its own axis (rows
- * of a or columns of b) and along k, each in two levels. */
-typedef struct operand_form {
-    uint32_t start, swizzle;
-    uint32_t unit, step, unit_step;       /* own axis: `unit` elements a step apart, then units */
-    uint32_t k_unit, k_step, k_unit_step; /* along k */
-} operand_form;
-
-static operand_form form_of(uint64_t descriptor, bool trans)
+gpu_operand gpu_operand_form(gpu_type type, bool trans, uint32_t start, uint32_t leading,
+                             uint32_t stride, uint32_t width)
 {
-    static const uint32_t widths[] = {16, 128, 64, 32}; /* by the swizzle's number */
-    const uint32_t mode = (uint32_t)(descriptor >> 62), width = widths[mode];
-    const uint32_t leading = (uint32_t)(descriptor >> 16 & 0x3fff) << 4;
-    const uint32_t stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4;
-    operand_form f = {.start = (uint32_t)(descriptor & 0x3fff) << 4, .swizzle = width / 16 - 1};
-    if (descriptor >> 49 & 7)
-        gpu_fault("a descriptor with a base offset");
+    const bool swizzled = width > 16;
+    gpu_operand f = {.type = type, .trans = trans, .start = start, .swizzle = width / 16 - 1};
     if (trans) { /* rows of `width` bytes along the own axis, one for each k */
         f.unit = width / 2;
         f.step = 2;
-        f.unit_step = mode ? leading : stride;
+        f.unit_step = swizzled ? leading : stride;
         f.k_unit = 8;
         f.k_step = width;
-        f.k_unit_step = mode ? stride : leading;
+        f.k_unit_step = swizzled ? stride : leading;
     } else {
         f.unit = 8;
         f.step = width;
@@ -323,27 +315,36 @@ static operand_form form_of(uint64_t descriptor, bool trans)
     return f;
 }
 
+static gpu_operand form_of(uint64_t descriptor, gpu_type type, bool trans)
+{
+    static const uint32_t widths[] = {16, 128, 64, 32}; /* by the swizzle's number */
+    if (descriptor >> 49 & 7)
+        gpu_fault("a descriptor with a base offset");
+    return gpu_operand_form(type, trans, (uint32_t)(descriptor & 0x3fff) << 4,
+                            (uint32_t)(descriptor >> 16 & 0x3fff) << 4,
+                            (uint32_t)(descriptor >> 32 & 0x3fff) << 4, widths[descriptor >> 62]);
+}
+
 static void row_floats(float *v, gpu_type type, const uint16_t *p)
 {
     for (int e = 0; e < 8; e++)
         v[e] = type == GPU_BF16 ? bits_float((uint32_t)p[e] << 16) : f16_table[p[e]];
 }
 
-/* Elements [count][16 k] as floats: of the own axis from `first` on. */
-static void operand_load(float *to, gpu_type type, const operand_form *f, bool trans, int first,
-                         int count, bool k_major)
+void gpu_operand_load(float *to, const gpu_operand *f, uint32_t rank, int first, int count,
+                      bool k_major)
 {
     /* 16 bytes are eight neighbours, along k or, with trans, along the own axis. */
-    for (int x = 0; x < count; x += trans ? 8 : 1)
-        for (int k = 0; k < 16; k += trans ? 1 : 8) {
+    for (int x = 0; x < count; x += f->trans ? 8 : 1)
+        for (int k = 0; k < 16; k += f->trans ? 1 : 8) {
             const uint32_t own = (uint32_t)(first + x), at = (uint32_t)k;
             uint32_t address = f->start + own / f->unit * f->unit_step + own % f->unit * f->step +
                                at / f->k_unit * f->k_unit_step + at % f->k_unit * f->k_step;
             address ^= (address >> 7 & f->swizzle) << 4;
             float v[8];
-            row_floats(v, type, gpu_shared(address, 16, 16));
+            row_floats(v, f->type, gpu_shared_of(rank, address, 16, 16));
             for (int e = 0; e < 8; e++) {
-                const int i = trans ? x + e : x, j = trans ? k : k + e;
+                const int i = f->trans ? x + e : x, j = f->trans ? k : k + e;
                 to[k_major ? j * ROWS + i : i * 16 + j] = v[e];
             }
         }
@@ -353,19 +354,20 @@ static void op_do(gpu_warp *w, warp_op *op)
 {
     const gpu_product *q = &op->product;
     float a[16 * ROWS], b[MAX_N * 16];
-    const operand_form bf = form_of(q->b, q->trans_b);
+    const uint32_t rank = w->block->rank;
+    const gpu_operand bf = form_of(q->b, q->type, q->trans_b);
     if (op->has_a) {
         for (int lane = 0; lane < GPU_LANES; lane++)
             spread_a(a, q->type, op->a[lane], lane, 16);
     } else {
-        const operand_form af = form_of(q->a, q->trans_a);
+        const gpu_operand af = form_of(q->a, q->type, q->trans_a);
         const int first = (int)(w->lanes->number / GPU_LANES % 4) * ROWS;
-        operand_load(a, q->type, &af, q->trans_a, first, ROWS, true);
+        gpu_operand_load(a, &af, rank, first, ROWS, true);
     }
-    operand_load(b, q->type, &bf, q->trans_b, 0, q->n, false);
+    gpu_operand_load(b, &bf, rank, 0, q->n, false);
     if (!q->accumulate)
         memset(op->sums->d, 0, sizeof(float) * (size_t)q->n * ROWS);
-    multiply_rows(op->sums->d, a, b, q->n, 16);
+    multiply_rows(op->sums->d, ROWS, a, b, q->n, 16);
 }
 
 /* The results of products that are done go into the registers. */

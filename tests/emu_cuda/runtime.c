@@ -22,8 +22,9 @@ typedef struct capability_row {
     size_t shared; /* dynamic, of a block that asks for more than 48 KiB */
 } capability_row;
 
-static const capability_row capabilities[] = {
-    {75, 64 << 10}, {80, 163 << 10}, {86, 99 << 10}, {89, 99 << 10}, {90, 227 << 10}};
+static const capability_row capabilities[] = {{75, 64 << 10}, {80, 163 << 10}, {86, 99 << 10},
+                                              {89, 99 << 10}, {90, 227 << 10}, {100, 227 << 10},
+                                              {120, 99 << 10}};
 
 enum { SHARED_DEFAULT = 48 << 10 };
 

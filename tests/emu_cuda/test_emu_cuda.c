@@ -12,7 +12,8 @@
 
 enum { SEEDS = 8, SIZE = PLANTED_SIZE, SUMS = SIZE * SIZE };
 
-extern const char planted_lanes[], planted_product[], planted_cluster[], planted_store[];
+extern const char planted_lanes[], planted_product[], planted_cluster[], planted_store[],
+    planted_tensor[], planted_tensor_64[];
 
 typedef struct planted_row {
     const void *function;
@@ -49,6 +50,25 @@ static const planted_row rows[] = {
     {planted_cluster, OTHER_MASK, "of a cluster of 2"},
     {planted_store, NO_STORE_WAIT, "may still read"},
     {planted_store, OVERWRITTEN, NULL},
+    {planted_tensor, OTHER_LANES, "by a warp that reaches lanes"},
+    {planted_tensor, EARLY_COLUMNS, "tcgen05.ld of columns that a tcgen05.mma under way writes"},
+    {planted_tensor, NO_FENCE_BEFORE, "without tcgen05.fence::before_thread_sync"},
+    {planted_tensor, NO_FENCE_AFTER, "without tcgen05.fence::after_thread_sync"},
+    {planted_tensor, NO_COLUMNS_WAIT, "of columns that a tcgen05.st under way writes"},
+    {planted_tensor, EARLY_COLUMNS_STORE, "tcgen05.st of columns that a tcgen05.mma under way"},
+    {planted_tensor, EARLY_OPERAND_STORE, NULL},
+    {planted_tensor, NO_COMMIT, "deadlock"},
+    {planted_tensor, NOT_GIVEN, "returns without tcgen05.dealloc"},
+    {planted_tensor, HALF_GIVEN, "of what was not taken"},
+    {planted_tensor, TAKEN_LATE, "after tcgen05.relinquish_alloc_permit"},
+    {planted_tensor, NOT_TAKEN, "which are not taken"},
+    {planted_tensor, RESERVED_KIND, "reserved bits of the instruction descriptor"},
+    {planted_tensor, RESERVED_OPERAND, "reserved bits of the descriptor"},
+    {planted_tensor, ODD_COLUMNS, "of 128 x 56"},
+    {planted_tensor, WRONG_MAJOR, NULL},
+    {planted_tensor, WHOLE_WARP, "tcgen05.mma of column"},
+    {planted_tensor, OTHER_SUMS, "tcgen05.mma of column"},
+    {planted_tensor, SUMS_READ, "tcgen05.mma of column"},
 };
 
 typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
@@ -119,70 +139,87 @@ static fixture fixture_make(void)
     return f;
 }
 
-static bool result_right(const fixture *f, const void *function)
+/* How a kernel is launched. */
+typedef struct planted_kernel {
+    const void *function;
+    unsigned blocks, threads, shared, cluster;
+    bool product; /* y is the product, else x, by `shift` further */
+    int shift;
+} planted_kernel;
+
+static const planted_kernel kernels[] = {
+    {planted_lanes, 1, PLANTED_LANES, PLANTED_LANES * 4, 1, false, 3},
+    {planted_product, 1, 128, SUMS * 4 + 8, 1, true, 0},
+    {planted_cluster, 2, 32, PLANTED_LANES * 4 + 8, 2, false, 0},
+    {planted_store, 1, PLANTED_LANES, PLANTED_LANES * 4, 1, false, 0},
+    {planted_tensor, 1, 128, SUMS * 6 + 32, 1, true, 0},
+    {planted_tensor_64, 1, 128, SUMS * 6 + 32, 1, true, 0},
+};
+
+static const planted_kernel *kernel_of(const void *function)
 {
-    const bool product = function == planted_product;
-    const int count = product                       ? SUMS
-                      : function == planted_cluster ? 2 * PLANTED_LANES
-                                                    : PLANTED_LANES;
-    const int shift = function == planted_lanes ? 3 : 0;
+    const planted_kernel *k = kernels;
+    while (k->function != function)
+        k++;
+    return k;
+}
+
+static bool result_right(const fixture *f, const planted_kernel *k)
+{
+    const int count = k->product ? SUMS : (int)k->blocks * PLANTED_LANES;
     for (int i = 0; i < count; i++)
-        if (f->y[i] != (product ? f->product[i] : (float)((i + shift) % PLANTED_LANES)))
+        if (f->y[i] != (k->product ? f->product[i] : (float)((i + k->shift) % PLANTED_LANES)))
             return false;
     return true;
 }
 
-static cudaError_t run(fixture *f, const void *function, planted_fault fault, int seed)
+static cudaError_t run(fixture *f, const planted_kernel *k, planted_fault fault, int seed)
 {
     planted_arg arg = {f->x, f->y, (int32_t)fault};
     CUtensorMap a = map_of(f->a), b = map_of(f->b);
     void *one[] = {&arg}, *three[] = {&a, &b, &arg};
-    const bool product = function == planted_product, cluster = function == planted_cluster;
     const launch_fn launch = (launch_fn)(uintptr_t)driver_find("cuLaunchKernelEx");
     CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                                   .value.clusterDim = {2, 1, 1}};
+                                   .value.clusterDim = {k->cluster, 1, 1}};
     const CUlaunchConfig config = {
-        .gridDimX = cluster ? 2 : 1,
+        .gridDimX = k->blocks,
         .gridDimY = 1,
         .gridDimZ = 1,
-        .blockDimX = product   ? 128
-                     : cluster ? 32
-                               : PLANTED_LANES,
+        .blockDimX = k->threads,
         .blockDimY = 1,
         .blockDimZ = 1,
-        .sharedMemBytes = product   ? SUMS * 4 + 8
-                          : cluster ? PLANTED_LANES * 4 + 8
-                                    : PLANTED_LANES * 4,
+        .sharedMemBytes = k->shared,
         .attrs = &attribute,
-        .numAttrs = cluster ? 1 : 0,
+        .numAttrs = k->cluster > 1 ? 1 : 0,
     };
     memset(f->y, 0xff, SUMS * 4);
     gpu_schedule((uint64_t)seed);
-    CHECK(cudaSetDevice(0) == cudaSuccess && bski_cuda_load(function) == cudaSuccess);
-    return (cudaError_t)launch(&config, (CUfunction)(uintptr_t)bski_cuda_loaded(function),
-                               product ? three : one, NULL);
+    CHECK(cudaSetDevice(0) == cudaSuccess && bski_cuda_load(k->function) == cudaSuccess);
+    return (cudaError_t)launch(&config, (CUfunction)(uintptr_t)bski_cuda_loaded(k->function),
+                               k->product ? three : one, NULL);
 }
 
-static void test_sound(fixture *f, const void *function)
+static void test_sound(fixture *f, const planted_kernel *k)
 {
     for (int seed = 1; seed <= SEEDS; seed++) {
-        if (!CHECK(run(f, function, SOUND, seed) == cudaSuccess))
+        if (!CHECK(run(f, k, SOUND, seed) == cudaSuccess))
             fprintf(stderr, "%s\n", cudaGetErrorString(cudaErrorLaunchFailure));
-        CHECK(result_right(f, function));
+        CHECK(result_right(f, k));
     }
 }
 
 /* One of the orders shows the fault, and none shows another one. */
 static void test_fault(fixture *f, const planted_row *row)
 {
+    const planted_kernel *k = kernel_of(row->function);
     int found = 0;
     for (int seed = 1; seed <= SEEDS; seed++) {
-        const cudaError_t error = run(f, row->function, row->fault, seed);
+        const cudaError_t error = run(f, k, row->fault, seed);
         if (error && row->text && strstr(cudaGetErrorString(error), row->text))
             found++;
         else if (error)
             fprintf(stderr, "fault %d: %s\n", (int)row->fault, cudaGetErrorString(error));
-        else if (!row->text && !result_right(f, row->function))
+        else if (!row->text && !result_right(f, k))
             found++;
     }
     if (!CHECK(found > 0))
@@ -192,10 +229,8 @@ static void test_fault(fixture *f, const planted_row *row)
 int main(void)
 {
     fixture f = fixture_make();
-    const void *const functions[] = {planted_lanes, planted_product, planted_cluster,
-                                     planted_store};
-    for (size_t i = 0; i < UNIT_COUNT(functions); i++)
-        test_sound(&f, functions[i]);
+    for (size_t i = 0; i < UNIT_COUNT(kernels); i++)
+        test_sound(&f, &kernels[i]);
     for (size_t i = 0; i < UNIT_COUNT(rows); i++)
         test_fault(&f, &rows[i]);
     cudaFree(f.a);

@@ -46,14 +46,14 @@ MMA_DEVICE stage_place place_of(const dsd_arg *a, const dsd_segment *segment, in
 /* One thread issues all copies. What lies beyond b arrives as zeros. */
 template <class C>
 MMA_DEVICE void produce(const dsd_arg *a, const dsd_maps *maps, const dsd_segment *segment,
-                        int stages, control<C> *shared, uint32_t memory, int n0, int member)
+                        int stages, control<C> *state, uint32_t memory, int n0, int member)
 {
     const int group = a->groups > 1 ? member / a->heads : 0;
     for (int stage = 0; stage < stages; stage++) {
         const int slot = stage % C::STAGES;
-        const uint32_t full = mma_shared(&shared->full[slot]), to = memory + slot * C::STAGE_BYTES;
+        const uint32_t full = mma_shared(&state->full[slot]), to = memory + slot * C::STAGE_BYTES;
         if (stage >= C::STAGES)
-            mbar_wait(mma_shared(&shared->empty[slot]), (stage / C::STAGES - 1) & 1);
+            mbar_wait(mma_shared(&state->empty[slot]), (stage / C::STAGES - 1) & 1);
         mbar_expect(full, C::STAGE_BYTES);
         const stage_place at = place_of(a, segment, stage);
         const int k = at.block.column * a->block_cols + at.inner;
@@ -76,10 +76,11 @@ MMA_DEVICE void produce(const dsd_arg *a, const dsd_maps *maps, const dsd_segmen
  * hold anything there. */
 template <class C>
 MMA_DEVICE void multiply(const dsd_arg *a, const dsd_segment *segment, int stages,
-                         control<C> *shared, uint32_t memory, int halves)
+                         control<C> *state, uint32_t memory, int halves)
 {
     const bool m_major = !a->b_along_k, n_major = a->s_flip;
-    const uint32_t kind = tensor_kind(C::BF16, m_major, n_major, C::TI), sums = shared->sums;
+    const uint32_t kind = tensor_kind(C::BF16, m_major, n_major, HALF, C::TI);
+    const uint32_t sums = state->sums;
     const uint32_t b_step = m_major ? STEP * 2 * BOX : STEP * 2;
     const uint32_t s_step = n_major ? STEP * 2 * BOX : STEP * 2;
     for (int stage = 0; stage < stages; stage++) {
@@ -88,7 +89,7 @@ MMA_DEVICE void multiply(const dsd_arg *a, const dsd_segment *segment, int stage
         const stage_place at = place_of(a, segment, stage);
         const int64_t left = a->depth - (int64_t)at.block.column * a->block_cols - at.inner;
         const int steps = left >= STAGE_DEPTH ? STEPS : left > 0 ? (int)left / STEP : 0;
-        mbar_wait(mma_shared(&shared->full[slot]), stage / C::STAGES & 1);
+        mbar_wait(mma_shared(&state->full[slot]), stage / C::STAGES & 1);
         tensor_fence_after();
         for (int step = 0; step < steps; step++)
             for (int half = 0; half < halves; half++)
@@ -98,9 +99,9 @@ MMA_DEVICE void multiply(const dsd_arg *a, const dsd_segment *segment, int stage
                                    BOX_BYTES),
                     tensor_operand(from + C::B_BYTES + step * s_step, BOX_BYTES), kind,
                     stage > 0 || step > 0);
-        tensor_commit(mma_shared(&shared->empty[slot]));
+        tensor_commit(mma_shared(&state->empty[slot]));
     }
-    tensor_commit(mma_shared(&shared->done));
+    tensor_commit(mma_shared(&state->done));
 }
 
 /* Stores a warp's lanes of one half: 32 columns of C. With n contiguous, through shared memory. */
@@ -116,7 +117,7 @@ MMA_DEVICE void store_half(const dsd_arg *a, uint32_t sums, bool any, float *scr
         for (int i = 0; i < PART; i += DSD_RUN) {
             float v[DSD_RUN] = {0};
             if (any)
-                tensor_memory_load_8(sums + part + i, v);
+                tensor_memory_load<DSD_RUN>(sums + part + i, v);
             if (!a->end.along_n)
                 store_run(a, v, feature + part + i, n0 + lane, member);
             else
@@ -143,7 +144,7 @@ MMA_DEVICE void store_half(const dsd_arg *a, uint32_t sums, bool any, float *scr
 template <class C> MMA_DEVICE void dsd_tile(const dsd_arg *a, const dsd_maps *maps)
 {
     extern __shared__ __align__(1024) uint8_t pool[];
-    __shared__ control<C> shared;
+    __shared__ control<C> state;
     const int64_t member = blockIdx.z, n0 = (int64_t)blockIdx.y * TILE_COLUMNS;
     const int head = (int)(member % a->heads), warp = threadIdx.x / 32;
     const int32_t place = a->segment_start[head] + (int32_t)blockIdx.x;
@@ -155,13 +156,13 @@ template <class C> MMA_DEVICE void dsd_tile(const dsd_arg *a, const dsd_maps *ma
     const uint32_t memory = mma_shared(pool);
 
     if (warp == 0)
-        tensor_memory_take(mma_shared(&shared.sums), C::SUMS);
+        tensor_memory_take(mma_shared(&state.sums), C::SUMS);
     if (threadIdx.x == 32) {
         for (int i = 0; i < C::STAGES; i++) {
-            mbar_init(mma_shared(&shared.full[i]), 1);
-            mbar_init(mma_shared(&shared.empty[i]), 1);
+            mbar_init(mma_shared(&state.full[i]), 1);
+            mbar_init(mma_shared(&state.empty[i]), 1);
         }
-        mbar_init(mma_shared(&shared.done), 1);
+        mbar_init(mma_shared(&state.done), 1);
         mbar_init_fence();
     }
     tensor_fence_before();
@@ -169,22 +170,22 @@ template <class C> MMA_DEVICE void dsd_tile(const dsd_arg *a, const dsd_maps *ma
     tensor_fence_after();
 
     if (threadIdx.x == 32)
-        produce<C>(a, maps, &segment, stages, &shared, memory, (int)n0, (int)member);
+        produce<C>(a, maps, &segment, stages, &state, memory, (int)n0, (int)member);
     else if (threadIdx.x == 64)
-        multiply<C>(a, &segment, stages, &shared, memory, halves);
+        multiply<C>(a, &segment, stages, &state, memory, halves);
     __syncwarp();
 
     /* All copies have arrived and all products have read them when the last one is done. */
-    mbar_wait(mma_shared(&shared.done), 0);
+    mbar_wait(mma_shared(&state.done), 0);
     tensor_fence_after();
     float *scratch = (float *)pool + warp * 32 * 33;
     for (int half = 0; half < halves; half++)
-        store_half<C>(a, shared.sums + ((uint32_t)warp * 32 << 16) + half * C::TI, stages > 0,
+        store_half<C>(a, state.sums + ((uint32_t)warp * 32 << 16) + half * C::TI, stages > 0,
                       scratch, (int64_t)segment.row * C::TI, n0 + half * HALF + warp * 32, member);
     tensor_fence_before();
     __syncthreads();
     if (warp == 0)
-        tensor_memory_give(shared.sums, C::SUMS);
+        tensor_memory_give(state.sums, C::SUMS);
 }
 
 #define DSD_TCGEN05(name, ...)                                                                     \

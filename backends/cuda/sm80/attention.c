@@ -1,7 +1,6 @@
 /* Plans and launches attention and its gradient for sm80. */
 #include <math.h>
 
-#include <backends/cuda/sm80/attention_plan.h>
 #include <backends/cuda/sm80/host.h>
 #include <backends/simt/attention_host.h>
 
@@ -11,7 +10,7 @@ typedef uint16_t u16;
 typedef uint8_t u8;
 typedef float f32;
 #include <backends/cuda/sm80/attention_arg.h>
-#include <backends/cuda/sm80/attention_host.h>
+#include <backends/cuda/sm80/attention_pass.h>
 
 enum { LANES = 32, STAGES = 2, MAX_D = 128, TOGETHER = 4 };
 enum { FORWARD, DQ, DKV, PASSES };
@@ -45,9 +44,7 @@ static const attention_kernel kernels[] = {ATTENTION_KERNELS(ATTENTION_ROW, f16,
 typedef struct attention_pass {
     const attention_kernel *kernel; /* NULL: not asked for */
     int32_t own;                    /* lines of a tile */
-    bsk_mem tables;
-    attention80_tiles tiles;
-    unsigned grid;
+    attention80_tables tables;
 } attention_pass;
 
 typedef struct attention_plan {
@@ -146,42 +143,47 @@ static size_t shared_bytes(const attention_pass *pass)
     return (size_t)(own + STAGES * 2 * k->step) * (size_t)k->d * sizeof(uint16_t);
 }
 
-/* result: of the pass, by which its heads are counted. */
-static bsk_status pass_prepare(bski_cuda_device *device, const bsk_problem *problem, int number,
-                               int32_t d, const bsk_tensor *result, attention_pass *pass)
+bsk_status bski_attention80_tables(simt_device *device, const bsk_layout_tables *t,
+                                   attention80_lists *l, const bsk_tensor *result,
+                                   attention80_tables *to)
 {
-    simt_device *dev = &device->simt;
-    const bsk_layout_tables *t = problem->layout;
-    pass->kernel = kernel_of(number, problem->dtype, d);
-    attention80_lists l = tiles_choose(t, pass->kernel);
-    pass->own = l.own;
-    TRY(bski_attention80_fill(dev->host, t, &l));
-    const size_t words = (size_t)(l.order - l.start) + (size_t)t->heads * (size_t)l.tiles;
+    TRY(bski_attention80_fill(device->host, t, l));
+    const size_t words = (size_t)(l->order - l->start) + (size_t)t->heads * (size_t)l->tiles;
     const bsk_status status =
-        table_put(dev, l.start, (int64_t)words, sizeof *l.start, &pass->tables);
-    const i32 *base = bsk_mem_address(pass->tables);
-    pass->tiles = (attention80_tiles){
+        table_put(device, l->start, (int64_t)words, sizeof *l->start, &to->memory);
+    const i32 *base = bsk_mem_address(to->memory);
+    to->tiles = (attention80_tiles){
         .start = base,
-        .line = base + (l.line - l.start),
-        .slot = base + (l.slot - l.start),
-        .order = base + (l.order - l.start),
-        .tiles = l.tiles,
-        .lists = l.lists,
-        .each = l.each,
-        .subs = l.subs,
-        .piece = bski_bits((uint64_t)l.piece),
-        .side = l.turned ? t->block_cols : t->block_rows,
-        .other = l.turned ? t->block_rows : t->block_cols,
-        .lines = (i32)(l.turned ? t->cols : t->rows),
-        .others = (i32)(l.turned ? t->rows : t->cols),
+        .line = base + (l->line - l->start),
+        .slot = base + (l->slot - l->start),
+        .order = base + (l->order - l->start),
+        .tiles = l->tiles,
+        .lists = l->lists,
+        .each = l->each,
+        .subs = l->subs,
+        .piece = bski_bits((uint64_t)l->piece),
+        .side = l->turned ? t->block_cols : t->block_rows,
+        .other = l->turned ? t->block_rows : t->block_cols,
+        .lines = (i32)(l->turned ? t->cols : t->rows),
+        .others = (i32)(l->turned ? t->rows : t->cols),
         .heads = (i32)result->dims[1],
         .batch = (i32)result->dims[0],
         .together = TOGETHER,
     };
     const int64_t sets = bski_ceil_div(result->dims[0] * result->dims[1], TOGETHER);
-    pass->grid = (unsigned)(sets * TOGETHER * l.tiles); /* as accepted */
-    host_drop(dev->host, l.start);
-    TRY(status);
+    to->grid = (unsigned)(sets * TOGETHER * l->tiles); /* as accepted */
+    host_drop(device->host, l->start);
+    return status;
+}
+
+/* result: of the pass, by which its heads are counted. */
+static bsk_status pass_prepare(bski_cuda_device *device, const bsk_problem *problem, int number,
+                               int32_t d, const bsk_tensor *result, attention_pass *pass)
+{
+    pass->kernel = kernel_of(number, problem->dtype, d);
+    attention80_lists l = tiles_choose(problem->layout, pass->kernel);
+    pass->own = l.own;
+    TRY(bski_attention80_tables(&device->simt, problem->layout, &l, result, &pass->tables));
     return bski_cuda_kernel(device, pass->kernel->function, shared_bytes(pass), pass->kernel->name);
 }
 
@@ -190,7 +192,7 @@ static bsk_status pass_launch(const attention_pass *pass, void *queue, void *arg
     void *arguments[] = {arg};
     const bski_cuda_run run = {.function = pass->kernel->function,
                                .name = pass->kernel->name,
-                               .grid = {pass->grid, 1, 1},
+                               .grid = {pass->tables.grid, 1, 1},
                                .threads = (unsigned)(pass->own / pass->kernel->lines) * LANES,
                                .shared_bytes = shared_bytes(pass),
                                .arguments = arguments};
@@ -202,7 +204,7 @@ static void plan_release(void *device, bsk_prepared *prepared)
     simt_device *d = device;
     attention_plan *plan = prepared->state;
     for (int i = 0; plan && i < PASSES; i++)
-        table_drop(d, &plan->pass[i].tables);
+        table_drop(d, &plan->pass[i].tables.memory);
     state_free(d, prepared);
 }
 
@@ -212,25 +214,6 @@ static bsk_status plan_make(void *device, bsk_prepared *prepared, attention_plan
     *plan = prepared->state;
     return BSK_OK;
 }
-
-/* --- Arguments --- */
-
-/* The members that both ops' arguments have, for params p and args a. */
-#define ARG_RULES(problem, p, a)                                                                   \
-    .rules = RULES_ARG((p)->q.dtype, (problem)->layout, p, (p)->q.dims[1], (p)->q.dims[2],         \
-                       (p)->k.dims[2], attention_scale((a)->scale, (p)->q.dims[3])),               \
-    .q_len = address_of(&(p)->q_len, (a)->q_len), .k_len = address_of(&(p)->k_len, (a)->k_len),    \
-    .prefix = address_of(&(p)->prefix, (a)->prefix),                                               \
-    .q_segment = address_of(&(p)->q_segment, (a)->q_segment),                                      \
-    .k_segment = address_of(&(p)->k_segment, (a)->k_segment),                                      \
-    .bits = address_of(&(p)->bits, (a)->bits),                                                     \
-    .bits_index = address_of(&(p)->bits_index, (a)->bits_index),                                   \
-    .slopes = address_of(&(p)->slopes, (a)->slopes),                                               \
-    .scale = (float)(attention_scale((a)->scale, (p)->q.dims[3]) * log2_e),                        \
-    .d = (i32)(p)->q.dims[3], .dv = (i32)(p)->v.dims[3],                                           \
-    .group = attention_group(&(p)->q, &(p)->k)
-
-static const double log2_e = 1.44269504088896340736;
 
 /* --- attention --- */
 
@@ -265,19 +248,8 @@ bsk_status cuda_sm80_attention_launch(const bsk_prepared *prepared, void *queue,
     const bsk_attention_params *p = prepared->problem->params;
     const bsk_attention_args *a = args;
     const attention_plan *plan = prepared->state;
-    attention80_arg arg = {
-        ARG_RULES(prepared->problem, p, a),
-        .tiles = plan->pass[FORWARD].tiles,
-        .q = heads_of(&p->q),
-        .k = heads_of(&p->k),
-        .v = heads_of(&p->v),
-        .o = heads_of(&p->o),
-        .q_data = bsk_mem_address(a->q),
-        .k_data = bsk_mem_address(a->k),
-        .v_data = bsk_mem_address(a->v),
-        .o_data = bsk_mem_address(a->o),
-        .lse = (f32 *)address_of(&p->lse, a->lse),
-    };
+    attention80_arg arg =
+        ATTENTION80_ARG(prepared->problem, p, a, plan->pass[FORWARD].tables.tiles);
     return pass_launch(&plan->pass[FORWARD], queue, &arg);
 }
 
@@ -387,7 +359,7 @@ bsk_status cuda_sm80_attention_grad_launch(const bsk_prepared *prepared, void *q
     double rest;
     const double slope = attention_slope(a->scale, p->q.dims[3], &rest);
     const attention80_grad_arg both = {
-        ARG_RULES(prepared->problem, p, a),
+        ATTENTION80_RULES(prepared->problem, p, a),
         .lse = bsk_mem_address(a->lse),
         .delta = bsk_mem_address(a->workspace),
         .alpha = (float)a->alpha,
@@ -404,7 +376,7 @@ bsk_status cuda_sm80_attention_grad_launch(const bsk_prepared *prepared, void *q
     TRY(bski_attention80_delta_launch(p, a, queue, &delta));
     if (plan->pass[DQ].kernel) {
         attention80_grad_arg arg = both;
-        arg.tiles = plan->pass[DQ].tiles;
+        arg.tiles = plan->pass[DQ].tables.tiles;
         arg.x = q, arg.y = k, arg.x2 = dout, arg.y2 = v;
         arg.x_data = q_data, arg.y_data = k_data, arg.x2_data = dout_data, arg.y2_data = v_data;
         arg.out = heads_of(&p->dq);
@@ -413,7 +385,7 @@ bsk_status cuda_sm80_attention_grad_launch(const bsk_prepared *prepared, void *q
     }
     if (plan->pass[DKV].kernel) {
         attention80_grad_arg arg = both;
-        arg.tiles = plan->pass[DKV].tiles;
+        arg.tiles = plan->pass[DKV].tables.tiles;
         arg.x = k, arg.y = q, arg.x2 = v, arg.y2 = dout;
         arg.x_data = k_data, arg.y_data = q_data, arg.x2_data = v_data, arg.y2_data = dout_data;
         arg.out = heads_of(&p->dk);

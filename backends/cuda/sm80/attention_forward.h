@@ -124,7 +124,7 @@ template <class C> MMA_DEVICE void attention_forward(const attention80_arg &a)
     __shared__ i32 own_time[C::OWN];
     const rules_data data = RULES_DATA(a);
     own_tile own;
-    if (!own_open<C>(a.tiles, a.group, a.rules.per_head, &own))
+    if (!own_open<C>(a.tiles, a.group, a.rules.per_head, own_lines<C>(), &own))
         return;
     rules_member member;
     rules_member_of(&a.rules, &data, own.b, &member);

@@ -144,7 +144,7 @@ template <class C> MMA_DEVICE void attention_grad(const attention80_grad_arg &a)
     const rules_data data = RULES_DATA(a);
     own_tile own;
     const i32 per_head = a.rules.per_head;
-    if (!own_open<C>(a.tiles, a.group, per_head, &own))
+    if (!own_open<C>(a.tiles, a.group, per_head, own_lines<C>(), &own))
         return;
     rules_member member;
     rules_member_of(&a.rules, &data, own.b, &member);

@@ -81,9 +81,10 @@ template <class C> MMA_DEVICE i32 first_query_head(const own_tile &own, i32 grou
     return C::TURNED ? own.head * group : own.head;
 }
 
-/* False: there is no such tile. */
+/* The thread block's tile of so many lines; false: there is none. */
 template <class C>
-MMA_DEVICE bool own_open(const attention80_tiles &t, i32 group, i32 per_head, own_tile *own)
+MMA_DEVICE bool own_open(const attention80_tiles &t, i32 group, i32 per_head, int lines,
+                         own_tile *own)
 {
     const uint32_t turns = (uint32_t)t.tiles * t.together, at = blockIdx.x % turns;
     const i32 number = (i32)(blockIdx.x / turns * t.together + at % t.together);
@@ -93,7 +94,7 @@ MMA_DEVICE bool own_open(const attention80_tiles &t, i32 group, i32 per_head, ow
     own->head = number % t.heads;
     own->tile =
         t.order[first_query_head<C>(*own, group) / per_head * t.tiles + (i32)(at / t.together)];
-    own->first = own->tile * own_lines<C>();
+    own->first = own->tile * lines;
     return true;
 }
 
@@ -140,19 +141,19 @@ MMA_DEVICE walk_place walk_open(const attention80_tiles &t, i32 group, i32 per_h
     return w;
 }
 
-/* How much is visible of the square of own lines from `own` on and others from `other` on. */
-template <class C>
-MMA_DEVICE u8 square_view(const rules_arg *a, const rules_data *data, const rules_member *m,
-                          const attention80_tiles &t, i32 slot, i32 own, i32 other)
+/* How much is visible of OWN own lines from `own` on and OTHERS others from `other` on, of one block. */
+template <class C, int OWN, int OTHERS>
+MMA_DEVICE u8 lines_view(const rules_arg *a, const rules_data *data, const rules_member *m,
+                         const attention80_tiles &t, i32 slot, i32 own, i32 other)
 {
     const i32 own_left = t.lines - own, other_left = t.others - other;
-    const i32 owns = own_left < SQUARE ? own_left : SQUARE;
-    const i32 others = other_left < SQUARE ? other_left : SQUARE;
+    const i32 owns = own_left < OWN ? own_left : OWN;
+    const i32 others = other_left < OTHERS ? other_left : OTHERS;
     if (slot < 0 || owns <= 0 || others <= 0)
         return RULES_EMPTY;
     const i32 view = C::TURNED ? rules_block(a, data, m, slot, other, others, own, owns)
                                : rules_block(a, data, m, slot, own, owns, other, others);
-    return (u8)(view == RULES_FULL && others < SQUARE ? RULES_PARTIAL : view);
+    return (u8)(view == RULES_FULL && others < OTHERS ? RULES_PARTIAL : view);
 }
 
 /* Describes the step where the walk stands, and goes on to the next. By all threads. */
@@ -184,7 +185,8 @@ MMA_DEVICE void walk_step(step_lines<C> *to, walk_place *w, const rules_arg *a,
         if (down == 0)
             to->place[s] = line & (t.other - 1);
         to->slot[down][s] = slot;
-        to->view[down][s] = square_view<C>(a, data, m, t, slot, own.first + down * SQUARE, line);
+        to->view[down][s] =
+            lines_view<C, SQUARE, SQUARE>(a, data, m, t, slot, own.first + down * SQUARE, line);
     }
     w->piece += C::N >> t.piece;
     walk_settle(w, t, a->per_head, own.tile);
