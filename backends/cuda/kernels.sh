@@ -26,6 +26,10 @@ for code in $codes; do
     ptx=$parts/$virtual.ptx
     if [ "$newer" = "$virtual" ]; then
         "$@" -MD -MF "$output.d" -MT "$output" -ptx -arch="$virtual" "$source" -o "$ptx"
+        if grep -q '/\*type' "$ptx"; then
+            awk -f "$here/types.awk" "$ptx" >"$ptx.both"
+            mv "$ptx.both" "$ptx"
+        fi
     else
         awk -v target="${virtual#compute_}" -f "$here/older_ptx.awk" "$parts/$newer.ptx" >"$ptx"
     fi

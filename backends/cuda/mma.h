@@ -22,8 +22,7 @@
 
 #include <stdint.h>
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include <backends/cuda/halves.h>
 
 #define MMA_DEVICE static __device__ __forceinline__
 
@@ -107,48 +106,50 @@ MMA_DEVICE void store_shared_16(uint32_t address, const uint32_t *v)
 
 /* --- Products: d += a b, in f32 --- */
 
-/* By the type of a and b: __nv_bfloat16 (sm80) or __half. With MMA_SM75 defined, what sm75 has is
+/* By the type of a and b: halves (sm80), or with MMA_SM75 defined __half. With that, what sm75 has is
  * all that is used: k16 is two products of k8, and copies are loads and stores. */
 template <typename T> MMA_DEVICE void mma_m16n8k16(float *d, const uint32_t *a, const uint32_t *b);
 template <typename T> MMA_DEVICE void mma_m16n8k8(float *d, const uint32_t *a, const uint32_t *b);
 
-#define MMA_K16(type, name)                                                                        \
-    template <>                                                                                    \
-    __device__ __forceinline__ void mma_m16n8k16<type>(float *d, const uint32_t *a,                \
-                                                       const uint32_t *b)                          \
-    {                                                                                              \
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                        \
-                     ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"        \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                              \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));          \
-    }
-MMA_K16(__nv_bfloat16, "bf16")
-#ifndef MMA_SM75
-MMA_K16(__half, "f16")
-#endif
-#undef MMA_K16
-
-#define MMA_K8(type, name)                                                                         \
-    template <>                                                                                    \
-    __device__ __forceinline__ void mma_m16n8k8<type>(float *d, const uint32_t *a,                 \
-                                                      const uint32_t *b)                           \
-    {                                                                                              \
-        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." name "." name                         \
-                     ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"                    \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                              \
-                     : "r"(a[0]), "r"(a[1]), "r"(b[0]));                                           \
-    }
-MMA_K8(__nv_bfloat16, "bf16")
-MMA_K8(__half, "f16")
-#undef MMA_K8
-
 #ifdef MMA_SM75
+
+template <>
+__device__ __forceinline__ void mma_m16n8k8<__half>(float *d, const uint32_t *a, const uint32_t *b)
+{
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+}
+
 template <>
 __device__ __forceinline__ void mma_m16n8k16<__half>(float *d, const uint32_t *a, const uint32_t *b)
 {
     mma_m16n8k8<__half>(d, a, b);
     mma_m16n8k8<__half>(d, a + 2, b + 1);
 }
+
+#else
+
+template <>
+__device__ __forceinline__ void mma_m16n8k8<halves>(float *d, const uint32_t *a, const uint32_t *b)
+{
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, "
+                 "{%6}, {%0, %1, %2, %3};" TYPE_MARK
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+}
+
+template <>
+__device__ __forceinline__ void mma_m16n8k16<halves>(float *d, const uint32_t *a, const uint32_t *b)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" TYPE_MARK
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 #endif
 
 /* Elements are f32 bits that mma_tf32 has rounded. */
@@ -168,28 +169,22 @@ MMA_DEVICE void mma_m16n8k4_tf32(float *d, const uint32_t *a, const uint32_t *b)
                  : "r"(a[0]), "r"(a[1]), "r"(b[0]));
 }
 
-/* A pair of 8-bit types (sm89), of a and of b. */
+/* A pair of 8-bit types (sm89), of a and of b: here the first for all (FOR_F8_PAIRS). */
 template <bool A_E5M2, bool B_E5M2> struct mma_f8 {
     uint8_t bits;
 };
 
 template <typename T> MMA_DEVICE void mma_m16n8k32(float *d, const uint32_t *a, const uint32_t *b);
 
-#define MMA_K32(a_e5m2, b_e5m2, names)                                                             \
-    template <>                                                                                    \
-    __device__ __forceinline__ void mma_m16n8k32<mma_f8<a_e5m2, b_e5m2>>(                          \
-        float *d, const uint32_t *a, const uint32_t *b)                                            \
-    {                                                                                              \
-        asm volatile("mma.sync.aligned.m16n8k32.row.col.f32." names                                \
-                     ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"        \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                              \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));          \
-    }
-MMA_K32(false, false, "e4m3.e4m3")
-MMA_K32(false, true, "e4m3.e5m2")
-MMA_K32(true, false, "e5m2.e4m3")
-MMA_K32(true, true, "e5m2.e5m2")
-#undef MMA_K32
+template <>
+__device__ __forceinline__ void mma_m16n8k32<mma_f8<false, false>>(float *d, const uint32_t *a,
+                                                                   const uint32_t *b)
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" TYPE_MARK
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 
 /* To the nearest tf32, ties away from zero, in the upper 19 bits: products do not look at the rest.
  * cvt.rna.tf32 clears it by an instruction more. */
@@ -213,6 +208,13 @@ template <> __device__ __forceinline__ uint32_t mma_pack<__half>(float lo, float
 {
     const __half2 v = __floats2half2_rn(lo, hi);
     return *(const uint32_t *)&v;
+}
+
+template <> __device__ __forceinline__ uint32_t mma_pack<halves>(float lo, float hi)
+{
+    uint32_t v;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" TYPE_MARK : "=r"(v) : "f"(hi), "f"(lo));
+    return v;
 }
 
 /* --- Asynchronous copies (sm80): global to shared memory, in groups that a lane waits for --- */

@@ -9,6 +9,8 @@
 #include <cuda.h> /* CUtensorMap */
 #include <stdint.h>
 
+#include <backends/cuda/halves.h>
+
 #define PTX_FN static __device__ __forceinline__
 
 PTX_FN uint32_t shared_address(const void *p)
@@ -472,7 +474,6 @@ PTX_FN void store_matrix_x4_trans(uint32_t to, uint32_t x, uint32_t y, uint32_t 
  *                to the next 64; a step of 16 along K is 2048 bytes.
  *   64, 32 bytes the same with rows of 64 or 32 bytes, groups of 512 or 256. */
 enum { SWIZZLE_NONE = 0, SWIZZLE_128 = 1, SWIZZLE_64 = 2, SWIZZLE_32 = 3 };
-enum { WGMMA_F16, WGMMA_BF16 };
 
 /* Halves of a descriptor; the cluster's window address is cut to the block's own. */
 PTX_FN uint32_t descriptor_low(uint32_t address, uint32_t leading)
@@ -545,16 +546,16 @@ template <int N> PTX_FN void wgmma_settle(float (&d)[N])
 #define WGMMA_D192    WGMMA_D128, WGMMA_D16X(64), WGMMA_D16X(80)
 #define WGMMA_D256    WGMMA_D192, WGMMA_D16X(96), WGMMA_D16X(112)
 
-#define WGMMA_SS_ASM(N, TYPES, A, B, P, TA, TB)                                                    \
+#define WGMMA_SS_ASM(N, A, B, P, TA, TB)                                                           \
     asm volatile("{.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                                     \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPES " {" WGMMA_T##N           \
-                 "}, %" A ", %" B ", p, 1, 1, %" TA ", %" TB ";}"                                  \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WGMMA_T##N           \
+                 "}, %" A ", %" B ", p, 1, 1, %" TA ", %" TB ";}" TYPE_MARK                        \
                  : WGMMA_D##N                                                                      \
                  : "l"(a), "l"(b), "r"(accumulate), "n"(TRANS_A), "n"(TRANS_B))
-#define WGMMA_RS_ASM(N, TYPES, A0, A1, A2, A3, B, P, TB)                                           \
+#define WGMMA_RS_ASM(N, A0, A1, A2, A3, B, P, TB)                                                  \
     asm volatile("{.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                                     \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPES " {" WGMMA_T##N           \
-                 "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B ", p, 1, 1, %" TB ";}"             \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WGMMA_T##N           \
+                 "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B ", p, 1, 1, %" TB ";}" TYPE_MARK   \
                  : WGMMA_D##N                                                                      \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate),            \
                    "n"(TRANS_B))
@@ -563,20 +564,14 @@ template <int TYPE, int N, int TRANS_A, int TRANS_B> struct wgmma_of;
 
 /* One size: the numbers of the operands that follow the N / 2 accumulators. */
 #define WGMMA_SIZE(N, P0, P1, P2, P3, P4, P5, P6)                                                  \
-    template <int TYPE, int TRANS_A, int TRANS_B> struct wgmma_of<TYPE, N, TRANS_A, TRANS_B> {     \
+    template <int TRANS_A, int TRANS_B> struct wgmma_of<WGMMA_HALVES, N, TRANS_A, TRANS_B> {       \
         PTX_FN void ss(float *d, uint64_t a, uint64_t b, int accumulate)                           \
         {                                                                                          \
-            if constexpr (TYPE == WGMMA_BF16)                                                      \
-                WGMMA_SS_ASM(N, "bf16.bf16", P0, P1, P2, P3, P4);                                  \
-            else                                                                                   \
-                WGMMA_SS_ASM(N, "f16.f16", P0, P1, P2, P3, P4);                                    \
+            WGMMA_SS_ASM(N, P0, P1, P2, P3, P4);                                                   \
         }                                                                                          \
         PTX_FN void rs(float *d, const uint32_t *a, uint64_t b, int accumulate)                    \
         {                                                                                          \
-            if constexpr (TYPE == WGMMA_BF16)                                                      \
-                WGMMA_RS_ASM(N, "bf16.bf16", P0, P1, P2, P3, P4, P5, P6);                          \
-            else                                                                                   \
-                WGMMA_RS_ASM(N, "f16.f16", P0, P1, P2, P3, P4, P5, P6);                            \
+            WGMMA_RS_ASM(N, P0, P1, P2, P3, P4, P5, P6);                                           \
         }                                                                                          \
     };
 WGMMA_SIZE(8, "4", "5", "6", "7", "8", "9", "10")

@@ -5,5 +5,4 @@
 #define DSD_MMA_SIZES(type, T)                                                                     \
     DSD_MMA(sm120a_dsd_mma_64_##type, T, 64, 128, 32, 32, 4)                                       \
     DSD_MMA(sm120a_dsd_mma_128_##type, T, 128, 128, 32, 64, 3)
-DSD_MMA_SIZES(bf16, __nv_bfloat16)
-DSD_MMA_SIZES(f16, __half)
+FOR_HALVES(DSD_MMA_SIZES)

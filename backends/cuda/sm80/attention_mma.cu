@@ -23,8 +23,7 @@
     GRAD(dq, type, T, 128, 1, 4, 64, false)                                                        \
     GRAD(dkv, type, T, 64, 2, 2, 32, true)                                                         \
     GRAD(dkv, type, T, 128, 1, 4, 64, true)
-KERNELS(f16, __half)
-KERNELS(bf16, __nv_bfloat16)
+FOR_HALVES(KERNELS)
 
 /* Eight threads a row. */
 extern "C" __global__ void __launch_bounds__(DELTA_THREADS)

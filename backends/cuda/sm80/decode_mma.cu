@@ -364,8 +364,7 @@ template <class C> MMA_DEVICE void decode_parts(const decode80_arg &a)
     PARTS(type, T, 64, 4, 32, 3)                                                                   \
     PARTS(type, T, 128, 4, 16, 3)                                                                  \
     PARTS(type, T, 256, 2, 16, 3)
-KERNELS(f16, __half)
-KERNELS(bf16, __nv_bfloat16)
+FOR_HALVES(KERNELS)
 
 /* The parts of a row in their order. */
 extern "C" __global__ void __launch_bounds__(DECODE_PARTS)

@@ -7,5 +7,4 @@
     DSD_MMA(sm80_dsd_mma_32_##type, T, 32, 256, 32, 32, 4)                                         \
     DSD_MMA(sm80_dsd_mma_64_##type, T, 64, 256, 32, 64, 4)                                         \
     DSD_MMA(sm80_dsd_mma_128_##type, T, 128, 128, 32, 64, 4)
-DSD_MMA_SIZES(bf16, __nv_bfloat16)
-DSD_MMA_SIZES(f16, __half)
+FOR_HALVES(DSD_MMA_SIZES)

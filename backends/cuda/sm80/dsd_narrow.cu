@@ -155,5 +155,4 @@ extern "C" __global__ void __launch_bounds__(128)
     DSD_NARROW(type, T, 8, 64, 3, 256, 2)                                                          \
     DSD_NARROW(type, T, 16, 64, 3, 256, 2)                                                         \
     DSD_NARROW(type, T, 32, 64, 3, 128, 3)
-DSD_NARROW_SIZES(bf16, __nv_bfloat16)
-DSD_NARROW_SIZES(f16, __half)
+FOR_HALVES(DSD_NARROW_SIZES)

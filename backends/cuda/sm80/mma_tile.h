@@ -2,7 +2,7 @@
  * and TI features by KC of the depth, [n][KC] or [KC][n] and behind them [i][KC] or [KC][i],
  * whichever way the operands lie in device memory, and a warp's products from it.
  *
- * Operands are __nv_bfloat16, __half, float that is rounded to tf32 on its way to the tensor cores,
+ * Operands are halves (sm75: __half), float that is rounded to tf32 on its way to the tensor cores,
  * or a pair of 8-bit types. A run of them is 16 bytes: C::RUN is 8, 4 or 16. What a stage's bytes
  * are and how they move is the same for all; only rows across k of other elements than those of 16
  * bits are read in another way, which wants another order of the runs. */

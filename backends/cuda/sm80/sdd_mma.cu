@@ -7,8 +7,7 @@
     SDD_MMA(sm80_sdd_mma_32_##type, T, 32, 256, 32, 32)                                            \
     SDD_MMA(sm80_sdd_mma_64_##type, T, 64, 128, 32, 32)                                            \
     SDD_MMA(sm80_sdd_mma_128_##type, T, 128, 128, 32, 64)
-SDD_MMA_SIZES(bf16, __nv_bfloat16)
-SDD_MMA_SIZES(f16, __half)
+FOR_HALVES(SDD_MMA_SIZES)
 SDD_MMA_SIZES(tf32, float)
 
 /* --- The parts --- */

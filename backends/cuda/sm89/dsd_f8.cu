@@ -12,7 +12,4 @@ typedef mma_f8<true, true> e5m2_e5m2;
     DSD_MMA(sm89_dsd_32_##types, types, 32, 256, 32, 32, 4)                                        \
     DSD_MMA(sm89_dsd_64_##types, types, 64, 256, 32, 64, 4)                                        \
     DSD_MMA(sm89_dsd_128_##types, types, 128, 128, 32, 64, 4)
-DSD_F8(e4m3_e4m3)
-DSD_F8(e4m3_e5m2)
-DSD_F8(e5m2_e4m3)
-DSD_F8(e5m2_e5m2)
+FOR_F8_PAIRS(DSD_F8)

@@ -12,7 +12,4 @@ typedef mma_f8<true, true> e5m2_e5m2;
     SDD_MMA(sm89_sdd_32_##types, types, 32, 256, 32, 32)                                           \
     SDD_MMA(sm89_sdd_64_##types, types, 64, 128, 32, 32)                                           \
     SDD_MMA(sm89_sdd_128_##types, types, 128, 128, 32, 64)
-SDD_F8(e4m3_e4m3)
-SDD_F8(e4m3_e5m2)
-SDD_F8(e5m2_e4m3)
-SDD_F8(e5m2_e5m2)
+FOR_F8_PAIRS(SDD_F8)

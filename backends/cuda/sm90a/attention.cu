@@ -465,15 +465,14 @@ template <class F> __device__ __forceinline__ void attend(const maps &map, const
         [&](memory<F> m, const place &here, int) { consume<F>(a, m, here); });
 }
 
-#define ATTENTION_KERNEL(name, type, ...)                                                          \
+#define ATTENTION_KERNEL(name, type, suffix, ...)                                                  \
     extern "C" __global__ void __launch_bounds__(                                                  \
         (ATTENTION_THREADS((form<type, __VA_ARGS__>::GROUPS))), 1)                                 \
-        name(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,         \
-             const __grid_constant__ CUtensorMap v, const __grid_constant__ attention_arg a)       \
+        cuda_attention_##name##_##suffix(                                                          \
+            const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,          \
+            const __grid_constant__ CUtensorMap v, const __grid_constant__ attention_arg a)        \
     {                                                                                              \
         attend<form<type, __VA_ARGS__>>({&q, &k, &v}, a);                                          \
     }
-#define ATTENTION_KERNELS(suffix, ...)                                                             \
-    ATTENTION_KERNEL(cuda_attention_bf16_##suffix, WGMMA_BF16, __VA_ARGS__)                        \
-    ATTENTION_KERNEL(cuda_attention_f16_##suffix, WGMMA_F16, __VA_ARGS__)
+#define ATTENTION_KERNELS(...) FOR_HALVES_WGMMA(ATTENTION_KERNEL, __VA_ARGS__)
 ATTENTION_FORMS(ATTENTION_KERNELS)

@@ -829,16 +829,15 @@ __device__ __forceinline__ void make_dkv(const maps &map, const attention_dkv_ar
     }
 }
 
-#define DKV_KERNEL(name, type, width, groups, rings, slots, steps, buffers, side)                  \
+#define DKV_KERNEL(name, type, suffix, width, groups, rings, slots, steps, buffers, side)          \
     extern "C" __global__ void __launch_bounds__(DKV_THREADS(groups), 1)                           \
-        name(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,         \
-             const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap dout,      \
-             const __grid_constant__ attention_dkv_arg a)                                          \
+        cuda_attention_dkv_##name##_##suffix(                                                      \
+            const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,          \
+            const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap dout,       \
+            const __grid_constant__ attention_dkv_arg a)                                           \
     {                                                                                              \
         make_dkv<dkv_form<type, width, groups, rings, slots, steps, buffers, side>>(               \
             {&q, &k, &v, &dout}, a);                                                               \
     }
-#define DKV_KERNELS(suffix, ...)                                                                   \
-    DKV_KERNEL(cuda_attention_dkv_bf16_##suffix, WGMMA_BF16, __VA_ARGS__)                          \
-    DKV_KERNEL(cuda_attention_dkv_f16_##suffix, WGMMA_F16, __VA_ARGS__)
+#define DKV_KERNELS(...) FOR_HALVES_WGMMA(DKV_KERNEL, __VA_ARGS__)
 DKV_FORMS(DKV_KERNELS)

@@ -95,14 +95,6 @@ struct row_sums {
     float bound[2], delta[2];
 };
 
-template <class F> __device__ __forceinline__ float2 two_numbers(uint32_t both)
-{
-    if constexpr (F::TYPE == WGMMA_BF16)
-        return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
-    else
-        return __half22float2(*(const __half2 *)&both);
-}
-
 /* The sums of O dO of a lane's rows; O is where load_rows finds it, and so is dO of a team. */
 template <class F>
 __device__ __forceinline__ void multiply_out(float (&sum)[2], const uint32_t *dout, uint32_t lines,
@@ -117,8 +109,9 @@ __device__ __forceinline__ void multiply_out(float (&sum)[2], const uint32_t *do
             load_rows<1>(other, lines + panel * TILE_BYTES);
 #pragma unroll
         for (int i = 0; i < 16; i++) {
-            const float2 x = two_numbers<F>(part[i]);
-            const float2 y = two_numbers<F>(F::TEAM > 1 ? other[i] : dout[16 * panel + i]);
+            const float2 x = numbers_of<typename F::T>(part[i]);
+            const float2 y =
+                numbers_of<typename F::T>(F::TEAM > 1 ? other[i] : dout[16 * panel + i]);
             sum[i % 2] = fmaf(x.x, y.x, fmaf(x.y, y.y, sum[i % 2]));
         }
     }
@@ -534,16 +527,15 @@ __device__ __forceinline__ void attend(const maps &map, const attention_dq_arg &
 template <int TYPE, int STEP, int WIDTH, int... REST>
 using dq_form = form<TYPE, STEP, WIDTH, REST..., ATTENTION_DQ_TEAM(WIDTH)>;
 
-#define ATTENTION_KERNEL(name, type, ...)                                                          \
+#define ATTENTION_KERNEL(name, type, suffix, ...)                                                  \
     extern "C" __global__ void __launch_bounds__(                                                  \
         (ATTENTION_THREADS((dq_form<type, __VA_ARGS__>::GROUPS))), 1)                              \
-        name(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap dout,      \
-             const __grid_constant__ CUtensorMap o, const __grid_constant__ CUtensorMap k,         \
-             const __grid_constant__ CUtensorMap v, const __grid_constant__ attention_dq_arg a)    \
+        cuda_attention_dq_##name##_##suffix(                                                       \
+            const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap dout,       \
+            const __grid_constant__ CUtensorMap o, const __grid_constant__ CUtensorMap k,          \
+            const __grid_constant__ CUtensorMap v, const __grid_constant__ attention_dq_arg a)     \
     {                                                                                              \
         attend<dq_form<type, __VA_ARGS__>>({&q, &dout, &o, &k, &v}, a);                            \
     }
-#define ATTENTION_KERNELS(suffix, ...)                                                             \
-    ATTENTION_KERNEL(cuda_attention_dq_bf16_##suffix, WGMMA_BF16, __VA_ARGS__)                     \
-    ATTENTION_KERNEL(cuda_attention_dq_f16_##suffix, WGMMA_F16, __VA_ARGS__)
+#define ATTENTION_KERNELS(...) FOR_HALVES_WGMMA(ATTENTION_KERNEL, __VA_ARGS__)
 ATTENTION_DQ_FORMS(ATTENTION_KERNELS)

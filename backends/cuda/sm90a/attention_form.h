@@ -37,14 +37,6 @@ enum {
     ROW_WORD /* of each band */
 };
 
-template <int TYPE> struct element;
-template <> struct element<WGMMA_BF16> {
-    typedef __nv_bfloat16 type;
-};
-template <> struct element<WGMMA_F16> {
-    typedef __half type;
-};
-
 /* See ATTENTION_FORMS. STEP: keys of a step. */
 template <int TYPE_, int STEP_, int WIDTH_, int GROUPS_, int RINGS_, int SLOTS_, int BUFFERS_,
           int SIDE_, int BANDS_, int TEAM_ = 1>

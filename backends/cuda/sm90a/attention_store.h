@@ -137,9 +137,8 @@ __device__ __forceinline__ void store_row(const float (&o)[F::WIDTH / 2], const 
                                           int64_t at, int h, float factor, float beta, bool none,
                                           bool live)
 {
-    constexpr int type = F::TYPE == WGMMA_BF16 ? BSK_BF16 : BSK_F16;
     const bool fits = LOOP || out.width == F::WIDTH;
-    if (beta == 0 && out.type == type && fits && !__any_sync(~0u, none)) {
+    if (beta == 0 && out.type == dtype_of<typename F::T>() && fits && !__any_sync(~0u, none)) {
         store_plain<F>(o, out, at, h, factor, live);
         return;
     }
@@ -158,11 +157,7 @@ __device__ __forceinline__ void store_row(const float (&o)[F::WIDTH / 2], const 
 
 template <class F> __device__ __forceinline__ float number(const attention_in &x, int64_t at)
 {
-    const typename F::T v = ((const typename F::T *)x.data)[at];
-    if constexpr (F::TYPE == WGMMA_BF16)
-        return __bfloat162float(v);
-    else
-        return __half2float(v);
+    return numbers_of<typename F::T>(((const uint16_t *)x.data)[at]).x;
 }
 
 __device__ __forceinline__ int64_t line_at(const attention_in &x, int member, int head, int run,

@@ -25,8 +25,9 @@ enum { CONSUMER_REGISTERS = 112, PRODUCER_REGISTERS = 32 };
 /* UNIT: outputs of a unit of weights. CN: activations have samples contiguous. WIDE: tiles of
  * 64 x 512, else 128 x 256. PLAIN: as the epilogue has it, along either axis; kernels of their own,
  * because what any other end needs in registers costs the products theirs. */
-template <bool BF16_, int UNIT_, bool CN_, bool WIDE_, bool PLAIN_> struct config {
-    static constexpr bool BF16 = BF16_, CN = CN_, PLAIN = PLAIN_;
+template <typename TYPE, int UNIT_, bool CN_, bool WIDE_, bool PLAIN_> struct config {
+    typedef TYPE type;
+    static constexpr bool CN = CN_, PLAIN = PLAIN_;
     static constexpr int UNIT = UNIT_;
     static constexpr int WR = WIDE_ ? 1 : 2, WC = DSD_MMA_WARPS / WR;
     static constexpr int T = WARP_OUTPUTS / UNIT; /* units of a warp */
@@ -35,26 +36,6 @@ template <bool BF16_, int UNIT_, bool CN_, bool WIDE_, bool PLAIN_> struct confi
     static constexpr int STEP_BYTES = UNIT == 8 ? 128 : UNIT * 32;            /* of weights */
     static constexpr int CODE_BYTES = UNIT == 8 ? DSD_MMA_CODE_BYTES(WC) : 0; /* of a stage */
 };
-
-/* --- Instructions --- */
-
-/* d += a b for 16 samples x 8 outputs x 16 features. */
-template <bool BF16> FN void multiply(float *d, const uint32_t *a, const uint32_t *b)
-{
-    if constexpr (BF16)
-        mma_m16n8k16<__nv_bfloat16>(d, a, b);
-    else
-        mma_m16n8k16<__half>(d, a, b);
-}
-
-/* The same for 8 features. */
-template <bool BF16> FN void multiply_8(float *d, const uint32_t *a, uint32_t b)
-{
-    if constexpr (BF16)
-        mma_m16n8k8<__nv_bfloat16>(d, a, &b);
-    else
-        mma_m16n8k8<__half>(d, a, &b);
-}
 
 /* --- The ring --- */
 
@@ -150,7 +131,8 @@ FN void step_multiply(float (&sum)[SUMS], step &f, int tile, uint32_t w, uint32_
     for (int half = 0; half < 2; half++) {
 #pragma unroll
         for (int m = 0; m < 4; m++) {
-            multiply<C::BF16>(sum + (m * WARP_TILES + tile + half) * 4, f.a[m], f.b[half]);
+            mma_m16n8k16<typename C::type>(sum + (m * WARP_TILES + tile + half) * 4, f.a[m],
+                                           f.b[half]);
             if (LAST && half)
                 load_matrix_x4_if<C::CN>(more, f.a[m], sample_at<C>(next, m));
         }
@@ -195,7 +177,7 @@ FN void slice_multiply(float (&sum)[SUMS], const uint32_t (&a)[4], int m, int un
 {
 #pragma unroll
     for (int h = 0; h < 2; h++)
-        multiply_8<C::BF16>(sum + ((2 * m + h) * WARP_TILES + unit) * 4, a + 2 * h, b);
+        mma_m16n8k8<typename C::type>(sum + ((2 * m + h) * WARP_TILES + unit) * 4, a + 2 * h, &b);
 }
 
 /* Where a lane's activations of a slice lie. */
@@ -656,24 +638,24 @@ PACK(32)
 
 /* --- Kernels --- */
 
-#define KERNEL(type, bf16, unit, axis, cn, tile, wide, end, plain)                                 \
+#define KERNEL(type, T, unit, axis, cn, tile, wide, end, plain)                                    \
     extern "C" __global__ void __launch_bounds__(DSD_MMA_THREADS, 1)                               \
         dsd_sm90a_mma_##type##_##unit##_##axis##_##tile##_##end(                                   \
             const __grid_constant__ CUtensorMap x, const __grid_constant__ dsd_mma_arg a)          \
     {                                                                                              \
-        product<config<bf16, unit, cn, wide, plain>>(&x, a);                                       \
+        product<config<T, unit, cn, wide, plain>>(&x, a);                                          \
     }
-#define KERNELS_END(type, bf16, unit, axis, cn, tile, wide)                                        \
-    KERNEL(type, bf16, unit, axis, cn, tile, wide, plain, true)                                    \
-    KERNEL(type, bf16, unit, axis, cn, tile, wide, any, false)
-#define KERNELS_TILE(type, bf16, unit, axis, cn)                                                   \
-    KERNELS_END(type, bf16, unit, axis, cn, wide, true)                                            \
-    KERNELS_END(type, bf16, unit, axis, cn, square, false)
-#define KERNELS(type, bf16, axis, cn)                                                              \
-    KERNELS_TILE(type, bf16, 8, axis, cn)                                                          \
-    KERNELS_TILE(type, bf16, 16, axis, cn)                                                         \
-    KERNELS_TILE(type, bf16, 32, axis, cn)
-KERNELS(bf16, true, nc, false)
-KERNELS(bf16, true, cn, true)
-KERNELS(f16, false, nc, false)
-KERNELS(f16, false, cn, true)
+#define KERNELS_END(type, T, unit, axis, cn, tile, wide)                                           \
+    KERNEL(type, T, unit, axis, cn, tile, wide, plain, true)                                       \
+    KERNEL(type, T, unit, axis, cn, tile, wide, any, false)
+#define KERNELS_TILE(type, T, unit, axis, cn)                                                      \
+    KERNELS_END(type, T, unit, axis, cn, wide, true)                                               \
+    KERNELS_END(type, T, unit, axis, cn, square, false)
+#define KERNELS_UNIT(type, T, axis, cn)                                                            \
+    KERNELS_TILE(type, T, 8, axis, cn)                                                             \
+    KERNELS_TILE(type, T, 16, axis, cn)                                                            \
+    KERNELS_TILE(type, T, 32, axis, cn)
+#define KERNELS(type, T)                                                                           \
+    KERNELS_UNIT(type, T, nc, false)                                                               \
+    KERNELS_UNIT(type, T, cn, true)
+FOR_HALVES(KERNELS)

@@ -360,8 +360,7 @@ template <class C> FN void narrow(const dsd_narrow_arg &a)
     NARROW(T, type, flip, order, 16, 16, 6)                                                        \
     NARROW(T, type, flip, order, 16, 32, 6)                                                        \
     NARROW(T, type, flip, order, 16, 64, 4)
-#define NARROW_ORDERS(T, type)                                                                     \
+#define NARROW_ORDERS(type, T)                                                                     \
     NARROW_SIZES(T, type, false, rows)                                                             \
     NARROW_SIZES(T, type, true, cols)
-NARROW_ORDERS(__nv_bfloat16, bf16)
-NARROW_ORDERS(__half, f16)
+FOR_HALVES(NARROW_ORDERS)

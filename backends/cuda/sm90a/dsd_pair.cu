@@ -334,11 +334,11 @@ FN bool any_wild(const float (&acc)[DSD_PAIR_OWNED][SUMS])
 }
 
 /* One weight of a piece's image. */
-FN float image_value(const char *piece, int feature, int k, bool bf16)
+template <typename T> FN float image_value(const char *piece, int feature, int k)
 {
     const uint16_t *p =
         (const uint16_t *)(piece + k * 64 + (feature / 8 ^ k / 2 % 4) * 16) + feature % 8;
-    return dsd_unpack(bf16, *p).x;
+    return numbers_of<T>(*p).x;
 }
 
 /* One sum of a unit anew over the kept blocks alone: a gap counts as a weight of 0 in the products,
@@ -347,7 +347,7 @@ template <int TYPE>
 FN float sum_kept(const dsd_pair_arg &a, const dsd_pair_tile &tile, int unit, int feature,
                   int64_t n)
 {
-    const bool bf16 = TYPE == WGMMA_BF16;
+    typedef typename element<TYPE>::type T;
     float sum = 0;
     if (n >= a.epilogue.n)
         return sum;
@@ -362,8 +362,7 @@ FN float sum_kept(const dsd_pair_arg &a, const dsd_pair_tile &tile, int unit, in
         if (slice.z >> unit & 1)
 #pragma unroll 1
             for (int k = 0; k < DSD_PAIR_UNIT && first + k < a.depth; k++)
-                sum = fmaf(image_value(image, feature, k, bf16), dsd_unpack(bf16, x[k * a.b_k]).x,
-                           sum);
+                sum = fmaf(image_value<T>(image, feature, k), numbers_of<T>(x[k * a.b_k]).x, sum);
     }
     return sum;
 }
@@ -503,10 +502,8 @@ template <int TYPE, int TRANS> FN void product(const CUtensorMap *map, const dsd
     {                                                                                              \
         product<TYPE, TRANS>(&map, a);                                                             \
     }
-KERNEL(bf16, WGMMA_BF16, nc, 0)
-KERNEL(bf16, WGMMA_BF16, cn, 1)
-KERNEL(f16, WGMMA_F16, nc, 0)
-KERNEL(f16, WGMMA_F16, cn, 1)
+FOR_HALVES_WGMMA(KERNEL, nc, 0)
+FOR_HALVES_WGMMA(KERNEL, cn, 1)
 
 /* --- Packing: a piece for each thread block --- */
 

@@ -11,9 +11,6 @@
 
 #define FN static __device__ __forceinline__
 
-template <typename T> constexpr bsk_dtype type_of = BSK_BF16;
-template <> constexpr bsk_dtype type_of<__half> = BSK_F16;
-
 /* A tile of TI features by TN samples. FLIP: blocks are stored by columns of op(S). ALONG_K: b is
  * contiguous along the depth, else along its columns. */
 template <typename T_, bool FLIP_, bool ALONG_K_, int TI_, int TN_> struct config {
@@ -28,7 +25,6 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TI_, int TN_> struct confi
     static constexpr int PART_AT = SLOTS * SLOT_BYTES;
     static constexpr int LINE_AT = PART_AT + DSD_RING_PART_BYTES(TI, TN);
     static constexpr int PITCH = TI + 1; /* of a line of sums, elements */
-    static constexpr bsk_dtype TYPE = type_of<T>;
     static_assert(PART_AT >= DSD_RING_PART_BYTES(TI, TN), "a part fits into the ring");
 };
 
@@ -288,7 +284,7 @@ FN void rows_end(const dsd_ring_arg &a, char *warp, const float (&sum)[C::NT][4]
                  int n)
 {
     const dsd_epilogue &e = a.operands.end;
-    if ((C::ALONG_K ? e.plain : e.plain_n) && !e.bias && e.c.type == C::TYPE)
+    if ((C::ALONG_K ? e.plain : e.plain_n) && !e.bias && e.c.type == dtype_of<typename C::T>())
         rows_store<C>(a, warp, sum, feature, n);
     else
         rows_finish<C>(a, warp, sum, feature, n);
@@ -479,12 +475,11 @@ template <class C> FN void product(const dsd_ring_arg &a)
 #define RING_TILES(T, type, flip, order, along_k, axis)                                            \
     RING_SIZES(T, type, flip, order, along_k, axis, 16)                                            \
     RING_SIZES(T, type, flip, order, along_k, axis, 32)
-#define RING_ORDERS(T, type)                                                                       \
+#define RING_ORDERS(type, T)                                                                       \
     RING_TILES(T, type, false, rows, true, nc)                                                     \
     RING_TILES(T, type, true, cols, true, nc)                                                      \
     RING_TILES(T, type, false, rows, false, cn)                                                    \
     RING_TILES(T, type, true, cols, false, cn)                                                     \
     RING_SIZES(T, type, false, rows, false, cn, 8)                                                 \
     RING_SIZES(T, type, true, cols, false, cn, 8)
-RING_ORDERS(__nv_bfloat16, bf16)
-RING_ORDERS(__half, f16)
+FOR_HALVES(RING_ORDERS)

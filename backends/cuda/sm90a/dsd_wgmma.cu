@@ -381,11 +381,12 @@ __device__ __forceinline__ bool any_wild(const float (&acc)[2][64], int group)
 }
 
 /* One weight of a cell's image. */
-__device__ __forceinline__ float image_value(const char *cell, int feature, int k, bool bf16)
+template <typename T>
+__device__ __forceinline__ float image_value(const char *cell, int feature, int k)
 {
     const int core = feature / 32 * 4 + feature % 8 / 2, row = feature % 32 / 8 * 2 + feature % 2;
     const uint16_t *p = (const uint16_t *)cell + (core * 8 + k / 8) * 64 + row * 8 + k % 8;
-    return dsd_unpack(bf16, *p).x;
+    return numbers_of<T>(*p).x;
 }
 
 /* One sum anew over the kept blocks alone: a gap counts as a weight of 0 in the products, which is
@@ -394,7 +395,7 @@ template <int TYPE>
 __device__ __forceinline__ float sum_kept(const dsd_wgmma_arg &a, const dsd_tile &tile, int panel,
                                           int feature, int64_t n, int64_t member)
 {
-    const bool bf16 = TYPE == WGMMA_BF16;
+    typedef typename element<TYPE>::type T;
     const int across = DSD_CELL / a.parts.features, parts = DSD_CELL / a.parts.k * across;
     float sum = 0;
     if (n >= a.epilogue.n)
@@ -411,8 +412,8 @@ __device__ __forceinline__ float sum_kept(const dsd_wgmma_arg &a, const dsd_tile
 #pragma unroll 1
         for (int k = 0; k < DSD_CELL && stage.k + k < a.depth; k++)
             if (slots[k / a.parts.k * across] >= 0)
-                sum = fmaf(image_value(a.weights + cell * DSD_CELL_BYTES, feature, k, bf16),
-                           dsd_unpack(bf16, x[k * a.b_k]).x, sum);
+                sum = fmaf(image_value<T>(a.weights + cell * DSD_CELL_BYTES, feature, k),
+                           numbers_of<T>(x[k * a.b_k]).x, sum);
     }
     return sum;
 }
@@ -561,24 +562,18 @@ __device__ __forceinline__ void dsd_body(const CUtensorMap *map, const dsd_wgmma
         cluster_sync();
 }
 
-#define DSD_KERNEL(name, type, trans, cluster, end)                                                \
-    extern "C" __global__ void __launch_bounds__(DSD_THREADS, 1)                                   \
-        name(const __grid_constant__ CUtensorMap map, const __grid_constant__ dsd_wgmma_arg a)     \
+#define DSD_KERNEL(type, TYPE, kind, trans, cluster, end)                                          \
+    extern "C" __global__ void __launch_bounds__(DSD_THREADS, 1) cuda_dsd_wgmma_##type##_##kind(   \
+        const __grid_constant__ CUtensorMap map, const __grid_constant__ dsd_wgmma_arg a)          \
     {                                                                                              \
-        dsd_body<type, trans, cluster, end>(&map, a);                                              \
+        dsd_body<TYPE, trans, cluster, end>(&map, a);                                              \
     }
-DSD_KERNEL(cuda_dsd_wgmma_bf16_nc_1, WGMMA_BF16, 0, 1, DSD_END_PLAIN)
-DSD_KERNEL(cuda_dsd_wgmma_bf16_nc_2, WGMMA_BF16, 0, 2, DSD_END_PLAIN)
-DSD_KERNEL(cuda_dsd_wgmma_bf16_nc_1_lines, WGMMA_BF16, 0, 1, DSD_END_LINES)
-DSD_KERNEL(cuda_dsd_wgmma_bf16_nc_2_lines, WGMMA_BF16, 0, 2, DSD_END_LINES)
-DSD_KERNEL(cuda_dsd_wgmma_bf16_cn_1, WGMMA_BF16, 1, 1, DSD_END_PLAIN)
-DSD_KERNEL(cuda_dsd_wgmma_bf16_cn_2, WGMMA_BF16, 1, 2, DSD_END_PLAIN)
-DSD_KERNEL(cuda_dsd_wgmma_f16_nc_1, WGMMA_F16, 0, 1, DSD_END_PLAIN)
-DSD_KERNEL(cuda_dsd_wgmma_f16_nc_2, WGMMA_F16, 0, 2, DSD_END_PLAIN)
-DSD_KERNEL(cuda_dsd_wgmma_f16_nc_1_lines, WGMMA_F16, 0, 1, DSD_END_LINES)
-DSD_KERNEL(cuda_dsd_wgmma_f16_nc_2_lines, WGMMA_F16, 0, 2, DSD_END_LINES)
-DSD_KERNEL(cuda_dsd_wgmma_f16_cn_1, WGMMA_F16, 1, 1, DSD_END_PLAIN)
-DSD_KERNEL(cuda_dsd_wgmma_f16_cn_2, WGMMA_F16, 1, 2, DSD_END_PLAIN)
+FOR_HALVES_WGMMA(DSD_KERNEL, nc_1, 0, 1, DSD_END_PLAIN)
+FOR_HALVES_WGMMA(DSD_KERNEL, nc_2, 0, 2, DSD_END_PLAIN)
+FOR_HALVES_WGMMA(DSD_KERNEL, nc_1_lines, 0, 1, DSD_END_LINES)
+FOR_HALVES_WGMMA(DSD_KERNEL, nc_2_lines, 0, 2, DSD_END_LINES)
+FOR_HALVES_WGMMA(DSD_KERNEL, cn_1, 1, 1, DSD_END_PLAIN)
+FOR_HALVES_WGMMA(DSD_KERNEL, cn_2, 1, 2, DSD_END_PLAIN)
 
 /* --- Packing --- */
 

@@ -405,15 +405,13 @@ template <typename S> PTX_FN void run(const sdd_mma_arg &arg)
         cluster_sync();
 }
 
-#define SDD_MMA_KERNEL(name, T, NC, CELL, PANELS, SAMPLES, WARPS, SLOTS)                           \
+#define SDD_MMA_KERNEL(type, T, id, axis, NC, CELL, PANELS, SAMPLES, WARPS, SLOTS)                 \
     extern "C" __global__ void __launch_bounds__(WARPS * 32 + 128, 1)                              \
-        name(const __grid_constant__ sdd_mma_arg arg)                                              \
+        sdd_mma_##id##_##type##_##axis(const __grid_constant__ sdd_mma_arg arg)                    \
     {                                                                                              \
         run<shape<T, NC, CELL, PANELS, SAMPLES, WARPS, SLOTS>>(arg);                               \
     }
-#define SDD_MMA_KERNELS(id, CELL, PANELS, SAMPLES, WARPS, SLOTS)                                   \
-    SDD_MMA_KERNEL(sdd_mma_##id##_bf16_nc, __nv_bfloat16, 1, CELL, PANELS, SAMPLES, WARPS, SLOTS)  \
-    SDD_MMA_KERNEL(sdd_mma_##id##_bf16_cn, __nv_bfloat16, 0, CELL, PANELS, SAMPLES, WARPS, SLOTS)  \
-    SDD_MMA_KERNEL(sdd_mma_##id##_f16_nc, __half, 1, CELL, PANELS, SAMPLES, WARPS, SLOTS)          \
-    SDD_MMA_KERNEL(sdd_mma_##id##_f16_cn, __half, 0, CELL, PANELS, SAMPLES, WARPS, SLOTS)
+#define SDD_MMA_KERNELS(id, ...)                                                                   \
+    FOR_HALVES_WITH(SDD_MMA_KERNEL, id, nc, 1, __VA_ARGS__)                                        \
+    FOR_HALVES_WITH(SDD_MMA_KERNEL, id, cn, 0, __VA_ARGS__)
 SDD_MMA_SHAPES(SDD_MMA_KERNELS)

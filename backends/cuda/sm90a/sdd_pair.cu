@@ -258,13 +258,11 @@ template <typename S> PTX_FN void run(const sdd_pair_arg &arg)
     cluster_sync(); /* the other's copies and arrivals come here, too */
 }
 
-#define SDD_PAIR_KERNEL(name, TYPE, HIGH, WIDE, SAMPLES)                                           \
+#define SDD_PAIR_KERNEL(type, TYPE, id, HIGH, WIDE, SAMPLES)                                       \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
-        name(const __grid_constant__ sdd_pair_arg arg)                                             \
+        sdd_pair_##id##_##type(const __grid_constant__ sdd_pair_arg arg)                           \
     {                                                                                              \
         run<shape<TYPE, HIGH, SAMPLES>>(arg);                                                      \
     }
-#define SDD_PAIR_KERNELS(id, HIGH, WIDE, SAMPLES)                                                  \
-    SDD_PAIR_KERNEL(sdd_pair_##id##_bf16, WGMMA_BF16, HIGH, WIDE, SAMPLES)                         \
-    SDD_PAIR_KERNEL(sdd_pair_##id##_f16, WGMMA_F16, HIGH, WIDE, SAMPLES)
+#define SDD_PAIR_KERNELS(...) FOR_HALVES_WGMMA(SDD_PAIR_KERNEL, __VA_ARGS__)
 SDD_PAIR_SHAPES(SDD_PAIR_KERNELS)

@@ -335,24 +335,18 @@ template <typename F> PTX_FN void run(const sdd_wgmma_arg &arg)
     }
 }
 
-#define SDD_WGMMA(name, TYPE, NC, CLUSTER, HALVES)                                                 \
+#define SDD_WGMMA(type, TYPE, kind, axis, NC, CLUSTER, HALVES)                                     \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
-        sdd_wgmma_##name(const __grid_constant__ sdd_wgmma_arg arg)                                \
+        sdd_wgmma_##kind##type##_##axis(const __grid_constant__ sdd_wgmma_arg arg)                 \
     {                                                                                              \
         run<form<TYPE, NC, CLUSTER, HALVES>>(arg);                                                 \
     }
-SDD_WGMMA(bf16_nc, WGMMA_BF16, 1, 1, false)
-SDD_WGMMA(bf16_cn, WGMMA_BF16, 0, 1, false)
-SDD_WGMMA(f16_nc, WGMMA_F16, 1, 1, false)
-SDD_WGMMA(f16_cn, WGMMA_F16, 0, 1, false)
-SDD_WGMMA(halves_bf16_nc, WGMMA_BF16, 1, 1, true)
-SDD_WGMMA(halves_bf16_cn, WGMMA_BF16, 0, 1, true)
-SDD_WGMMA(halves_f16_nc, WGMMA_F16, 1, 1, true)
-SDD_WGMMA(halves_f16_cn, WGMMA_F16, 0, 1, true)
-SDD_WGMMA(two_bf16_nc, WGMMA_BF16, 1, 2, false)
-SDD_WGMMA(two_bf16_cn, WGMMA_BF16, 0, 2, false)
-SDD_WGMMA(two_f16_nc, WGMMA_F16, 1, 2, false)
-SDD_WGMMA(two_f16_cn, WGMMA_F16, 0, 2, false)
+FOR_HALVES_WGMMA(SDD_WGMMA, , nc, 1, 1, false)
+FOR_HALVES_WGMMA(SDD_WGMMA, , cn, 0, 1, false)
+FOR_HALVES_WGMMA(SDD_WGMMA, halves_, nc, 1, 1, true)
+FOR_HALVES_WGMMA(SDD_WGMMA, halves_, cn, 0, 1, true)
+FOR_HALVES_WGMMA(SDD_WGMMA, two_, nc, 1, 2, false)
+FOR_HALVES_WGMMA(SDD_WGMMA, two_, cn, 0, 2, false)
 
 /* Clears what all kernels of sdd count in. */
 extern "C" __global__ void __launch_bounds__(SDD_CLEAR_THREADS)

@@ -4,8 +4,7 @@
 
 #include <stdint.h>
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include <backends/cuda/halves.h>
 
 #define MMA_DEVICE static inline __attribute__((unused))
 

@@ -5,6 +5,8 @@
 #include <cuda.h> /* CUtensorMap */
 #include <stdint.h>
 
+#include <backends/cuda/halves.h>
+
 #define PTX_FN static inline __attribute__((unused))
 
 PTX_FN uint32_t shared_address(const void *p)
@@ -311,7 +313,6 @@ PTX_FN void store_matrix_x4_trans(uint32_t to, uint32_t x, uint32_t y, uint32_t 
 /* --- wgmma --- */
 
 enum { SWIZZLE_NONE = 0, SWIZZLE_128 = 1, SWIZZLE_64 = 2, SWIZZLE_32 = 3 };
-enum { WGMMA_F16, WGMMA_BF16 };
 
 PTX_FN uint32_t descriptor_low(uint32_t address, uint32_t leading)
 {
