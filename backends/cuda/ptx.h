@@ -79,6 +79,25 @@ PTX_FN bool mbar_try_wait_long(uint32_t bar, uint32_t parity)
     return done != 0;
 }
 
+/* Whether the phase ends within so many cycles. */
+PTX_FN bool mbar_wait_for(uint32_t bar, uint32_t parity, uint32_t cycles)
+{
+    const long long begin = clock64();
+    do {
+        uint32_t done;
+        asm volatile("{.reg .pred p;\n"
+                     "mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;}"
+                     : "=r"(done)
+                     : "r"(bar), "r"(parity)
+                     : "memory");
+        if (done)
+            return true;
+        __nanosleep(64);
+    } while (clock64() - begin < cycles);
+    return false;
+}
+
 /* Waits for the end of the phase of a parity: 0 for a barrier's first phase. */
 PTX_FN void mbar_wait(uint32_t bar, uint32_t parity)
 {

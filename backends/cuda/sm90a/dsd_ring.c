@@ -353,6 +353,7 @@ static bsk_status tables_put(simt_device *d, const bsk_problem *problem, state *
 
 static bsk_status plan_make(bski_cuda_device *d, const bsk_problem *problem, state *st)
 {
+    static const double hertz = 1.8e9; /* what the chip runs at */
     const bsk_dsd_params *p = problem->params;
     const dsd_few_kernel *k = bski_dsd_few_find(kernels, sizeof kernels / sizeof *kernels, problem);
     if (!k)
@@ -364,7 +365,12 @@ static bsk_status plan_make(bski_cuda_device *d, const bsk_problem *problem, sta
     if (!p->c.dims[1])
         return BSK_OK;
     TRY(bski_cuda_kernel(d, k->function, st->shared_bytes, k->name));
-    return tables_put(&d->simt, problem, st);
+    TRY(tables_put(&d->simt, problem, st));
+    /* What comes before is taken for a product of this size. */
+    if (DSD_RING_PAIR(k->tile, k->columns) && st->arg.stride <= DSD_RING_FEW)
+        st->arg.later =
+            (uint32_t)(cuda_sm90a_dsd_ring_seconds(problem, &d->simt.props) / 2 * hertz);
+    return BSK_OK;
 }
 
 bsk_status cuda_sm90a_dsd_ring_prepare(void *device, bsk_prepared *prepared)

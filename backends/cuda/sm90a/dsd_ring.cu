@@ -19,13 +19,16 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TI_, int TN_> struct confi
     static constexpr int TI = TI_, TN = TN_, NT = TI / 8, ROWS = TN / 16;
     static constexpr int SLOTS = DSD_RING_SLOTS(TI, TN);
     /* Steps whose weights are fetched ahead of the queue's earlier work. */
-    static constexpr int AHEAD = DSD_RING_PAIR(TI, TN) ? 2 : 3;
+    static constexpr bool PAIR = DSD_RING_PAIR(TI, TN);
+    static constexpr int AHEAD = PAIR ? 2 : 3;
     static constexpr int SLOT_BYTES = DSD_RING_SLOT_BYTES(TI, TN);
     static constexpr int WARP_BYTES = DSD_RING_WARP_BYTES(TI, TN);
     static constexpr int PART_AT = SLOTS * SLOT_BYTES;
     static constexpr int LINE_AT = PART_AT + DSD_RING_PART_BYTES(TI, TN);
     static constexpr int PITCH = TI + 1; /* of a line of sums, elements */
+    static constexpr int BARRIER_AT = LINE_AT + 16 * PITCH * 4;
     static_assert(PART_AT >= DSD_RING_PART_BYTES(TI, TN), "a part fits into the ring");
+    static_assert(BARRIER_AT + 8 <= WARP_BYTES, "a barrier fits behind the line");
 };
 
 /* --- Operands in shared memory --- */
@@ -211,6 +214,37 @@ template <class C> FN void step_prefetch(const dsd_few_operands &o, uint32_t run
         prefetch_global(from + (int64_t)i * o.s_pitch);
 }
 
+/* The same for its lines of b, where these are few. */
+template <class C> FN void lines_prefetch(const dsd_few_operands &o, uint32_t runs, int step)
+{
+    const int lane = threadIdx.x % 32, line = C::ALONG_K ? lane / 4 : lane % 8;
+    const uint32_t run = run_of(runs, step, C::ALONG_K ? lane % 4 : lane / 8);
+    const char *from = lines_address((const char *)o.b, run) + (int64_t)line * o.b_pitch;
+#pragma unroll
+    for (int i = 0; i < (C::ALONG_K ? C::TN : 8); i += 8)
+        if (!C::ALONG_K || line + i < o.end.n)
+            prefetch_global(from + (int64_t)i * o.b_pitch);
+}
+
+/* The same for the weights of all steps of the thread block but the first, at half of the time that
+ * the earlier work is expected to take: before, they would delay what that reads itself. One warp does
+ * it, if the others do not say that the earlier work has ended. */
+template <class C> FN void rest_prefetch(const dsd_ring_arg &a, uint32_t barrier)
+{
+    static_assert(DSD_RING_BATCH == DSD_RING_WARPS, "a step's runs of all warps are a batch");
+    const int lane = threadIdx.x % 32;
+    if (threadIdx.x / 32 != DSD_RING_WARPS - 1 || mbar_wait_for(barrier, 0, a.later))
+        return;
+    const int64_t warp = blockIdx.x * DSD_RING_WARPS + lane / 4;
+#pragma unroll 1
+    for (int step = C::AHEAD; step < a.stride; step++) {
+        const uint32_t runs = __ldg(&a.runs[(warp * a.stride + step) * DSD_FEW_STEP + lane % 4].s);
+#pragma unroll
+        for (int of = 0; of < DSD_RING_WARPS; of++)
+            step_prefetch<C>(a.operands, runs, of);
+    }
+}
+
 /* --- Results --- */
 
 /* Finishes and stores sums of 16 samples from n on, through the warp's line. */
@@ -324,7 +358,7 @@ template <class C> FN void parts_add(const dsd_ring_arg &a, char *block, const d
         float sum[C::NT][4] = {};
         if (!(s.rows >> i & 1))
             continue;
-#pragma unroll 1
+#pragma unroll 4
         for (int p = 0; p < s.parts; p++) {
             const float4 *from = (const float4 *)(block + (warp - s.part + p) * C::WARP_BYTES +
                                                   (p ? C::PART_AT : 0)) +
@@ -424,12 +458,25 @@ template <class C> FN void product(const dsd_ring_arg &a)
 #pragma unroll
     for (int i = 0; i < C::AHEAD; i++)
         step_prefetch<C>(a.operands, s.runs.y, i);
+#pragma unroll
+    for (int i = 0; i < (C::TN == 16 ? C::AHEAD : 0); i++)
+        if (i < s.steps)
+            lines_prefetch<C>(a.operands, s.runs.x, i);
     const lane_places<C> p = {
         copier_open<decltype(lane_places<C>::s)>(a.operands.s, a.operands.s_pitch, C::TI),
         copier_open<decltype(lane_places<C>::b)>(a.operands.b, a.operands.b_pitch,
                                                  (int)a.operands.end.n),
         matrix_lane<C::FLIP, C::TI, false>(), matrix_lane<!C::ALONG_K, C::TN, true>()};
+    const uint32_t ended = shared_address(shared) + C::BARRIER_AT;
+    if (C::PAIR && a.later) {
+        if (threadIdx.x == 0)
+            mbar_init(ended, 1);
+        __syncthreads();
+        rest_prefetch<C>(a, ended);
+    }
     grid_wait();
+    if (C::PAIR && a.later && threadIdx.x == 0)
+        mbar_arrive(ended);
 #pragma unroll 1
     for (int slot = 0; slot < C::SLOTS; slot++)
         stream_copy<C>(a, p, s, slot);

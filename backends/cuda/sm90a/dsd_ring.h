@@ -7,7 +7,8 @@
 enum {
     DSD_RING_WARPS = 8,
     DSD_RING_THREADS = DSD_RING_WARPS * 32,
-    DSD_RING_BATCH = 8 /* steps whose runs a warp reads at once */
+    DSD_RING_BATCH = 8, /* steps whose runs a warp reads at once */
+    DSD_RING_FEW = 8    /* steps of a warp that are fetched ahead whole */
 };
 
 /* Shared memory of a thread block for tiles of so many features and samples. Of a warp: a ring of
@@ -57,6 +58,7 @@ typedef struct dsd_ring_arg {
     const dsd_ring_share *shares;
     const dsd_ring_segment *segments;
     int32_t stride;
+    uint32_t later; /* 0, or when to fetch what is left of the weights: cycles from the begin */
 } dsd_ring_arg;
 
 #endif

@@ -50,6 +50,11 @@ PTX_FN bool mbar_try_wait_long(uint32_t bar, uint32_t parity)
     return gpu_mbar_try_wait(bar, parity);
 }
 
+PTX_FN bool mbar_wait_for(uint32_t bar, uint32_t parity, uint32_t)
+{
+    return gpu_mbar_try_wait(bar, parity);
+}
+
 PTX_FN void mbar_wait(uint32_t bar, uint32_t parity)
 {
     gpu_mbar_wait(bar, parity);
