@@ -254,14 +254,19 @@ static int sum_at(int lane, int i)
     return (i / 4 * 8 + lane % 4 * 2 + i % 2) * ROWS + lane / 4 + i / 2 % 2 * 8;
 }
 
+static gpu_products *products_of(gpu_warp *w)
+{
+    if (!w->products)
+        w->products = calloc(1, sizeof *w->products);
+    return w->products;
+}
+
 void gpu_wgmma(const gpu_product *product, float *d, const uint32_t *a)
 {
     gpu_lane *l = gpu.lane;
     gpu_warp *w = l->warp;
     const int lane = (int)(l->number % GPU_LANES);
-    if (!w->products)
-        w->products = calloc(1, sizeof *w->products);
-    gpu_products *p = w->products;
+    gpu_products *p = products_of(w);
     warp_op *op = &p->ops[l->products % OPS];
     if (l->products == p->count) { /* the warp's first lane here */
         if (p->count - p->done == OPS)
@@ -389,9 +394,7 @@ void gpu_wgmma_fence(void)
 void gpu_wgmma_commit(void)
 {
     gpu_lane *l = gpu.lane;
-    gpu_products *p = l->warp->products;
-    if (!p)
-        return;
+    gpu_products *p = products_of(l->warp);
     if (l->product_groups == p->groups)
         p->ends[p->groups++ % OPS] = l->products;
     else if (p->ends[l->product_groups % OPS] != l->products)
