@@ -37,11 +37,7 @@
 #define INT_SHIFT 0
 #endif
 
-#if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2) || defined(__SSE2__)
-#include <immintrin.h>
-#elif defined(BSK_ISA_NEON)
-#include <arm_neon.h>
-#endif
+#include <backends/cpu/omp/pch/intrinsics.h>
 
 #define OMP_JOIN_(a, b) a##_##b
 #define OMP_JOIN(a, b)  OMP_JOIN_(a, b)
