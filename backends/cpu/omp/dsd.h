@@ -816,7 +816,7 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
     const size_t near = far ? 2 * (size_t)NEAR : NEAR;
     d->group_panels = max_i64(1, min_i64(FN(PANELS), (int64_t)(near / panel)));
     d->groups = bski_ceil_div(d->panels, d->group_panels);
-    if (STREAMED && d->groups) /* of about the same size */
+    if (d->groups) /* of about the same size */
         d->group_panels = bski_ceil_div(d->panels, d->groups);
     d->chunk = d->batch * d->groups;
     if (!bski_mul_size(panel, (size_t)d->group_panels, &group))
@@ -895,6 +895,14 @@ static void FN(dsd_pack)(const bsk_prepared *prepared, int threads, bsk_mem s, b
     FN(image_make)(&d, threads, bsk_mem_address(image));
 }
 
+/* The first block row of a task. Strips of the epilogue begin with it: of whole lines, if they can. */
+static int64_t FN(range_first)(const FN(dsd) * d, const int64_t *start, int64_t range)
+{
+    const int64_t strip = max_i64(1, d->strip / d->block_i); /* block rows */
+    const int64_t first = range_start(start, d->grid_i, range, d->ranges);
+    return range < d->ranges ? first / strip * strip : first;
+}
+
 static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd_args *a)
 {
     FN(dsd) d;
@@ -943,11 +951,12 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
     const bool beside = FN(panels_beside)(&d);
     const int64_t units = beside ? parts : parts * d.group_panels;
     const int64_t panel_size = d.J * FN(NR), group_size = panel_size * d.group_panels;
-    if (STREAMED) /* each thread's group stays in its second-level cache */
-        d.chunk = min_i64(d.chunk, threads);
+    /* What a thread packs at a time stays in its second-level cache. */
+    const int64_t near = max_i64(1, NEAR / max_i64(1, group_size * (int64_t)sizeof(T)));
+    d.chunk = min_i64(d.chunk, near * threads);
     for (int64_t g0 = 0; g0 < groups; g0 += d.chunk) {
         const int64_t count = min_i64(d.chunk, groups - g0);
-        const int64_t grain = STREAMED && count == threads ? d.ranges : 1;
+        const int64_t grain = count % threads == 0 ? d.ranges : 1;
 #pragma omp parallel num_threads(threads)
         {
 #pragma omp for schedule(static)
@@ -968,8 +977,7 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
                 const int64_t *start = d.start + member % d.t->heads * (d.grid_i + 1);
                 FN(rows_compute)
                 (&d, member, g % d.groups, d.packed + slot * group_size,
-                 range_start(start, d.grid_i, range, d.ranges),
-                 range_start(start, d.grid_i, range + 1, d.ranges));
+                 FN(range_first)(&d, start, range), FN(range_first)(&d, start, range + 1));
             }
         }
     }
