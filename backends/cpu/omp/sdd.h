@@ -7,6 +7,13 @@
  * side instead (`pair` = 2), and the two halves are added in the end. So each element of S is one
  * sum in an order that depends on shapes only. */
 
+/* Whether S of bf16 leaves in pairs of rows, or in whole lines. */
+#if defined(BSK_ISA_AVX512) && UNIT == 2 && !defined(INTEGER)
+#define SDD_HALVES 1
+#else
+#define SDD_HALVES 0
+#endif
+
 enum {
     FN(CHUNK) = 1024, /* steps of n packed at a time, at most */
     /* Vectors of a strip that a kernel walks at once, and the row groups and pairs of strips that
@@ -283,7 +290,7 @@ static void FN(tile_finish)(const FN(sdd) * d, const FN(target) * g, const FN(st
     FN(tile_store)(tile, FN(VL), &s, row, stream->col, rows, cols);
 }
 
-#if STREAMED
+#if SDD_HALVES
 /* Whether two strips are whole lines of S that may go past the caches. */
 static bool FN(lines_whole)(const FN(sdd) * d, const FN(stream) * stream, int64_t row)
 {
@@ -303,21 +310,30 @@ static uint16_t *FN(half_at)(const FN(sdd) * d, const FN(target) * g, const FN(s
            stream->col;
 }
 
-/* tile_finish for 8 or 16 columns of bf16 that nothing is added to: true if they are. */
+/* tile_finish for 8 or 16 columns of bf16 that nothing is added to: true if they are. The two halves
+ * of a sum lie side by side where `pair` is 2. */
 static bool FN(half_finish)(const FN(sdd) * d, const FN(target) * g, const FN(stream) * stream,
                             int64_t row, int64_t rows, int64_t cols, const T *restrict tile)
 {
     const int64_t bc = d->t->block_cols;
     const __m512 scale = _mm512_set1_ps(FN(block_scale)(d, stream->slot));
+    const __m512i order = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i next = _mm512_or_epi32(order, _mm512_set1_epi32(1));
 
-    if (UNIT != 2 || d->p->s.dtype != BSK_BF16 || d->sums || d->beta != 0 || rows % 2 != 0 ||
+    if (d->p->s.dtype != BSK_BF16 || d->sums || d->beta != 0 || rows % 2 != 0 ||
         (cols != 8 && cols != FN(VL)))
         return false;
     uint16_t *s = FN(half_at)(d, g, stream, row);
     for (int64_t i = 0; i < rows; i += 2, s += 2 * bc) {
-        const __m512i two =
-            pair_bf16(_mm512_mul_ps(scale, _mm512_loadu_ps(tile + i * FN(VL))),
-                      _mm512_mul_ps(scale, _mm512_loadu_ps(tile + (i + 1) * FN(VL))));
+        __m512 row0 = _mm512_loadu_ps(tile + i * FN(VL));
+        __m512 row1 = _mm512_loadu_ps(tile + (i + 1) * FN(VL));
+        if (d->pair == 2) {
+            row0 = _mm512_add_ps(_mm512_permutexvar_ps(order, row0),
+                                 _mm512_permutexvar_ps(next, row0));
+            row1 = _mm512_add_ps(_mm512_permutexvar_ps(order, row1),
+                                 _mm512_permutexvar_ps(next, row1));
+        }
+        const __m512i two = pair_bf16(_mm512_mul_ps(scale, row0), _mm512_mul_ps(scale, row1));
         if (cols == 8) {
             _mm_storeu_si128((void *)s, _mm512_castsi512_si128(two));
             _mm_storeu_si128((void *)(s + bc), _mm512_extracti32x4_epi32(two, 2));
@@ -444,7 +460,7 @@ static void FN(streams_compute)(const FN(sdd) * d, const FN(target) * g, const F
         (d, stream, count, first, groups, k, min_i64(most, steps - k), k + most >= steps, tile);
         for (int64_t i = 0; i < count * groups; i++) {
             const int64_t v = i / groups, r = i % groups;
-#if STREAMED
+#if SDD_HALVES
             if (v % 2 == 0 && v + 1 < count &&
                 FN(lines_finish)(d, g, &stream[v], top + r * SDD_MR, tile[v / 2][r]))
                 continue;
@@ -456,7 +472,7 @@ static void FN(streams_compute)(const FN(sdd) * d, const FN(target) * g, const F
             const int64_t cols =
                 min_i64(d->t->block_cols, d->t->cols - block_col * d->t->block_cols) - col;
             T *sums = tile[v / 2][r] + v % 2 * SDD_MR * FN(VL);
-#if STREAMED
+#if SDD_HALVES
             if (FN(half_finish)(d, g, &stream[v], row, rows, min_i64(cols, d->width), sums))
                 continue;
 #endif
@@ -677,7 +693,7 @@ static bool FN(goes_past)(const FN(sdd) * d)
     const bool lines = d->t->block_cols % numbers == 0 && group % numbers == 0 &&
                        (uintptr_t)bsk_mem_address(d->args->s) % VEC_BYTES == 0;
     const bool whole =
-        STREAMED ? UNIT == 2 && d->p->s.dtype == BSK_BF16 && lines : d->p->s.dtype == OWN;
+        SDD_HALVES ? d->p->s.dtype == BSK_BF16 && lines : !STREAMED && d->p->s.dtype == OWN;
     return whole && d->beta == 0 && !d->sums &&
            d->t->nnz * size * (int64_t)type_size(d->p->s.dtype) >= DSD_PAST;
 }
@@ -748,3 +764,4 @@ static void FN(sdd_run)(const bsk_prepared *prepared, int threads, const bsk_sdd
 #endif
     }
 }
+#undef SDD_HALVES
