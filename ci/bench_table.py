@@ -2,7 +2,7 @@
 """Tables of measured rows, made from a report of `bsk bench --json`.
 
     bench_table.py REPORT.json                    print the table
-    bench_table.py REPORT.json --short            products on a device: eta by block and density
+    bench_table.py REPORT.json --short            products: eta or share of roof by block and density
     bench_table.py REPORT.json --write README.md  put it between the page's bench marks
 
 Reports of a CPU give peers as time of the peer / time of bsk at the same shape: above 1, bsk is
@@ -96,8 +96,11 @@ def goals(row, rows, copy_rate):
 
 
 def cpu_goals(row, rows, host):
-    """The same on a CPU. Times with prepacked weights are shown, but have no goals."""
-    if row.get("packed") or "n" not in row or not row["op"].startswith("matmul"):
+    """The same on a CPU. Activations are packed in every timing. Weights are packed once: where Y was
+    also timed so, that row has its goals; dX uses the weights of Y as they lie."""
+    if "n" not in row or not row["op"].startswith("matmul"):
+        return []
+    if row.get("packed") != (row["op"] == "matmul" and key(row, packed=True) in rows):
         return []
     found = []
     larger = row["block"] != "8"
@@ -113,10 +116,9 @@ def cpu_goals(row, rows, host):
         if "onednn" in peers:
             dense = peers["onednn"] * row["density"]
             found.append(("rate / onednn", dense, CPU_DENSE))
-    elif row["op"] == "matmul" and row["entry"].endswith("_amx"):
-        found.append(("roof", row["roof"], CPU_TILES))
-    elif row["op"] == "matmul":
-        found.append(("roof", row["roof"], CPU_Y[larger]))
+    elif row["op"] == "matmul" and row["dtype"] != "i8":
+        tiles = row["entry"].endswith("_amx")
+        found.append(("roof", row["roof"], CPU_TILES if tiles else CPU_Y[larger]))
     elif row["op"] == "matmul_dgrad":
         of_y = rows.get(key(row, op="matmul"))
         if of_y:
@@ -215,7 +217,7 @@ def summary(report):
     counts, found = {}, goals_of(report)
     for row in report["rows"]:
         for name, measured, must in found(row):
-            kind = (row["op"], name, "packed" if row["packed"] else "packing counted")
+            kind = (row["op"], name, "weights packed" if row["packed"] else "weights as stored")
             holds, total = counts.get(kind, (0, 0))
             counts[kind] = (holds + (measured >= must), total + 1)
     return "".join(f"{op}, {name}, {state}: {holds} of {total} goals hold\n"
@@ -229,7 +231,8 @@ def peer_table(report, source):
     lines = [
         f"{device['name']}, {host['threads']} threads, {device['arch']}, commit {host['commit']}; "
         f"calibrated roof {host['roof_f32_flops'] / 1e9:.0f} GFLOP/s f32; medians; "
-        f"packing counted unless marked. All figures of a row come from one run: `{source}`.",
+        f"activations are packed in the time, weights only where marked. All figures of a row come "
+        f"from one run: `{source}`.",
         "",
         "| case | entry | ms | GFLOP/s | share of roof |"
         + "".join(f" {p} / bsk |" for p in peers) + " measured / must |",
@@ -247,19 +250,50 @@ def peer_table(report, source):
     return "\n".join(lines) + "\n"
 
 
+def share_table(report, source):
+    """Shares of the CPU's roof, by product, type, block, axis, samples and density."""
+    host, device, found = report["host"], report["device"], goals_of(report)
+    columns = [(axis, n, d) for axis in ("nc", "cn") for n in (256, 1024) for d in (0.25, 0.10)]
+    cells, musts = {}, {}
+    for row in report["rows"]:
+        column = (row["axis"], row["n"], round(row["density"], 2))
+        for name, measured, must in found(row):
+            if name == "roof" and column in columns:
+                line = (row["op"], row["dtype"], row["block"])
+                musts[line] = must
+                cells[line, column] = f"{measured:.2f}" if measured >= must else f"**{measured:.2f}**"
+    lines = [
+        f"{device['name']}, {device['arch']}, threads: {host['threads']}, commit {host['commit']}; roof "
+        f"{host['roof_f32_flops'] / 1e9:.0f} GFLOP/s f32, {host['roof_bf16_flops'] / 1e9:.0f} bf16; "
+        f"W 4096 x 4096, random blocks; shares of the roof by axis, N and density; medians, "
+        f"activations packed in the time, weights before; bold where less than wanted. One run: "
+        f"`{source}`.",
+        "",
+        "| product, type, block | must |" + "".join(f" {a} {n} {d:.2f} |" for a, n, d in columns),
+        "|---|---|" + "---|" * len(columns),
+    ]
+    for op, dtype, block in musts:
+        name = "dW" if op == "matmul_wgrad" else "Y"
+        lines.append(f"| {name}, {dtype}, {block} | {musts[op, dtype, block]:.2f} | " + " | ".join(
+            cells.get(((op, dtype, block), column), "-") for column in columns) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("report", type=pathlib.Path)
     parser.add_argument("--write", type=pathlib.Path)
     parser.add_argument("--summary", action="store_true", help="count the goals that hold")
-    parser.add_argument("--short", action="store_true", help="eta by block and density")
+    parser.add_argument("--short", action="store_true", help="one cell for each product")
     args = parser.parse_args()
     report = json.loads(args.report.read_text())
     if args.summary and "host" in report:
         print(summary(report), end="")
         return
+    cpu = "device" in report and report["device"]["backend"] == "cpu"
     make = (attention_table if "torch" in report else
-            peer_table if report["device"]["backend"] == "cpu" else
+            share_table if cpu and args.short else
+            peer_table if cpu else
             eta_table if args.short else goal_table)
     text = make(report, args.report)
     if not args.write:
