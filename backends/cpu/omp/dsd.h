@@ -895,12 +895,14 @@ static void FN(dsd_pack)(const bsk_prepared *prepared, int threads, bsk_mem s, b
     FN(image_make)(&d, threads, bsk_mem_address(image));
 }
 
-/* The first block row of a task. Strips of the epilogue begin with it: of whole lines, if they can. */
+/* The first block row of a task. Results that go past the caches begin with a line of these there. */
 static int64_t FN(range_first)(const FN(dsd) * d, const int64_t *start, int64_t range)
 {
-    const int64_t strip = max_i64(1, d->strip / d->block_i); /* block rows */
+    const bool lines = d->c.past && d->c.row_stride == 1;
+    const int64_t line = lines ? 64 / (int64_t)type_size(d->c.type) : 1; /* features */
+    const int64_t together = max_i64(1, line / d->block_i);              /* block rows */
     const int64_t first = range_start(start, d->grid_i, range, d->ranges);
-    return range < d->ranges ? first / strip * strip : first;
+    return range < d->ranges ? first / together * together : first;
 }
 
 static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd_args *a)
@@ -952,8 +954,8 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
     const int64_t units = beside ? parts : parts * d.group_panels;
     const int64_t panel_size = d.J * FN(NR), group_size = panel_size * d.group_panels;
     /* What a thread packs at a time stays in its second-level cache. */
-    const int64_t near = max_i64(1, NEAR / max_i64(1, group_size * (int64_t)sizeof(T)));
-    d.chunk = min_i64(d.chunk, near * threads);
+    const int64_t each = max_i64(1, NEAR / max_i64(1, group_size * (int64_t)sizeof(T)));
+    d.chunk = min_i64(d.chunk, each * threads);
     for (int64_t g0 = 0; g0 < groups; g0 += d.chunk) {
         const int64_t count = min_i64(d.chunk, groups - g0);
         const int64_t grain = count % threads == 0 ? d.ranges : 1;
