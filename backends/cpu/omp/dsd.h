@@ -854,16 +854,20 @@ static bool FN(dsd_few)(const FN(dsd) * d)
            d->block_i % (FN(VL) / 2) == 0 && d->depth_end % UNIT == 0;
 }
 
-/* Adds the bytes of the sums of few columns to those of the workspace. */
-static bool FN(sums_add)(const FN(dsd) * d, size_t *bytes)
+/* Makes the workspace hold what gemv.h keeps in it: B of each batch member, then the sums. A run with a
+ * gate uses the panels instead. */
+static bool FN(few_add)(const FN(dsd) * d, size_t *bytes)
 {
 #ifdef GEMV
     FN(gemv) gemv;
-    size_t sums;
-    if (FN(gemv_choose)(d, &gemv))
-        return bski_mul_size((size_t)FN(gemv_sums)(d, &gemv) * sizeof(T), (size_t)d->grid_i,
-                             &sums) &&
-               bski_mul_size(sums, (size_t)d->chunk, &sums) && bski_add_size(*bytes, sums, bytes);
+    size_t few, sums;
+    if (!FN(gemv_choose)(d, &gemv))
+        return true;
+    if (!bski_mul_size((size_t)d->J, (size_t)gemv.ldx * sizeof(T), &few) ||
+        !bski_mul_size((size_t)FN(gemv_sums)(d, &gemv) * sizeof(T), (size_t)d->grid_i, &sums) ||
+        !bski_add_size(few, sums, &few) || !bski_mul_size(few, (size_t)d->chunk, &few))
+        return false;
+    *bytes = few > *bytes ? few : *bytes;
 #else
     (void)d;
     (void)bytes;

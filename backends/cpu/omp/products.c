@@ -243,7 +243,7 @@ static void depth_load_i8(float *restrict dst, int64_t ld, const matrix_i8 *m, i
         dsd_##type d;                                                                              \
         size_t *bytes = &prepared->workspace_bytes;                                                \
         (void)device;                                                                              \
-        if (!dsd_shape_##type(prepared->problem, &d, bytes) || !sums_add_##type(&d, bytes))        \
+        if (!dsd_shape_##type(prepared->problem, &d, bytes) || !few_add_##type(&d, bytes))         \
             return BSK_E_UNSUPPORTED;                                                              \
         prepared->packed_bytes = image_bytes_##type(&d);                                           \
         return !(image) || bski_add_size(*bytes, prepared->packed_bytes, bytes)                    \
