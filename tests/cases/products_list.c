@@ -61,7 +61,8 @@ static void list_samples(test_list *list)
     for (int i = 0; i < TEST_COUNT(counts); i++)
         for (int o = 0; o < TEST_COUNT(linear); o++)
             for (int t = 0; t < TEST_COUNT(dtypes); t++) {
-                if (list->tier == TIER_QUICK && (i % 5 || t > 1))
+                /* Nine columns end inside a vector of every type, and few have ways of their own. */
+                if (list->tier == TIER_QUICK && (i % 5 || t > 1) && counts[i] != 9)
                     continue;
                 emit_axes(list, ragged(product(linear[o], dtypes[t], 16, 16, counts[i])));
             }

@@ -8,16 +8,19 @@
 
 #include "tests/harness/test.h"
 
-enum { GUARD = 256, GUARD_BYTE = 0xA5 };
+/* Bytes around a buffer. A kernel that needs more workspace than its plan asked for writes far
+   behind it, by as much as a thread's panels: a wide guard sees that instead of the heap. */
+enum { GUARD = 256, GUARD_WORKSPACE = 16384, GUARD_BYTE = 0xA5 };
 
 /* --- Guarded buffers ----------------------------------------------------------------------- */
 
-bool test_buffer_make(test_buffer *b, const bsk_device *device, size_t bytes, size_t skew)
+static bool buffer_make(test_buffer *b, const bsk_device *device, size_t bytes, size_t skew,
+                        size_t behind)
 {
     memset(b, 0, sizeof *b);
     b->bytes = bytes;
     b->lead = GUARD + skew;
-    b->total = b->lead + bytes + GUARD;
+    b->total = b->lead + bytes + behind;
     b->image = malloc(b->total);
     if (!b->image || bsk_mem_alloc(device, b->total, &b->whole))
         return false;
@@ -27,7 +30,7 @@ bool test_buffer_make(test_buffer *b, const bsk_device *device, size_t bytes, si
     return true;
 }
 
-void test_buffer_free(test_buffer *b, const bsk_device *device)
+static void buffer_free(test_buffer *b, const bsk_device *device)
 {
     free(b->image);
     if (b->whole.kind)
@@ -35,7 +38,8 @@ void test_buffer_free(test_buffer *b, const bsk_device *device)
     memset(b, 0, sizeof *b);
 }
 
-bool test_buffer_guards(const test_buffer *b, int64_t *where)
+/* False, and where counted from the payload's start, if a guard byte was overwritten. */
+static bool buffer_guards(const test_buffer *b, int64_t *where)
 {
     for (size_t i = 0; i < b->total; i++) {
         if (i == b->lead)
@@ -80,18 +84,18 @@ bool test_memory_make(test_memory *m, test_case *c, const bsk_device *device, si
             continue;
         size_t skew = c->spec.options & OPT_OFFSET ? bsk_dtype_size(t->desc.dtype) : 0;
         for (int32_t v = 0; v < t->views; v++)
-            if (!test_buffer_make(&m->buffer[i][v], device, t->bytes, skew))
+            if (!buffer_make(&m->buffer[i][v], device, t->bytes, skew, GUARD))
                 return false;
     }
-    return !workspace || test_buffer_make(&m->workspace, device, workspace, 0);
+    return !workspace || buffer_make(&m->workspace, device, workspace, 0, GUARD_WORKSPACE);
 }
 
 void test_memory_free(test_memory *m)
 {
     for (int32_t i = 0; i < TEST_ARGS; i++)
         for (int32_t v = 0; v < TEST_VIEWS; v++)
-            test_buffer_free(&m->buffer[i][v], m->device);
-    test_buffer_free(&m->workspace, m->device);
+            buffer_free(&m->buffer[i][v], m->device);
+    buffer_free(&m->workspace, m->device);
 }
 
 /* Uploads contents and poison, and writes the views into the case's args. */
@@ -175,7 +179,7 @@ static bool memory_intact(test_memory *m, const test_case *c, test_result *r)
         size_t size = bsk_dtype_size(t->desc.dtype);
         for (int32_t v = 0; t->desc.dtype && t->alias < 0 && v < t->views; v++) {
             const test_buffer *b = &m->buffer[i][v];
-            if (!test_buffer_guards(b, &where))
+            if (!buffer_guards(b, &where))
                 return test_fail(r, "wrote outside %s, at byte %" PRId64 " of %zu", t->info->name,
                                  where, t->bytes);
             const uint8_t *before = t->init + (size_t)v * t->bytes, *after = b->image + b->lead;
@@ -197,7 +201,7 @@ static bool memory_intact(test_memory *m, const test_case *c, test_result *r)
                 return test_fail(r, "wrote into the gaps or the padding of %s", t->info->name);
         }
     }
-    if (m->workspace.image && !test_buffer_guards(&m->workspace, &where))
+    if (m->workspace.image && !buffer_guards(&m->workspace, &where))
         return test_fail(r, "wrote outside the workspace, at byte %" PRId64 " of %zu", where,
                          m->workspace.bytes);
     return true;
@@ -419,7 +423,7 @@ static bool image_intact(const test_buffer *image, bsk_queue *queue, test_result
 {
     int64_t where = 0;
     uint8_t *now = malloc(image->total);
-    if (!test_buffer_guards(image, &where))
+    if (!buffer_guards(image, &where))
         test_fail(r, "wrote outside the packed image, at byte %" PRId64 " of %zu", where,
                   image->bytes);
     else if (!now || bsk_mem_download(queue, now, image->whole, image->total) ||
@@ -439,7 +443,7 @@ static bool run_packed(test_case *c, const test_device *d, const bsk_plan *plan,
     test_buffer image = {0};
     test_memory *m = calloc(1, sizeof *m);
     bool good = m && test_memory_make(m, c, d->device, info->workspace_bytes) &&
-                test_buffer_make(&image, d->device, info->packed_bytes, 0);
+                buffer_make(&image, d->device, info->packed_bytes, 0, GUARD);
     if (!good)
         test_fail(r, "no memory for the packed image");
     else if (test_memory_load(m, c, d->queue, 0x33))
@@ -460,7 +464,7 @@ static bool run_packed(test_case *c, const test_device *d, const bsk_plan *plan,
                outputs_same(c, first, m, "with packed weights", r) &&
                image_intact(&image, d->queue, r);
     }
-    test_buffer_free(&image, d->device);
+    buffer_free(&image, d->device);
     if (m)
         test_memory_free(m);
     free(m);

@@ -347,11 +347,6 @@ typedef struct test_buffer {
     size_t total;
 } test_buffer;
 
-bool test_buffer_make(test_buffer *b, const bsk_device *device, size_t bytes, size_t skew);
-void test_buffer_free(test_buffer *b, const bsk_device *device);
-/* False, and where counted from the payload's start, if a guard byte was overwritten. */
-bool test_buffer_guards(const test_buffer *b, int64_t *where);
-
 /* The buffers of a case's arguments and workspace on one device. */
 typedef struct test_memory {
     const bsk_device *device;
