@@ -42,6 +42,15 @@ SPEEDUP = {(12288, "32"): 15, (20480, "32"): 30, (20480, "16"): 18, (20480, "8")
 # Shares of the rate of another row, or of the copy rate.
 DGRAD_OF_Y, CN_OF_NC, SKEWED_OF_UNIFORM, COPY_SHARE = 1 / 1.05, 0.85, 0.85, 0.80
 SMALL_N = 64
+# Shares of the copy rate of ops that memory limits (bias_act: with relu), where a backend has only
+# portable entries this much of them; on the CPU one share for all that have a goal there.
+MEMORY = {"layer_norm": 0.92, "layer_norm_grad": 0.85, "masked_softmax": 0.92,
+          "masked_softmax_grad": 0.95, "unary": 0.93, "unary_grad": 0.93, "bias_act": 0.92,
+          "bias_act_grad": 0.92, "dropout": 0.92, "adam": 0.92, "cross_entropy": 0.90,
+          "embedding": 0.90, "embedding_grad": 0.60, "block_softmax": 0.80,
+          "block_softmax_grad": 0.80}
+PORTABLE = 0.85
+CPU_COPY, CPU_MEMORY = 0.85, ("layer_norm", "rms_norm", "masked_softmax", "dropout", "adam")
 ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i8": 1}
 # On the CPU: shares of the roof for blocks of 8 and for larger ones, and for few samples also of the
 # rate of reading; time of dX over that of Y; rate over oneDNN's where nearly all blocks are kept.
@@ -68,8 +77,13 @@ def eta_goal(row):
     return row["tflops"] / dense, must
 
 
-def goals(row, rows, copy_rate):
-    """The goals of a row: (name, measured, must)."""
+def goals(row, rows, copy_rate, portable):
+    """The goals of a row: (name, measured, must). portable: the backend has no tuned entries."""
+    if not row["op"].startswith("matmul"):
+        must = MEMORY.get(row["op"], 0) * (PORTABLE if portable else 1)
+        if row["op"].startswith("bias_act") and " relu " not in row["name"]:
+            must = 0
+        return [("of the copy rate", row["roof"], must)] if must else []
     found = []
 
     def relative(name, other, must):
@@ -98,6 +112,8 @@ def goals(row, rows, copy_rate):
 def cpu_goals(row, rows, host):
     """The same on a CPU. Activations are packed in every timing. Weights are packed once: where Y was
     also timed so, that row has its goals; dX uses the weights of Y as they lie."""
+    if row["op"].removesuffix("_grad") in CPU_MEMORY:
+        return [("of the copy rate", row["roof"], CPU_COPY)]
     if "n" not in row or not row["op"].startswith("matmul"):
         return []
     if row.get("packed") != (row["op"] == "matmul" and key(row, packed=True) in rows):
@@ -135,7 +151,8 @@ def goals_of(report):
     host, rows = report["host"], {key(row): row for row in report["rows"]}
     if report["device"]["backend"] == "cpu":
         return lambda row: cpu_goals(row, rows, host)
-    return lambda row: goals(row, rows, host["roof_bytes"])
+    portable = report["device"]["backend"] == "opencl"
+    return lambda row: goals(row, rows, host["roof_bytes"], portable)
 
 
 def goal_table(report, source):
