@@ -4,6 +4,8 @@
  * and waits, as bsk_plan_info says of such plans. */
 #include <string.h>
 
+#include <common/checked.h>
+
 #include "api/src/internal.h"
 
 enum { STAGE_ALIGN = 64 };
@@ -14,16 +16,29 @@ typedef struct copy {
     bsk_mem device;
     size_t bytes;
     bool output;
+    int64_t elements;
     void *block; /* the allocation */
     char *host;  /* its aligned part */
+    char *now;   /* of outputs with gaps: as many bytes again, for what lies in them by then */
 } copy;
 
-static bool copy_alloc(const bsk_allocator *allocator, copy *c)
+/* Whether other outputs may lie between the elements of this one. */
+static bool has_gaps(const copy *c)
 {
-    c->block = bski_alloc(allocator, c->bytes + STAGE_ALIGN);
+    return c->output && (size_t)c->elements * bsk_dtype_size(c->desc->dtype) != c->bytes;
+}
+
+static bool copy_alloc(const bsk_allocator *allocator, copy *c, bool twice)
+{
+    size_t bytes;
+    if (!bski_mul_size(c->bytes, twice ? 2 : 1, &bytes) ||
+        !bski_add_size(bytes, STAGE_ALIGN, &bytes))
+        return false;
+    c->block = bski_alloc(allocator, bytes);
     if (!c->block)
         return false;
     c->host = (char *)c->block + (STAGE_ALIGN - (uintptr_t)c->block % STAGE_ALIGN);
+    c->now = twice ? c->host + c->bytes : NULL;
     return true;
 }
 
@@ -44,7 +59,10 @@ static size_t stage_list(const bsk_plan *plan, const bski_op_info *op, const voi
         if (a->list)
             memcpy(&views, field, sizeof(views));
         for (int p = 0; p < (a->list ? plan->pairs : 1); p++) {
-            copies[count] = (copy){.desc = t, .bytes = bytes, .output = a->role != BSKI_IN};
+            copies[count] =
+                (copy){.desc = t, .bytes = bytes, .output = a->role != BSKI_IN, .elements = 1};
+            for (int axis = 0; axis < t->rank; axis++)
+                copies[count].elements *= t->dims[axis];
             if (bytes)
                 copies[count].device = views[p];
             count++;
@@ -75,11 +93,12 @@ static void stage_bind(const bsk_plan *plan, const bski_op_info *op, const copy 
     }
 }
 
-/* `elements` elements of a strided tensor from one copy of its memory to another. */
-static void elements_copy(const bsk_tensor *t, int64_t elements, char *to, const char *from)
+/* The elements of a strided tensor from one copy of its memory to another. */
+static void elements_copy(const copy *c, char *to, const char *from)
 {
+    const bsk_tensor *t = c->desc;
     const size_t size = bsk_dtype_size(t->dtype);
-    for (int64_t i = 0; i < elements; i++) {
+    for (int64_t i = 0; i < c->elements; i++) {
         int64_t left = i, at = 0;
         for (int axis = t->rank - 1; axis >= 0; axis--) {
             at += left % t->dims[axis] * t->strides[axis];
@@ -90,45 +109,34 @@ static void elements_copy(const bsk_tensor *t, int64_t elements, char *to, const
 }
 
 /* Another output may lie between the strided elements of this one, and have been written since. */
-static bsk_status output_upload(const bsk_plan *plan, bsk_queue *queue, const copy *c)
+static bsk_status output_upload(bsk_queue *queue, const copy *c)
 {
-    const bsk_allocator *allocator = &plan->device->context->allocator;
-    int64_t elements = 1;
-    for (int i = 0; i < c->desc->rank; i++)
-        elements *= c->desc->dims[i];
-    if ((size_t)elements * bsk_dtype_size(c->desc->dtype) == c->bytes)
+    if (!c->now)
         return bsk_mem_upload(queue, c->device, c->host, c->bytes);
-    copy now = {.bytes = c->bytes};
-    if (!copy_alloc(allocator, &now))
-        return bski_fail(BSK_E_NOMEM, "%s: no host memory for staging", plan->op->name);
-    bsk_status status = bsk_mem_download(queue, now.host, c->device, c->bytes);
-    if (!status)
-        status = bsk_queue_sync(queue);
-    if (!status) {
-        elements_copy(c->desc, elements, now.host, c->host);
-        status = bsk_mem_upload(queue, c->device, now.host, c->bytes);
-    }
-    if (!status)
-        status = bsk_queue_sync(queue);
-    bski_free(allocator, now.block);
-    return status;
+    BSKI_TRY(bsk_mem_download(queue, c->now, c->device, c->bytes));
+    BSKI_TRY(bsk_queue_sync(queue));
+    elements_copy(c, c->now, c->host);
+    return bsk_mem_upload(queue, c->device, c->now, c->bytes);
 }
 
+static bsk_status copies_alloc(const bsk_plan *plan, copy *copies, size_t count, copy *workspace)
+{
+    const bsk_allocator *allocator = &plan->device->context->allocator;
+    workspace->bytes = plan->prepared.workspace_bytes + plan->prepared.workspace_alignment;
+    bool ok = copy_alloc(allocator, workspace, false);
+    for (size_t i = 0; ok && i < count; i++)
+        ok = !copies[i].bytes || copy_alloc(allocator, &copies[i], has_gaps(&copies[i]));
+    return ok ? BSK_OK : bski_fail(BSK_E_NOMEM, "%s: no host memory for staging", plan->op->name);
+}
+
+/* All memory is there before the launch, and so before the first output is written. */
 static bsk_status stage_run(const bsk_plan *plan, bsk_queue *queue, const bski_op_info *op,
                             copy *copies, size_t count, copy *workspace, bsk_mem *views, void *args)
 {
-    const bsk_allocator *allocator = &plan->device->context->allocator;
-    for (size_t i = 0; i < count; i++) {
-        if (!copies[i].bytes)
-            continue;
-        if (!copy_alloc(allocator, &copies[i]))
-            return bski_fail(BSK_E_NOMEM, "%s: no host memory for staging", plan->op->name);
-        /* Outputs too: many are added to. */
-        BSKI_TRY(bsk_mem_download(queue, copies[i].host, copies[i].device, copies[i].bytes));
-    }
-    workspace->bytes = plan->prepared.workspace_bytes + plan->prepared.workspace_alignment;
-    if (!copy_alloc(allocator, workspace))
-        return bski_fail(BSK_E_NOMEM, "%s: no host memory for staging", plan->op->name);
+    BSKI_TRY(copies_alloc(plan, copies, count, workspace));
+    for (size_t i = 0; i < count; i++) /* outputs too: many are added to */
+        if (copies[i].bytes)
+            BSKI_TRY(bsk_mem_download(queue, copies[i].host, copies[i].device, copies[i].bytes));
     BSKI_TRY(bsk_queue_sync(queue));
 
     stage_bind(plan, op, copies, views, args);
@@ -147,8 +155,16 @@ static bsk_status stage_run(const bsk_plan *plan, bsk_queue *queue, const bski_o
         return status;
     for (size_t i = 0; i < count; i++)
         if (copies[i].output && copies[i].bytes)
-            BSKI_TRY(output_upload(plan, queue, &copies[i]));
+            BSKI_TRY(output_upload(queue, &copies[i]));
     return bsk_queue_sync(queue);
+}
+
+/* What the queue has been given may still read and write the copies. */
+static void wait_after(bsk_queue *queue)
+{
+    const bski_error why = bski_error_save();
+    bsk_queue_sync(queue);
+    bski_error_restore(&why);
 }
 
 bsk_status bski_staged_run(const bsk_plan *plan, bsk_queue *queue, const void *args)
@@ -168,6 +184,8 @@ bsk_status bski_staged_run(const bsk_plan *plan, bsk_queue *queue, const void *a
         memcpy(host_args, args, op->args_size);
         count = stage_list(plan, op, args, copies);
         status = stage_run(plan, queue, op, copies, count, &workspace, views, host_args);
+        if (status)
+            wait_after(queue);
     }
     for (size_t i = 0; i < count; i++)
         bski_free(allocator, copies[i].block);

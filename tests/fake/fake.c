@@ -18,7 +18,7 @@
 /* Not a legal address on any 64-bit machine that runs these tests. */
 static const uintptr_t bias = (uintptr_t)1 << 62;
 
-enum { MAX_ALLOCATIONS = 512, DEVICE_COUNT = 2 };
+enum { MAX_ALLOCATIONS = 512, MAX_WAITING = 16, DEVICE_COUNT = 2 };
 
 /* Ranks of the architectures below. */
 enum { ARCH_F1 = 1, ARCH_F2 = 2 };
@@ -49,8 +49,17 @@ typedef struct fake_device {
     int32_t index;
 } fake_device;
 
+/* Copies wait until something needs them done, so that whoever frees their memory before is found. */
+typedef struct fake_copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+} fake_copy;
+
 typedef struct fake_queue {
     fake_device *device;
+    fake_copy waiting[MAX_WAITING];
+    int count;
 } fake_queue;
 
 typedef struct fake_event {
@@ -183,14 +192,32 @@ static bsk_status fake_queue_create(void *device, void **queue)
     return BSK_OK;
 }
 
+static void copies_finish(fake_queue *q)
+{
+    for (int i = 0; i < q->count; i++)
+        memcpy(q->waiting[i].to, q->waiting[i].from, q->waiting[i].bytes);
+    q->count = 0;
+}
+
+static void copy_later(fake_queue *q, void *to, const void *from, size_t bytes)
+{
+    if (q->count == MAX_WAITING)
+        copies_finish(q);
+    q->waiting[q->count++] = (fake_copy){to, from, bytes};
+}
+
 static void fake_queue_destroy(void *queue)
 {
+    if (queue)
+        copies_finish(queue);
     object_delete(queue, &state.counts.queues);
 }
 
+/* Waits also where it then fails. */
 static bsk_status fake_queue_sync(void *queue)
 {
-    const fake_queue *q = queue;
+    fake_queue *q = queue;
+    copies_finish(q);
     return point_check(q->device->host, FAKE_SYNC);
 }
 
@@ -260,7 +287,7 @@ static bsk_status fake_upload(void *queue, bsk_mem dst, const void *src, size_t 
     void *to = memory_resolve(dst, bytes);
     if (!to)
         return memory_refuse(host, "upload");
-    memcpy(to, src, bytes);
+    copy_later(queue, to, src, bytes);
     return BSK_OK;
 }
 
@@ -273,7 +300,7 @@ static bsk_status fake_download(void *queue, void *dst, bsk_mem src, size_t byte
     const void *from = memory_resolve(src, bytes);
     if (!from)
         return memory_refuse(host, "download");
-    memcpy(dst, from, bytes);
+    copy_later(queue, dst, from, bytes);
     return BSK_OK;
 }
 
@@ -286,6 +313,7 @@ static bsk_status fake_fill(void *queue, bsk_mem dst, uint8_t byte, size_t bytes
     void *to = memory_resolve(dst, bytes);
     if (!to)
         return memory_refuse(host, "fill");
+    copies_finish(queue);
     memset(to, byte, bytes);
     return BSK_OK;
 }
@@ -390,6 +418,7 @@ static bsk_status bias_act_launch(const bsk_prepared *prepared, void *queue, con
     const float *given = p->bias.dtype ? memory_resolve(a->bias, f * sizeof(float)) : NULL;
     if (!x || !y || !shift || (p->bias.dtype && !given) || (uintptr_t)shift % 128)
         return memory_refuse(host, "launch");
+    copies_finish(queue);
     for (size_t j = 0; j < f; j++)
         shift[j] = given ? given[j] : 0;
     for (size_t i = 0; i < n * f; i++) {

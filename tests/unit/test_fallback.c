@@ -118,17 +118,18 @@ static void job_download(job *j)
         for (int p = 0; p < job_views(j, i); p++)
             if (j->host[i][p])
                 CHECK_OK(bsk_mem_download(j->queue, j->host[i][p], j->memory[i][p], j->bytes[i]));
+    CHECK_OK(bsk_queue_sync(j->queue));
 }
 
 static void job_free(job *j)
 {
+    bsk_queue_destroy(&j->queue);
     for (int i = 0; i < BSKI_MAX_ARGS; i++)
         for (int p = 0; p < REQUEST_PAIRS; p++) {
             bsk_mem_free(j->device, &j->memory[i][p]);
             free(j->host[i][p]);
         }
     bsk_mem_free(j->device, &j->workspace);
-    bsk_queue_destroy(&j->queue);
     bsk_plan_destroy(&j->plan);
 }
 
@@ -166,6 +167,8 @@ static void compare(const bsk_context *context, const bski_op_info *op, const bs
                                           direct.bytes[i]));
                 CHECK_OK(bsk_mem_download(staged.queue, staged.host[i][p], staged.memory[i][p],
                                           staged.bytes[i]));
+                CHECK_OK(bsk_queue_sync(direct.queue));
+                CHECK_OK(bsk_queue_sync(staged.queue));
                 if (!CHECK(!memcmp(direct.host[i][p], staged.host[i][p], direct.bytes[i])))
                     fprintf(stderr, "  %s.%s[%d]\n", op->name, op->args[i].name, p);
                 changed |= memcmp(before, staged.host[i][p], direct.bytes[i]) != 0;
