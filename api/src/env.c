@@ -172,7 +172,8 @@ static bsk_status parse_tuning(const source *from, const char *text, const bsk_a
 typedef bsk_status (*parse_fn)(const source *from, const char *text, const bsk_allocator *allocator,
                                bski_settings *settings);
 
-/* One row per setting. Texts in the parameters go through the same parser as the variable. */
+/* One row per setting. Texts in the parameters go through the same parser as the variable; numbers
+ * there were checked, and leave the variable unread. */
 #define NO_TEXT SIZE_MAX
 static const struct {
     const char *variable, *parameter;
@@ -192,6 +193,13 @@ static const struct {
     {"BSK_NUM_THREADS", "params.num_threads", NO_TEXT, parse_threads},
 };
 
+/* Whether the parameters have a number for the setting. BSK_VERBOSE does more than its number. */
+static bool is_given(parse_fn parse, const bsk_context_params *params)
+{
+    return (parse == parse_fallback && params->fallback) ||
+           (parse == parse_threads && params->num_threads);
+}
+
 static bsk_status read_rows(const bsk_context_params *params, const bsk_allocator *allocator,
                             bski_settings *s)
 {
@@ -200,7 +208,7 @@ static bsk_status read_rows(const bsk_context_params *params, const bsk_allocato
         source from = {rows[i].parameter, BSK_E_INVALID};
         if (rows[i].text != NO_TEXT)
             memcpy(&text, (const char *)params + rows[i].text, sizeof(text));
-        if (!text && !params->ignore_environment) {
+        if (!text && !params->ignore_environment && !is_given(rows[i].parse, params)) {
             text = getenv(rows[i].variable);
             from = (source){rows[i].variable, BSK_E_ENVIRONMENT};
         }

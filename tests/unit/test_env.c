@@ -193,6 +193,12 @@ static void test_precedence(void)
     CHECK(
         !strcmp(unit_chosen(bsk_context_device(context, 0), NULL, BSK_F64, name), "ref_bias_act"));
     bsk_context_destroy(&context);
+    setenv("BSK_FALLBACK", "nonsense", 1);
+    setenv("BSK_NUM_THREADS", "many", 1);
+    params.num_threads = 1;
+    CHECK_OK(bsk_context_create(&params, &context));
+    bsk_context_destroy(&context);
+    unsetenv("BSK_NUM_THREADS");
     unsetenv("BSK_FALLBACK");
 
     /* The environment asks for a backend that is not there; the program asks for one that is. */
