@@ -673,8 +673,9 @@ static bsk_status check_bytes(const bsk_plan *plan, const char *name, const bsk_
                               size_t align)
 {
     if (m->kind == BSK_MEM_NULL || !m->handle || m->size < need)
-        return bski_fail(BSK_E_INVALID, "%s: args.%s has %zu bytes; at least %zu are needed",
-                         plan->op->name, name, m->kind == BSK_MEM_NULL ? 0 : m->size, need);
+        return bski_fail(BSK_E_INVALID, "%s: args.%s has %zu bytes%s; at least %zu are needed",
+                         plan->op->name, name, m->kind == BSK_MEM_NULL ? 0 : m->size,
+                         m->kind != BSK_MEM_NULL && !m->size ? " by its view's size" : "", need);
     BSKI_TRY(bski_kind_check(plan->op->name, name, plan->device, m->kind));
     return check_alignment(plan, name, m, align, "its alignment");
 }

@@ -68,7 +68,7 @@ bsk_status bsk_mem_alloc(const bsk_device *device, size_t bytes, bsk_mem *mem)
     memset(mem, 0, sizeof(*mem));
     if (!device)
         return null_argument("bsk_mem_alloc", "device");
-    return device->backend->api->mem_alloc(device->handle, bytes, mem);
+    return device->backend->api->mem_alloc(device->handle, bytes ? bytes : 1, mem);
 }
 
 void bsk_mem_free(const bsk_device *device, bsk_mem *mem)

@@ -380,6 +380,7 @@ static void test_memory(const bsk_device *device)
     bsk_mem_free(device, NULL);
 
     CHECK_OK(bsk_mem_alloc(device, 0, &mem));
+    CHECK(mem.size == 1);
     bsk_mem_free(device, &mem);
     bsk_status status = bsk_mem_alloc(device, SIZE_MAX - 100, &mem);
     CHECK(status == BSK_E_NOMEM || status == BSK_E_DEVICE_NOMEM);

@@ -400,7 +400,7 @@ static void test_memory_short(const bsk_device *device)
     CHECK_ERROR(bsk_mem_alloc(device, (size_t)1 << 46, &memory), BSK_E_DEVICE_NOMEM, "bytes");
     CHECK(memory.kind == BSK_MEM_NULL);
     CHECK_OK(bsk_mem_alloc(device, 0, &small));
-    CHECK(small.kind == BSK_MEM_DEVICE && !small.size);
+    CHECK(small.kind == BSK_MEM_DEVICE && small.size == 1);
     bsk_mem_free(device, &small);
     CHECK_OK(bsk_mem_alloc(device, 1000, &small));
     CHECK((uintptr_t)small.handle % 256 == 0);

@@ -37,7 +37,7 @@ BSK_API void bsk_queue_destroy(bsk_queue **queue);
 BSK_API bsk_status bsk_queue_sync(bsk_queue *queue);
 
 /* Device memory. Allocation is aligned to at least 256 bytes and may block; it never happens
- * inside a run. bytes = 0 gives a valid view of size 0 that can be freed.
+ * inside a run. bytes = 0 counts as 1, so that the view has a size, which 0 would not be.
  * Errors: NOMEM or DEVICE_NOMEM; *mem is then absent (BSK_MEM_NULL). */
 BSK_API bsk_status bsk_mem_alloc(const bsk_device *device, size_t bytes, bsk_mem *mem);
 

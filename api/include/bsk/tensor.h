@@ -96,7 +96,8 @@ typedef enum bsk_mem_kind {
 } bsk_mem_kind;
 
 /* A view of memory. Owns nothing. size is the number of usable bytes after offset; where it is
- * given, runs check it against the tensor's description; 0 means unknown.
+ * given, runs check it against the tensor's description; 0 means unknown, which is legal for operands
+ * but not for a workspace or a packed image.
  * Thread-safety: a plain value. */
 typedef struct bsk_mem {
     bsk_mem_kind kind;
