@@ -209,6 +209,7 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
 {
     const i64 runs = (a->classes + VEC - 1) / VEC;
     const R alpha = NUM(a->alpha), smoothing = NUM(a->smoothing);
+    const R even = smoothing / (R)a->classes; /* before the sum, which may be beyond R */
     i64 next = GROUP(0) < a->rows ? load_index(a->label_type, labels, GROUP(0)) : 0;
     for (i64 n = GROUP(0); n < a->rows; n += GROUPS(0)) {
         const i64 label = next;
@@ -245,7 +246,7 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
                 NAME(unpack_run)(a->logits_type, NAME(four_turn)(q, u), v);
                 NAME(row_add)(&s, v);
                 for (i32 e = 0; smoothing > 0 && e < VEC; e++)
-                    s.total += v[e];
+                    s.total += even * v[e];
             }
         }
         NO_UNROLL
@@ -256,7 +257,7 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
             NAME(row_add)(&s, v);
             UNROLL
             for (i32 e = 0; e < VEC; e++)
-                s.total += e < count ? v[e] : (R)0;
+                s.total += e < count ? even * v[e] : (R)0;
         }
         const R chosen =
             LANE == 0 ? NAME(load_r)(HALF_TYPE(a->logits_type), logits, n * a->logits_row + label)
@@ -271,7 +272,7 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
         if (loss && LANE == 0) {
             R l = MATH(log)(s.sum) - (1 - smoothing) * (chosen - most);
             if (smoothing > 0)
-                l -= smoothing / (R)a->classes * (s.total - (R)a->classes * most);
+                l -= s.total - smoothing * most;
             loss[n] = l;
         }
         if (dlogits)

@@ -64,7 +64,8 @@ DEVICE NAME(row_cut)
     }
     square = NAME(tree_sum)(r->scratch, r->lane, r->lanes, square) / (R)a->features;
     c.std = MATH(sqrt)(square);
-    c.cut = c.mean + NUM(a->sigmas) * c.std;
+    /* 0 times a deviation beyond R is not NaN; one of NaN is */
+    c.cut = NUM(a->sigmas) == 0 && c.std == c.std ? c.mean : c.mean + NUM(a->sigmas) * c.std;
     return c;
 }
 

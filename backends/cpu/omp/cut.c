@@ -22,7 +22,9 @@ static row_cut cut_of(bsk_dtype type, const void *x, int64_t at, int64_t feature
         square += (double)row_square(row, count, (float)mean);
     }
     const double std = sqrt(square / (double)features);
-    return (row_cut){(float)mean, (float)std, (float)(mean + sigmas * std)};
+    /* 0 times a deviation beyond f32 is not NaN; one of NaN is */
+    const double above = sigmas == 0 && !isnan(std) ? 0 : sigmas * std;
+    return (row_cut){(float)mean, (float)std, (float)(mean + above)};
 }
 
 /* Whether rows of features lie along memory in all tensors. */

@@ -341,11 +341,11 @@ OMP_ACCEPT(cross_entropy)
 typedef struct softmax_row {
     float max;
     double sum;   /* of e^(x - max) */
-    double total; /* of x */
+    double total; /* of x, each times its share */
 } softmax_row;
 
 static softmax_row softmax_scan(bsk_dtype type, const void *logits, int64_t at, int64_t cols,
-                                bool total)
+                                float share)
 {
     softmax_row r = {-INFINITY, 0, 0};
     float row[CHUNK];
@@ -353,8 +353,10 @@ static softmax_row softmax_scan(bsk_dtype type, const void *logits, int64_t at, 
         const int64_t count = min_i64(CHUNK, cols - i);
         row_load_padded(row, type, logits, at + i, count, -INFINITY);
         r.max = row_max(row, count, r.max);
-        if (total) {
+        if (share > 0) {
             row_pad(row, count, 0);
+            for (int64_t k = 0; k < count; k++) /* before the sum, which may be beyond f32 */
+                row[k] *= share;
             r.total += (double)row_sum(row, count);
         }
     }
@@ -380,14 +382,14 @@ static void cross_entropy_row(const bsk_cross_entropy_params *p, const bsk_cross
     softmax_row r = {0, 1, 0};
 
     if (used)
-        r = softmax_scan(p->logits.dtype, logits, at, cols, p->smoothing > 0);
+        r = softmax_scan(p->logits.dtype, logits, at, cols, (float)even);
     if (p->loss.dtype != BSK_NONE) {
         double loss = 0;
         if (used) {
             loss =
                 log(r.sum) + hit * ((double)r.max - bski_load(p->logits.dtype, logits, at + label));
             if (p->smoothing > 0)
-                loss += even * ((double)cols * (double)r.max - r.total);
+                loss += p->smoothing * (double)r.max - r.total;
         }
         ((float *)bsk_mem_address(a->loss))[n * p->loss.strides[0]] = (float)loss;
     }

@@ -3,8 +3,10 @@
  * columns stay in registers over a chunk. */
 #include "dense.h"
 
-/* Rows and columns of a tile, steps of n in a chunk, rows kept in registers. */
-enum { TILE_ROWS = 64, TILE_COLUMNS = 128, STEPS = 128, HIGH = SDD_MR, WIDE = 2 * F32_LANES };
+/* Rows and columns of a tile, steps of n in a chunk, chunks whose sums go on together, rows kept in
+ * registers. */
+enum { TILE_ROWS = 64, TILE_COLUMNS = 128, STEPS = 128, CHUNKS = 64, HIGH = SDD_MR };
+enum { WIDE = 2 * F32_LANES };
 
 OMP_DECLARE(dense_wgrad);
 OMP_PREPARE_NONE(dense_wgrad)
@@ -59,14 +61,15 @@ static void operand_pack(const wgrad_operand *o, int64_t n, int64_t steps, int64
     }
 }
 
-/* out [HIGH][WIDE] += a^T b over the steps. */
+/* out [HIGH][WIDE] += a^T b over the steps, whose sums are made first: rounding then grows with the
+ * number of chunks, not of steps. */
 OMP_INLINE void wgrad_kernel(float *restrict out, const float *restrict a, const float *restrict b,
                              int64_t steps)
 {
     vec_f32 sum[HIGH][2];
     for (int r = 0; r < HIGH; r++)
         for (int v = 0; v < 2; v++)
-            sum[r][v] = load_f32(out + r * TILE_COLUMNS + v * F32_LANES);
+            sum[r][v] = splat_f32(0);
     for (int64_t i = 0; i < steps; i++) {
         const vec_f32 b0 = load_f32(b), b1 = load_f32(b + F32_LANES);
         _Pragma("GCC unroll 16") for (int r = 0; r < HIGH; r++)
@@ -79,12 +82,23 @@ OMP_INLINE void wgrad_kernel(float *restrict out, const float *restrict a, const
     }
     for (int r = 0; r < HIGH; r++)
         for (int v = 0; v < 2; v++)
-            store_f32(out + r * TILE_COLUMNS + v * F32_LANES, sum[r][v]);
+            store_f32(out + r * TILE_COLUMNS + v * F32_LANES,
+                      load_f32(out + r * TILE_COLUMNS + v * F32_LANES) + sum[r][v]);
 }
 
 typedef struct wgrad_tile {
-    float a[STEPS * TILE_ROWS], b[STEPS * TILE_COLUMNS], out[TILE_ROWS * TILE_COLUMNS];
+    float a[STEPS * TILE_ROWS], b[STEPS * TILE_COLUMNS];
+    float part[TILE_ROWS * TILE_COLUMNS], out[TILE_ROWS * TILE_COLUMNS]; /* some chunks; all */
 } wgrad_tile;
+
+/* Takes the sums of some chunks to those of all. */
+static void parts_fold(wgrad_tile *t)
+{
+    for (int i = 0; i < TILE_ROWS * TILE_COLUMNS; i++) {
+        t->out[i] += t->part[i];
+        t->part[i] = 0;
+    }
+}
 
 static void wgrad_tile_run(const bsk_dense_wgrad_params *p, const bsk_dense_wgrad_args *a,
                            wgrad_tile *t, int64_t row, int64_t column)
@@ -96,14 +110,18 @@ static void wgrad_tile_run(const bsk_dense_wgrad_params *p, const bsk_dense_wgra
     const int64_t columns = min_i64(TILE_COLUMNS, p->dw.dims[1] - column);
 
     memset(t->out, 0, sizeof t->out);
+    memset(t->part, 0, sizeof t->part);
     for (int64_t n = 0; n < length; n += STEPS) {
         const int64_t steps = min_i64(STEPS, length - n);
         operand_pack(&x, n, steps, row, rows, t->a, TILE_ROWS);
         operand_pack(&dy, n, steps, column, columns, t->b, TILE_COLUMNS);
         for (int64_t c = 0; c < columns; c += WIDE)
             for (int64_t r = 0; r < rows; r += HIGH)
-                wgrad_kernel(t->out + r * TILE_COLUMNS + c, t->a + r, t->b + c, steps);
+                wgrad_kernel(t->part + r * TILE_COLUMNS + c, t->a + r, t->b + c, steps);
+        if (n / STEPS % CHUNKS == CHUNKS - 1)
+            parts_fold(t);
     }
+    parts_fold(t);
     for (int64_t r = 0; r < rows; r++) {
         const int64_t to = (row + r) * p->dw.strides[0] + column;
         float *line = t->out + r * TILE_COLUMNS;

@@ -126,7 +126,8 @@ PTX_FN void exp_run(const float *v, float shift, float *x)
     }
 }
 
-template <class T> PTX_FN void sums_add(row_sums &s, uint4 q, bool total)
+/* share: of each logit in the total, which may be beyond f32 without it. */
+template <class T> PTX_FN void sums_add(row_sums &s, uint4 q, float share)
 {
     float v[RUN], high[RUN / 2];
     unpack_run<T>(q, v);
@@ -142,10 +143,10 @@ template <class T> PTX_FN void sums_add(row_sums &s, uint4 q, bool total)
     float x[RUN];
     exp_run(v, shift, x);
     s.sum += ((x[0] + x[4]) + (x[1] + x[5])) + ((x[2] + x[6]) + (x[3] + x[7]));
-    if (total) {
+    if (share > 0) {
 #pragma unroll
         for (int e = 0; e < RUN; e++)
-            s.total += v[e];
+            s.total += share * v[e];
     }
 }
 
@@ -153,12 +154,12 @@ template <class T> PTX_FN void sums_add(row_sums &s, uint4 q, bool total)
 template <class T> PTX_FN row_sums row_read(const cross_entropy_arg &a, uint32_t base, place at)
 {
     const int32_t runs = a.classes / RUN, thread = threadIdx.x;
+    const float share = a.smoothing / (float)a.classes;
     row_sums s = {-INFINITY, 0, 0};
     for (int32_t run = thread; run - thread < runs; run += CROSS_THREADS, at.next()) {
         mbar_wait(slot_full(base, at.slot), at.parity);
         if (run < runs)
-            sums_add<T>(s, shared_load_16(slot_data(base, at.slot) + thread * RUN_BYTES),
-                        a.smoothing > 0);
+            sums_add<T>(s, shared_load_16(slot_data(base, at.slot) + thread * RUN_BYTES), share);
     }
     return s;
 }
@@ -248,8 +249,7 @@ PTX_FN void compute_rows(const cross_entropy_arg &a, uint32_t base, float *scrat
             const float chosen = row_chosen<T>(base, at, label);
             a.loss[row] = logf(s.sum) - (1 - a.smoothing) * (chosen - s.most);
             if (a.smoothing > 0)
-                a.loss[row] -=
-                    a.smoothing / (float)a.classes * (s.total - (float)a.classes * s.most);
+                a.loss[row] -= s.total - a.smoothing * s.most;
         }
         const float factor = a.dloss ? a.alpha * a.dloss[row] : a.alpha;
         row_write<T>(a, base, slope_of(a, s, label, factor), to, at);
