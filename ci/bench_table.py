@@ -3,7 +3,8 @@
 
     bench_table.py REPORT.json                    print the table
     bench_table.py REPORT.json --short            products: eta or share of roof by block and density
-    bench_table.py REPORT.json --write README.md  put it between the page's bench marks
+    bench_table.py REPORT.json --write README.md  put it between the page's bench marks, or those of
+                                                  another name with --mark NAME
 
 Reports of a CPU give peers as time of the peer / time of bsk at the same shape: above 1, bsk is
 faster; libxsmm walks the kept blocks, the others are dense. Goals are shares of the calibrated roof
@@ -16,9 +17,6 @@ FlexAttention.
 import argparse
 import json
 import pathlib
-
-BEGIN = "<!-- bench: begin -->"
-END = "<!-- bench: end -->"
 
 # eta that must be reached, by (weight gradient?, block), then shape, at density 0.10, 0.25, 0.50.
 SHAPES = {(8192, 4096, 4096): "S", (16384, 8192, 8192): "L"}
@@ -300,6 +298,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("report", type=pathlib.Path)
     parser.add_argument("--write", type=pathlib.Path)
+    parser.add_argument("--mark", default="bench")
     parser.add_argument("--summary", action="store_true", help="count the goals that hold")
     parser.add_argument("--short", action="store_true", help="one cell for each product")
     args = parser.parse_args()
@@ -316,10 +315,11 @@ def main():
     if not args.write:
         print(text, end="")
         return
+    begin, end = f"<!-- {args.mark}: begin -->", f"<!-- {args.mark}: end -->"
     page = args.write.read_text()
-    before, rest = page.split(BEGIN, 1)
-    _, after = rest.split(END, 1)
-    args.write.write_text(f"{before}{BEGIN}\n{text}{END}{after}")
+    before, rest = page.split(begin, 1)
+    _, after = rest.split(end, 1)
+    args.write.write_text(f"{before}{begin}\n{text}{end}{after}")
 
 
 if __name__ == "__main__":
