@@ -43,4 +43,19 @@ static inline int32_t loads_give(load *loads, int32_t count, double work)
     return mine.worker;
 }
 
+/* Which tile is handed out as number i: a row of them along the samples, and the rank of what it
+ * multiplies with. So many rows go together, rank by rank: what runs at a time then meets the same
+ * weights as well as the same samples, and starts on them together. */
+typedef struct tile_place {
+    int64_t row, rank;
+} tile_place;
+
+static inline tile_place tile_place_of(int64_t i, int64_t rows, int64_t ranks, int64_t together)
+{
+    const int64_t first = i / (together * ranks) * together;
+    const int64_t high = rows - first < together ? rows - first : together;
+    i -= first * ranks;
+    return (tile_place){first + i % high, i / high};
+}
+
 #endif

@@ -594,22 +594,29 @@ static dsd_mma_tile tile_of(const lists *l, int32_t panel, int64_t sample)
     return (dsd_mma_tile){first, l->stage_start[panel + 1] - first, (int32_t)sample, panel};
 }
 
-/* Rows of tiles one after the other, so that blocks that run together share activations; in each
- * the heaviest tile first, each to the block with the least to do. */
+/* As many rows together as run at a time, in them the heaviest tiles first. */
+static tile_place place_of(const lists *l, int64_t i)
+{
+    const int64_t rows = l->blocks / l->s.panels;
+    return tile_place_of(i, l->s.row_tiles, l->s.panels, rows > 1 ? rows : 1);
+}
+
+/* Each tile goes to the block with the least to do. */
 static void tiles_assign(const lists *l)
 {
     loads_open(l->loads, l->blocks);
     for (int64_t i = 0; i < l->tile_count; i++) {
-        l->owner[i] = loads_give(l->loads, l->blocks, l->cost[l->order[i % l->s.panels]]);
+        l->owner[i] = loads_give(l->loads, l->blocks, l->cost[l->order[place_of(l, i).rank]]);
         l->tile_start[l->owner[i] + 1]++;
     }
     for (int32_t b = 0; b < l->blocks; b++)
         l->tile_start[b + 1] += l->tile_start[b];
     int32_t *next = (int32_t *)l->loads;
     memcpy(next, l->tile_start, (size_t)l->blocks * sizeof *next);
-    for (int64_t i = 0; i < l->tile_count; i++)
-        l->tiles[next[l->owner[i]]++] =
-            tile_of(l, l->order[i % l->s.panels], i / l->s.panels * l->s.samples);
+    for (int64_t i = 0; i < l->tile_count; i++) {
+        const tile_place at = place_of(l, i);
+        l->tiles[next[l->owner[i]]++] = tile_of(l, l->order[at.rank], at.row * l->s.samples);
+    }
 }
 
 static bsk_status tiles_make(lists *l, const bsk_host *host, int32_t compute_units)

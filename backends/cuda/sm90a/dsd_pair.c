@@ -470,26 +470,22 @@ static bsk_status groups_fill(lists *l)
 
 /* --- Tiles --- */
 
-/* A tile in the order of handing out: which row, and which group, by descending cost. */
-typedef struct place {
-    int64_t row, rank;
-} place;
-
-/* Rows of tiles one after the other, so that blocks that run together share activations. The last
- * ones by size, so that all blocks end together: first the groups that have a pair more. */
-static place place_of(const lists *l, int64_t groups, int64_t i)
+/* Half as many rows together as run at a time, in them groups by descending cost. The last ones by
+ * size, so that all blocks end together: first the groups that have a pair more. */
+static tile_place place_of(const lists *l, int64_t groups, int64_t i)
 {
     enum { LAST = 4 }; /* tiles of a block */
+    const int64_t half = l->blocks / (2 * groups);
     const int64_t rows = l->s.row_tiles, late = bski_ceil_div(LAST * l->blocks, groups);
     const int64_t early = late < rows ? rows - late : 0, left = rows - early;
     const int64_t large = l->s.pairs % groups;
     if (i < early * groups)
-        return (place){i / groups, i % groups};
+        return tile_place_of(i, early, groups, half > 1 ? half : 1);
     i -= early * groups;
     if (i < left * large)
-        return (place){early + i / large, i % large};
+        return (tile_place){early + i / large, i % large};
     i -= left * large;
-    return (place){early + i / (groups - large), large + i % (groups - large)};
+    return (tile_place){early + i / (groups - large), large + i % (groups - large)};
 }
 
 /* The time of all tiles if each group has its share of the pairs. */
@@ -558,7 +554,7 @@ static bsk_status tiles_make(lists *l)
     int32_t *next = (int32_t *)l->loads;
     memcpy(next, l->tile_start, (size_t)l->blocks * sizeof *next);
     for (int64_t i = 0; i < l->tile_count; i++) {
-        const place at = place_of(l, l->groups, i);
+        const tile_place at = place_of(l, l->groups, i);
         const int32_t group = l->rank[at.rank];
         l->tiles[next[l->owner[i]]++] =
             (dsd_pair_tile){l->first[group], l->first[group + 1] - l->first[group], group,

@@ -103,7 +103,8 @@ bsk_reason cuda_dsd_wgmma_accept(const bsk_problem *problem, const bsk_device_pr
         return BSK_ACCEPT;
     if (p->b.strides[p->b.rank - (along_n ? 1 : 2)] != 1 || !bski_cuda_tensor_fits(&b))
         return BSK_REFUSE_STRIDE;
-    return count_tiles(problem) ? BSK_ACCEPT : BSK_REFUSE_LIMIT;
+    const bool counted = w.features <= INT32_MAX / 2 && w.depth <= INT32_MAX / 2;
+    return counted && count_tiles(problem) ? BSK_ACCEPT : BSK_REFUSE_LIMIT;
 }
 
 /* --- The model --- */
@@ -402,19 +403,30 @@ static int32_t count_long(const builder *b, int32_t rows, int32_t units)
     return count < b->pairs ? count : 0; /* all alike: none is long */
 }
 
-/* Hands out the tiles of ranked pairs first .. last - 1 at tiles low .. high - 1 along n: the
- * longest first (by_length), or those that share activations together. */
-static void assign_all(builder *b, int32_t first, int32_t last, int32_t low, int32_t high,
-                       bool by_length)
+/* How many rows of tiles go together. Weights that the L2 cache cannot keep are read from memory for
+ * each of these, so once for two rows; but samples of two rows stay there only while all tiles go
+ * through the depth in step, in one sweep. */
+static int32_t rows_together(const builder *b)
 {
-    if (by_length)
-        for (int32_t p = first; p < last; p++)
-            for (int32_t n = low; n < high; n++)
-                assign(b, b->s.rank[p], n);
-    else
-        for (int32_t n = low; n < high; n++)
-            for (int32_t p = first; p < last; p++)
-                assign(b, b->s.rank[p], n);
+    static const int64_t kept = 24 << 20, swept = 10; /* bytes; one stage in so many may not be */
+    int64_t both = 0, others = 0;
+    for (int32_t i = 0; i < b->pairs; i++) {
+        both += b->s.pairs[i].both;
+        others += b->s.pairs[i].two + b->s.pairs[i].one;
+    }
+    return (2 * both + others) * DSD_CELL_BYTES > kept && others * swept <= both ? 2 : 1;
+}
+
+/* Hands out the tiles of ranked pairs first .. last - 1 at tiles low .. high - 1 along n, so many of
+ * these together. */
+static void assign_all(builder *b, int32_t first, int32_t last, int32_t low, int32_t high,
+                       int32_t together)
+{
+    const int64_t ranks = last - first, rows = high - low;
+    for (int64_t i = 0; i < ranks * rows; i++) {
+        const tile_place at = tile_place_of(i, rows, ranks, together);
+        assign(b, b->s.rank[first + at.rank], low + (int32_t)at.row);
+    }
 }
 
 /* Each tile goes to the unit that has least to do: very long ones first, then those that share
@@ -438,9 +450,9 @@ static bsk_status build_schedule(builder *b, int32_t rows, int32_t units)
     const int32_t many = count_long(b, rows, units);
     const int64_t last = bski_ceil_div(LAST * (int64_t)units, b->pairs);
     const int32_t early = last < rows ? rows - (int32_t)last : 0;
-    assign_all(b, 0, many, 0, rows, true);
-    assign_all(b, many, b->pairs, 0, early, false);
-    assign_all(b, many, b->pairs, early, rows, true);
+    assign_all(b, 0, many, 0, rows, rows);
+    assign_all(b, many, b->pairs, 0, early, rows_together(b));
+    assign_all(b, many, b->pairs, early, rows, rows - early);
     for (int32_t u = 0; u < units; u++)
         b->s.tile_start[u + 1] += b->s.tile_start[u];
     /* tile_start serves as the next free place of each unit, and is then one unit ahead. */

@@ -18,6 +18,7 @@ enum {
     SDD_PANEL_BYTES = 8192, /* of 16-bit elements */
     SDD_MAX_PAIRS = 8,
     SDD_MAX_STAGES = 16,
+    SDD_PACE = 4,             /* slices of a round of sweeps that wait for each other */
     SDD_PRODUCERS = 4,        /* warps that copy, after those that compute */
     SDD_CLEAR_THREADS = 32,   /* each of 16 bytes of the counters */
     SDD_HEAD_BYTES = 1024,    /* of shared memory before the stages: barriers */
@@ -67,8 +68,9 @@ typedef struct sdd_work {
     const int32_t *start; /* [blocks + 1]: segments of each thread block, or cluster */
     float *parts;
     uint32_t *counters; /* zero at the start; the last arriver of a unit needs no reset */
-    uint32_t *progress; /* zero at the start: rounds of 16 slices that all blocks have begun */
-    int32_t slices;     /* of a pair */
+    uint32_t
+        *progress;  /* zero at the start: rounds of SDD_PACE slices that all blocks have begun */
+    int32_t slices; /* of a pair */
     int32_t stages;
     int32_t lead;   /* rounds that a block may be ahead of the mean; 0: any */
     int32_t rounds; /* of the longest block */

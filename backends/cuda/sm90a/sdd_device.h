@@ -132,7 +132,7 @@ PTX_FN void cursor_next(sdd_cursor &c, const sdd_work &w, const sdd_segment &s)
 /* Keeps the sweeps of all thread blocks in step, so that what one reads the others find in the L2
  * cache: the producing lane calls it at every slice. The wait is for speed alone and gives up,
  * since the blocks that it waits for need not be running. */
-enum { PACE_SLICES = 16, PACE_PATIENCE = 1 << 12 };
+enum { PACE_PATIENCE = 1 << 12 };
 
 typedef struct sdd_pace {
     int slices, rounds;
@@ -141,7 +141,7 @@ typedef struct sdd_pace {
 
 PTX_FN void pace_step(sdd_pace &p, const sdd_work &w)
 {
-    if (w.lead == 0 || p.slices++ % PACE_SLICES)
+    if (w.lead == 0 || p.slices++ % SDD_PACE)
         return;
     p.rounds++;
     counter_add_one(w.progress);

@@ -94,7 +94,7 @@ bsk_reason bski_sdd_refusal(const bsk_problem *problem)
  * and so is slower by this share. */
 static const double flush_cycles = 7000, collect_cycles = 1600, exchange_cycles = 5000;
 static const double store_cycles = 2500, tail_penalty = 0.8;
-enum { MAX_PARTS = 16, MIN_TAIL = 4, PACE = 16 };
+enum { MAX_PARTS = 16, MIN_TAIL = 4 };
 
 /* With tails, of blocks that would have `even` cycles each, and on average `excess` more than that. */
 static double tailed_cycles(double even, double excess)
@@ -317,7 +317,7 @@ static int32_t longest_rounds(const bski_sdd_schedule *s)
             slices += s->segments[i].count;
         most = slices > most ? slices : most;
     }
-    return (int32_t)bski_ceil_div(most, PACE);
+    return (int32_t)bski_ceil_div(most, SDD_PACE);
 }
 
 /* The last `rest` units in so many parts. */
@@ -550,7 +550,7 @@ bsk_status bski_sdd_plan_make(bski_cuda_device *device, bsk_prepared *prepared,
                              .cols = t->cols,
                              .where_cols = (int32_t)where_cols(t),
                              .block_cols = t->block_cols,
-                             .block_eighth = t->block_rows * t->block_cols / TILE,
+                             .block_eighth = (int32_t)((int64_t)t->block_rows * t->block_cols / TILE),
                              .type = (int32_t)p->s.dtype,
                              .gate_mode = p->gate.dtype == BSK_NONE ? BSK_GATE_IGNORE
                                                                     : (int32_t)p->gate_mode};

@@ -30,7 +30,7 @@ typedef struct bski_sdd_schedule {
     int32_t count, blocks;
     int32_t split;  /* units with several parts */
     int32_t places; /* partial sums of all of these */
-    int32_t rounds; /* of PACE slices, of the longest block */
+    int32_t rounds; /* of SDD_PACE slices, of the longest block */
     double cycles;  /* that it should take */
     bool halves;    /* lists are of two blocks, each of which has half of the slices */
 } bski_sdd_schedule;

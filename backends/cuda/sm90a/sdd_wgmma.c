@@ -743,10 +743,12 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, c
     state->stage_bytes = list_most(&w->list, w->form->cluster) * SDD_PANEL_BYTES;
     const bski_sdd_kernel as = {SDD_PANEL, SDD_PANEL, WARPS * w->form->cluster, ACCUMULATORS,
                                 state->stage_bytes};
-    /* stars reread so much that the sweeps must stay together */
+    /* stars reread so much that the sweeps must stay together, and crosses in long ones */
     const int32_t blocks = device->simt.props.compute_units;
     const int64_t slices = bski_sdd_slices(prepared->problem->params, SDD_PANEL);
-    state->plan.work.lead = w->high == 1 && count > blocks && !is_short(count, blocks, slices);
+    const bool cross = w->high == 2 && w->form->cluster == 1 && slices >= LONG_SWEEP;
+    const bool paced = cross || (w->high == 1 && !is_short(count, blocks, slices));
+    state->plan.work.lead = paced && count > blocks;
     TRY(bski_sdd_plan_make(device, prepared, &w->schedule, &as, &state->plan));
     return table_put(&device->simt, w->list.units, (int64_t)count * w->form->cluster,
                      sizeof *w->list.units, &state->units);
