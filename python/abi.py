@@ -23,7 +23,27 @@ PROTOTYPE = re.compile(r"^BSK_API\s+([^;(]*?)(bsk_\w+)\s*\(([^;]*)\);", re.MULTI
 INCLUDE = re.compile(r"^#include <(bsk/\w+\.h)>", re.MULTILINE)
 POINTER_FIELD = re.compile(r"\(\*(\w+)\)\(")
 ARG_TABLE = re.compile(r"static const bski_arg (\w+)\[\] = \{(.*?)\};", re.DOTALL)
+ZERO = re.compile(r"([\w, ]+);\s*/\*[^*]*?\b0 means ([^;*]+)")
 OP = re.compile(r"const bski_op_info bski_op_(\w+) = \{(.*?)\};", re.DOTALL)
+
+# What 0 stands for where the text above a struct says it, by op and field.
+GATE = {"limit_a": "-0.1", "limit_b": "1.1"}
+ZERO_IN_TEXT = {
+    "l2_normalize": {"eps": "1e-12"}, "l2_normalize_grad": {"eps": "1e-12"},
+    "block_l2_decay": {"eps": "1e-12"}, "concrete_gate_infer": GATE,
+    "concrete_gate": {**GATE, "eps": "1e-6", "temperature": "2/3"},
+    "concrete_gate_grad": {**GATE, "temperature": "2/3"},
+}
+
+
+def zeros(body):
+    """Of the fields of a struct whose comment says "0 means ...": what that is."""
+    found = {}
+    for names, values in ZERO.findall(body):
+        names = names.split(None, 1)[1].split(",")
+        values = values.split(",") if len(names) > 1 else [values]
+        found.update((n.strip(), " ".join(v.split())) for n, v in zip(names, values))
+    return found
 
 
 def declarations(body):
@@ -90,7 +110,7 @@ class Interface:
                            if (f := include / name) not in self.files]
         self.sources = sorted((self.root / "api/src").glob("op_*.c"))
         self.enums, self.constants, self.structs, self.functions = {}, {}, {}, {}
-        self.docs = {}
+        self.docs, self.zeros = {}, {}
         for path in self.files:
             self.read_header(path)
         self.sizes()
@@ -117,6 +137,8 @@ class Interface:
             self.enums[name] = {k: v for k, v in values.items() if not k.endswith("_FORCE_INT")}
         for body in ANONYMOUS_ENUM.findall(text):
             self.constants.update(enumerators(body, self.constants))
+        for name, body in STRUCT.findall(raw):
+            self.zeros[name] = zeros(body)
         for name, body in STRUCT.findall(text):
             self.structs[name] = declarations(body)
             self.docs[name] = comment_before(raw, raw.index(f"typedef struct {name} {{"))
@@ -138,9 +160,12 @@ class Interface:
         for op, body in OP.findall(text):
             args = re.search(r"\.args = (\w+)", body).group(1)
             params = self.functions[f"bsk_{op}_plan"][1][1].rstrip(" *")
+            arguments = self.functions[f"bsk_{op}_run"][1][2].rstrip(" *")
             self.ops[op] = {
                 "params": params,
-                "args": self.functions[f"bsk_{op}_run"][1][2].rstrip(" *"),
+                "args": arguments,
+                "zeros": {**self.zeros[params], **self.zeros[arguments],
+                          **ZERO_IN_TEXT.get(op, {})},
                 "tensors": [self.tensor(row) for row in tables[args]],
                 "doc": self.docs[f"bsk_{op}_plan"] or self.docs[params],
             }

@@ -119,7 +119,14 @@ square, sqrt = _unary_function("square", "sqr"), _unary_function("sqrt", "sqrt")
 exp, log = _unary_function("exp", "exp"), _unary_function("log", "log")
 sigmoid, tanh = _unary_function("sigmoid", "sigmoid"), _unary_function("tanh", "tanh")
 relu, elu = _unary_function("relu", "relu"), _unary_function("elu", "elu", 1.0)
-gelu, swish = _unary_function("gelu", "gelu", 0.044715), _unary_function("swish", "swish", 1.0)
+swish = _unary_function("swish", "swish", 1.0)
+
+
+def gelu(x, alpha=0.044715, name=None):
+    """gelu of each element."""
+    if alpha != 0.044715:
+        raise NotImplementedError(f"gelu: alpha is {alpha}; must be 0.044715")
+    return _unary((x,), kind="gelu")
 
 
 def fast_gelu(x, name=None):

@@ -106,6 +106,8 @@ def clip_by_global_norm(grads, clip_norm=1.0, grad_scale=1.0, saturate=0.0, zero
     grads = [_filtered(g, saturate, zero_infs, zero_nans) for g in grads]
     if not grads:
         raise ValueError("there are no gradients")
+    if not clip_norm > 0:
+        raise ValueError(f"clip_norm is {clip_norm}; must be above 0")
     if any(g.dtype == torch.float64 for g in grads):  # and so is the sum
         grads = [g.double() for g in grads]
     groups = {}

@@ -9,6 +9,7 @@ arguments and their documentation are those of the C interface. They share these
   shape that the op defines; ``y="f32"`` asks for an element type. An optional output is
   made where it is ``True`` or an element type. Outputs that are given are written in place.
 - Where ``beta`` is not 0 the output must be given, since it is read.
+- Where 0 stands for a default in the C structs, that is what ``None`` gives, and 0 is refused.
 - One result is returned as it is, several as a named tuple.
 - Nothing is recorded for gradients; see `bsk.torch` for that.
 - Plans are kept for later calls with the same arguments but for memory and scalars.
@@ -148,6 +149,7 @@ class Description:
         self.layout = any(f == "layout" for f, _, _ in fields)
         self.attrs = {f: kind for f, kind, _ in fields if f not in known}
         self.scalars = {f: kind for f, kind, _ in _abi.STRUCTS[op["args"]] if kind in _ROWS}
+        self.zeros = op["zeros"]  # what 0 stands for
         self.fields = [f for f, _, _ in _abi.STRUCTS[op["args"]]]
         self.packed = "packed" in self.fields
         # Tensors that most calls leave out.
@@ -174,6 +176,11 @@ def _attribute(kind, value, name):
     return value
 
 
+def _is_zero(op, name):
+    raise _c.InvalidError(f"{op}: {name} is 0, which stands for the default "
+                          f"{_abi.OPS[op]['zeros'][name]} and cannot be given")
+
+
 def _make_plan(op, layout, attributes, signatures, given, pairs, alignment):
     """A plan for tensors of these signatures; outputs without one get the shape of the op."""
     described = {n: _arrays.whole(s) for n, s in signatures.items() if type(s) is tuple}
@@ -186,6 +193,8 @@ def _make_plan(op, layout, attributes, signatures, given, pairs, alignment):
         params.pairs = pairs
     numbers = {}
     for n, value in attributes.items():
+        if n in op.zeros:
+            value = 0 if value is None else value or _is_zero(op.name, n)
         numbers[n] = _attribute(op.attrs[n], value, n)
         setattr(params, n, numbers[n])
     tensors = {n: _arrays.tensor(s, f"{op.name}: {n}") for n, s in described.items()}
@@ -245,6 +254,9 @@ def plans() -> list[tuple[str, str]]:
 
 
 def _default(op, name):
+    """The text of an argument's default value."""
+    if name in op.zeros:
+        return "None"
     if name == "alpha":
         return "1.0"
     if name == "keep":
@@ -331,6 +343,9 @@ def _source(op):
             add(f"        if beta: _unread({n!r})")
         add(f"        {n} = _plan.makers[{n!r}]()")
         add(f"        p_{n} = _describe[_type({n})]({n})[1]")
+    for n in op.scalars:
+        if n in op.zeros:
+            add(f"    {n} = 0 if {n} is None else {n} or _is_zero({op.name!r}, {n!r})")
     add("    _kind = _plan.mem_kind")
     add("    _queue, _space = _plan.enter(_plan)")
     if op.packed:
@@ -442,7 +457,7 @@ def _documentation(op):
             kind = op.attrs.get(n) or op.scalars.get(n)
             legal = ("{" + ", ".join(map(repr, _c.enums[kind].__members__)) + "}"
                      if kind in _c.enums else {"double": "float"}.get(kind, "int"))
-            text += [f"{n} : {legal}, default {_default(op, n)}"]
+            text += [f"{n} : {legal}, default {op.zeros.get(n) or _default(op, n)}"]
     if op.packed:
         text += ["packed : bsk.ops.Packed, optional"]
     results = op.outputs or op.updated
@@ -458,7 +473,7 @@ def _make(name):
     space = {"_OP": op, "_describe": _arrays.describe, "_describe_out": _arrays.describe_out,
              "_tensor": tensor, "_written": written, "_nowhere": _arrays.NOWHERE,
              "_describe_list": _describe_list, "_views": _views, "_plans": _plans,
-             "_make_plan": _make_plan, "_remember": _remember, "_check": _c.check,
+             "_make_plan": _make_plan, "_is_zero": _is_zero, "_remember": _remember, "_check": _c.check,
              "_converters": _arrays.converters, "_unread": _unread, "_uneven": _uneven,
              "_results": _results(op), "_type": type, "_len": len, "_str": str, "_bool": bool,
              "_list": list, "_tuple": tuple}

@@ -388,3 +388,18 @@ def test_reverse_matmul_large(lead, density, transpose):
     x, dense = torch.rand(*lead, 1024 if transpose else 2048), matrix.to_dense()
     expected = x @ (dense.t() if transpose else dense)
     assert torch.allclose(matrix.reverse_matmul(x, transpose), expected, rtol=1e-5, atol=1e-3)
+
+
+def test_numbers_that_would_be_ignored_are_refused():
+    x = torch.ones(2, 4)
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    parameter.grad = torch.ones(3)
+    layout = bsk.Layout.full((8, 8), 4)
+    for call in (lambda: compat.gelu(x, alpha=0.5), lambda: compat.scale_tensor(x, 0.0),
+                 lambda: compat.softmax(x, 0.0), lambda: compat.elu(x, alpha=0.0),
+                 lambda: compat.concrete_gate_infer(x[0], limit_a=0.0),
+                 lambda: compat.clip_by_global_norm([x], clip_norm=0.0),
+                 lambda: compat.AdamOptimizer([parameter], beta1=0.0).step(),
+                 lambda: bsk.torch.attention(*(torch.ones(1, 1, 8, 4),) * 3, layout, scale=0.0)):
+        with pytest.raises((ValueError, NotImplementedError), match="0"):
+            call()

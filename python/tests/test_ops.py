@@ -239,3 +239,17 @@ def test_packed(np, data):
         for _ in range(2):
             ops.matmul(layout, x[:1].repeat(n, 0), w, packed=packed)
     assert len(packed) <= ops.Packed.MAX_IMAGES
+
+
+def test_zero_that_stands_for_a_default_is_refused(np):
+    x = np.ones((2, 4), np.float32)
+    for op, options in ((ops.filter, {"scale": 0.0}), (ops.masked_softmax, {"scale": 0.0}),
+                        (ops.unary, {"kind": "elu", "coefficient": 0.0}),
+                        (ops.layer_norm, {"eps": 0.0})):
+        with pytest.raises(bsk.InvalidError, match="is 0, which stands for the default 1"):
+            op(x, **options)
+    state = [np.zeros(4, np.float32) for _ in range(4)]
+    with pytest.raises(bsk.InvalidError, match="beta1 is 0, which stands for the default 0.9"):
+        ops.adam(*state, beta1=0.0)
+    assert "beta1 : float, default 0.9" in ops.adam.__doc__
+    np.testing.assert_array_equal(ops.filter(x, scale=None), x)

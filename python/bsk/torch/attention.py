@@ -58,7 +58,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, seed: Optional[Tensor], bias: Op
                slopes: Optional[Tensor], q_len: Optional[Tensor], k_len: Optional[Tensor],
                prefix: Optional[Tensor], q_segment: Optional[Tensor], k_segment: Optional[Tensor],
                bits: Optional[Tensor], bits_index: Optional[Tensor], layout: int, interleave: int,
-               causal: bool, window: int, scale: float, softcap: float, end: bool,
+               causal: bool, window: int, scale: Optional[float], softcap: float, end: bool,
                keep: float) -> Tuple[Tensor, Tensor]:
     masks = (bias, slopes, q_len, k_len, prefix, q_segment, k_segment, bits, bits_index)
     got = ops.attention(layout_of(layout), _last(q), _last(k), _last(v), lse=True,
@@ -85,8 +85,8 @@ def _attention_grad(q: Tensor, k: Tensor, v: Tensor, o: Tensor, dout: Tensor, ls
                     q_len: Optional[Tensor], k_len: Optional[Tensor], prefix: Optional[Tensor],
                     q_segment: Optional[Tensor], k_segment: Optional[Tensor],
                     bits: Optional[Tensor], bits_index: Optional[Tensor], layout: int,
-                    interleave: int, causal: bool, window: int, scale: float, softcap: float,
-                    end: bool, keep: float) -> Tuple[Tensor, Tensor, Tensor]:
+                    interleave: int, causal: bool, window: int, scale: Optional[float],
+                    softcap: float, end: bool, keep: float) -> Tuple[Tensor, Tensor, Tensor]:
     masks = (bias, slopes, q_len, k_len, prefix, q_segment, k_segment, bits, bits_index)
     made = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (q, k, v)]
     ops.attention_grad(layout_of(layout), _last(q), _last(k), _last(v), _last(o),
@@ -232,7 +232,7 @@ def _attention_by_token(q, k, v, token, causal=False, window=0, scale=None, inte
     q_segment, k_segment = _documents(documents, key_padding_mask)
     return _attention(q, k, v, seed, bias, slopes, _ints(q_len), _ints(k_len), _ints(prefix),
                       q_segment, k_segment, bits, _ints(bits_index), token, interleave,
-                      bool(causal), window, 0.0 if scale is None else float(scale), float(softcap),
+                      bool(causal), window, None if scale is None else float(scale), float(softcap),
                       align == "end", 1.0 - dropout)[0]
 
 
