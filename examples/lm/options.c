@@ -102,7 +102,7 @@ static const struct option_row {
     {"evolve", WHOLE, TRAINING(evolve), 0, 1e9, NULL},
     {"lr", NUMBER, TRAINING(lr), 0, 10, NULL},
     {"clip", NUMBER, TRAINING(clip), 0, 1e9, NULL},
-    {"beta2", NUMBER, TRAINING(beta2), 0, 0.999999, NULL},
+    {"beta2", NUMBER, TRAINING(beta2), 1e-6, 0.999999, NULL},
     {"weight-decay", NUMBER, TRAINING(weight_decay), 0, 100, NULL},
     {"evolve-share", NUMBER, TRAINING(evolve_share), 0, 1, NULL},
     {"prune-to", NUMBER, TRAINING(prune_to), 0, 1, NULL},
