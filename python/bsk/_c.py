@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import operator
 import os
 import pathlib
 import struct
@@ -99,15 +100,35 @@ structs = {}
 for _name in _abi.STRUCTS:
     make_type(_name)
 
+INTEGERS = {ctypes.c_int32, ctypes.c_int64, ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64}
+kinds = {made: dict(made._fields_) for made in structs.values()}
 Tensor = structs["bsk_tensor"]
 Mem = structs["bsk_mem"]
 PlanInfo = structs["bsk_plan_info"]
 PlanOptions = structs["bsk_plan_options"]
 
 
+def fitting(kind, value, name):
+    """A number as a C type has it: ctypes would cut those that do not fit."""
+    if kind not in INTEGERS:
+        return value
+    number, bits = operator.index(value), 8 * ctypes.sizeof(kind)
+    low = -(1 << bits - 1) if kind(-1).value < 0 else 0
+    if not 0 <= number - low < 1 << bits:
+        raise InvalidError(f"{name} is {number}; must be in [{low}, {low + (1 << bits) - 1}]")
+    return number
+
+
+def put(made, name, value):
+    """Sets a field of a struct."""
+    setattr(made, name, fitting(kinds[type(made)][name], value, name))
+
+
 def new(name, **fields):
     """A params or args struct with its size set."""
-    made = structs[name](**fields)
+    made = structs[name]()
+    for field, value in fields.items():
+        put(made, field, value)
     made.struct_size = ctypes.sizeof(made)
     return made
 
@@ -183,6 +204,13 @@ def _load():
 lib = _load()
 
 
+def call(function, *arguments):
+    """Calls a function of the library that gives a status."""
+    found = getattr(lib, function)
+    check(found(*(fitting(kind, value, f"{function}: an argument")
+                  for kind, value in zip(found.argtypes, arguments))))
+
+
 def version() -> str:
     """The version of the library that is loaded."""
     return lib.bsk_version().decode()
@@ -214,7 +242,7 @@ class Context:
                 raise TypeError(f"{name} is no setting of a context")
             if kind in enums and isinstance(value, str):
                 value = enums[kind][value]
-            setattr(params, name, value.encode() if isinstance(value, str) else value)
+            put(params, name, value.encode() if isinstance(value, str) else value)
         handle = ctypes.c_void_p()
         check(lib.bsk_context_create(ctypes.addressof(params), ctypes.addressof(handle)))
         self.handle = handle.value

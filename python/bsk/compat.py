@@ -587,6 +587,9 @@ def _pattern(time, heads, attn_mode, local_attn_ctx, blocksize, num_verts, verts
     if attn_mode == "strided":
         return Layout.strided(time, blocksize, local_attn_ctx)
     if attn_mode == "fixed":
+        if local_attn_ctx % blocksize:
+            raise ValueError(f"local_attn_ctx is {local_attn_ctx}; must be a multiple of the "
+                             f"blocks' {blocksize}")
         groups = num_verts or 1
         return Layout.fixed(time, blocksize, local_attn_ctx // blocksize, vertsize or 1, groups,
                             heads if groups > 1 else 1)

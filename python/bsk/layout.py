@@ -45,8 +45,12 @@ def _nested(values):
         shape.append(len(level))
         level = level[0] if level else 0
     flat = values
-    for _ in shape[1:]:
+    for size in shape[1:]:
+        if any(not isinstance(row, (list, tuple)) or len(row) != size for row in flat):
+            raise _c.InvalidError(f"the mask has rows of different lengths; must all have {size}")
         flat = [x for row in flat for x in row]
+    if any(isinstance(x, (list, tuple)) for x in flat):
+        raise _c.InvalidError("the mask has lists among its numbers")
     return [1 if x else 0 for x in flat], tuple(shape)
 
 
@@ -106,7 +110,7 @@ class Layout:
     @classmethod
     def _call(cls, function, *arguments):
         handle = ctypes.c_void_p()
-        check(getattr(lib, function)(*arguments, ctypes.addressof(handle)))
+        _c.call(function, *arguments, ctypes.addressof(handle))
         return cls(handle.value)
 
     @classmethod
@@ -190,12 +194,18 @@ class Layout:
         ``keep``, that many of the largest in each head; a share of them, if it is a float."""
         matrix = matrix.detach().cpu() if hasattr(matrix, "detach") else matrix
         signature, address = _arrays.describe[type(matrix)](matrix)
-        desc = _arrays.tensor(_arrays.whole(signature), "the matrix")
-        size = signature[1]
+        *_, size, _, at = signature = _arrays.whole(signature)
+        if at != _arrays.HOST and getattr(at, "type", None) != "cpu":
+            raise _c.InvalidError("the matrix lies on a device; must be in host memory")
+        if len(size) not in (2, 3):
+            raise _c.InvalidError(f"the matrix has {len(size)} dimensions; must be 2 or 3")
+        desc = _arrays.tensor(signature, "the matrix")
         block = (block, block) if isinstance(block, int) else tuple(block)
         heads = size[0] if len(size) == 3 else 1
-        if isinstance(keep, float):
-            keep = round(keep * (-(-size[-2] // block[0])) * (-(-size[-1] // block[1])))
+        if keep is not None and not keep >= 0:
+            raise _c.InvalidError(f"keep is {keep}; must not be negative")
+        if keep is not None and not hasattr(keep, "__index__"):  # a share
+            keep = round(float(keep) * (-(-size[-2] // block[0])) * (-(-size[-1] // block[1])))
         return cls._make("bsk_layout_from_dense", size[-2:], block, heads, 0,
                          ctypes.addressof(desc), address, int(_c.enums["bsk_norm"][norm]),
                          float(threshold), -1 if keep is None else keep)
@@ -299,7 +309,7 @@ class Layout:
         pattern = _c.new("bsk_fixed_pattern", local=local, patterns=patterns,
                          bidirectional=int(bidirectional), horizontal=int(horizontal),
                          deepspeed=int(deepspeed))
-        setattr(pattern, "global", globals)
+        _c.put(pattern, "global", globals)
         return cls._attention("fixed", time, block, heads or patterns, ctypes.addressof(pattern))
 
     @classmethod
@@ -355,6 +365,8 @@ class Layout:
         """
         pattern = _c.new("bsk_conv_pattern", height=height, width=width, filter_height=filter[0],
                          filter_width=filter[1], stride=stride, causal=int(causal))
+        if stride < 1:
+            raise _c.InvalidError(f"stride is {stride}; must be at least 1")
         small = (height // stride if height > 1 else 1) * (width // stride)
         size = (height * width, small) if transposed else (small, height * width)
         return cls._attention("deconv" if transposed else "conv", size, block, 1,
@@ -440,7 +452,7 @@ class Layout:
     def find(self, row: int, col: int, head: int = 0) -> int | None:
         """The slot of a block, or None."""
         slot = ctypes.c_int64()
-        check(lib.bsk_layout_find(self.handle, head, row, col, ctypes.addressof(slot)))
+        _c.call("bsk_layout_find", self.handle, head, row, col, ctypes.addressof(slot))
         return None if slot.value < 0 else slot.value
 
     def to_coo(self) -> tuple[array.array, array.array, array.array]:

@@ -403,3 +403,8 @@ def test_numbers_that_would_be_ignored_are_refused():
                  lambda: bsk.torch.attention(*(torch.ones(1, 1, 8, 4),) * 3, layout, scale=0.0)):
         with pytest.raises((ValueError, NotImplementedError), match="0"):
             call()
+
+
+def test_fixed_takes_whole_blocks():
+    with pytest.raises(ValueError, match="local_attn_ctx is 20"):
+        compat.get_blocksparse_obj(64, 2, "fixed", 8, 20)

@@ -148,3 +148,33 @@ def test_attention_patterns():
     assert Layout.sink_local(64, 8, 8, 8).to_mask()[7] == [1, 0, 0, 0, 0, 0, 1, 1]
     big = Layout.bigbird(64, 8, 3, 1, 2, heads=2, seed=1)
     assert big.heads == 2 and all(sum(row) >= 3 for row in big.to_mask()[0])
+
+
+def test_what_does_not_fit_is_refused(np):
+    for mask in ([[1, 0], [1]], [[1], [1, 0]], [[[1, 1]], [[1, 1], [1, 1]]], [[1, 0], 1],
+                 [1, [1]], [[1, [0]]]):
+        with pytest.raises(bsk.InvalidError, match="mask has"):
+            Layout.from_mask(mask, 8)
+    layout = Layout.full((8, 8), 8)
+    for call in (lambda: Layout.random((2**64 + 8, 8), 8, 1.0), lambda: layout.find(2**64, 0),
+                 lambda: Layout.full((8, 8), 2**32 + 8), lambda: Layout.local(64, 8, 2**64 + 8),
+                 lambda: Layout.random((8, 8), 8, 1.0, seed=2**64)):
+        with pytest.raises(bsk.InvalidError, match="must be in"):
+            call()
+    with pytest.raises(bsk.InvalidError, match="stride"):
+        Layout.conv(4, 4, (3, 3), 4, stride=0)
+
+
+def test_from_dense_checks(np):
+    class Elsewhere:
+        __cuda_array_interface__ = {"shape": (8, 8), "typestr": "<f4", "data": (64, False),
+                                    "version": 3}
+
+    matrix = np.eye(8, dtype=np.float32)
+    for call in (lambda: Layout.from_dense(matrix[0], 4), lambda: Layout.from_dense(matrix, 4, -1),
+                 lambda: Layout.from_dense(matrix, 4, -0.5),
+                 lambda: Layout.from_dense(Elsewhere(), 4)):
+        with pytest.raises(bsk.InvalidError):
+            call()
+    assert Layout.from_dense(matrix, 4, np.int64(1)).nnz == 1
+    assert Layout.from_dense(matrix, 4, np.float32(0.5)).nnz == 2
