@@ -37,6 +37,15 @@ _nowhere = ctypes.create_string_buffer(128)
 NOWHERE = (ctypes.addressof(_nowhere) + 63) & ~63
 
 
+class Held(int):
+    """An address with the owner of what is there, which lives as long: until its run has ended."""
+
+    def __new__(cls, address, owner):
+        made = super().__new__(cls, address)
+        made.owner = owner
+        return made
+
+
 def dtype_code(name):
     """The number of an element type: a name, "f32" or "float32", or another library's object."""
     text = name if isinstance(name, str) else (getattr(name, "__name__", None) or str(name))
@@ -356,6 +365,21 @@ def changed(x):
     counter(sys.modules["torch"])(x)
 
 
+def without_memory(x):
+    """The address of a tensor of torch that has none."""
+    if x.numel():
+        raise _c.InvalidError(f"a tensor of shape {tuple(x.shape)} has no memory: its storage was "
+                              f"freed")
+    return NOWHERE
+
+
+def refuse_tracing(torch):
+    """What a trace of torch.jit saw of a run would be constants."""
+    if torch._C._get_tracing_state() is not None:
+        raise NotImplementedError("torch.jit.trace does not see the ops of bsk: use torch.compile "
+                                  "or torch.export")
+
+
 # What a signature says of the place of torch's tensors in host memory; of GPUs it has the number.
 # Numbers are compared in less time than a torch.device.
 CPU = -1
@@ -385,6 +409,7 @@ def torch_types():
     count = counter(torch)
 
     def written(x):
+        refuse_tracing(torch)
         if watched:
             forget(x)
         count(x)
@@ -395,12 +420,20 @@ def torch_types():
 def _register_torch(torch):
     written = torch_types()[1]
     space = {}
-    exec(f"def torch_tensor(x): return ({torch_signature('x')}), x.data_ptr() or {NOWHERE}", space)
-    torch_tensor = space["torch_tensor"]
+    exec(f"def signature(x): return {torch_signature('x')}", space)
+    signature = space["signature"]
+
+    def torch_tensor(x):
+        if x.is_neg():
+            x = x.resolve_neg()
+            return signature(x), Held(x.data_ptr(), x)
+        return signature(x), x.data_ptr() or without_memory(x)
 
     def torch_out(x):
+        if x.is_neg():
+            raise _c.InvalidError("an output has the negative bit: its numbers are not in memory")
         written(x)
-        return torch_tensor(x)
+        return signature(x), x.data_ptr() or without_memory(x)
 
     for kind in (torch.Tensor, torch.nn.Parameter):
         describe[kind], describe_out[kind] = torch_tensor, torch_out
@@ -522,7 +555,7 @@ def _from_dlpack(x):
     shape = tuple(t.shape[i] for i in range(t.ndim))
     strides = tuple(t.strides[i] for i in range(t.ndim)) if t.strides else None
     return ((name, shape, _bytes_of(strides, SIZES[DTYPES[name]]), at),
-            (t.data or 0) + t.byte_offset or NOWHERE)
+            Held((t.data or 0) + t.byte_offset or NOWHERE, capsule))
 
 
 def _from_cuda_interface(x, writable=False):
@@ -657,7 +690,12 @@ def allocator(like, at, shape, code, zeros):
         import torch
         dtype = getattr(torch, LONG[name])
         make = getattr(torch, made)
-        return lambda: make(shape, dtype=dtype, device=at)
+
+        def make_untraced():
+            refuse_tracing(torch)
+            return make(shape, dtype=dtype, device=at)
+
+        return make_untraced
     if where.kind == "cupy":
         import cupy
         make = getattr(cupy, made)

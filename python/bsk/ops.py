@@ -196,7 +196,7 @@ def _make_plan(op, layout, attributes, signatures, given, pairs, alignment):
         if n in op.zeros:
             value = 0 if value is None else value or _is_zero(op.name, n)
         numbers[n] = _attribute(op.attrs[n], value, n)
-        setattr(params, n, numbers[n])
+        _c.put(params, n, numbers[n])
     tensors = {n: _arrays.tensor(s, f"{op.name}: {n}") for n, s in described.items()}
     makers = {}
     shapes = {n: tuple(t.dims[:t.rank]) for n, t in tensors.items()}
@@ -290,11 +290,11 @@ def _source(op):
             if made:
                 add(f"    if {n} is None or _type({n}) is _str or {n} is True: "
                     f"s_{n} = {n}; p_{n} = 0")
-            add(f"    {'elif' if made else 'if'} _type({n}) is _tensor:")  # without a call
+            add(f"    {'elif' if made else 'if'} _type({n}) is _tensor and not {n}.is_neg():")
             if role != "in":
                 add(f"        _written({n})")
             add(f"        s_{n} = {_arrays.torch_signature(n)}")
-            add(f"        p_{n} = {n}.data_ptr() or _nowhere")
+            add(f"        p_{n} = {n}.data_ptr() or _without_memory({n})")
             add(f"    else: s_{n}, p_{n} = {look}[_type({n})]({n})")
     spots = {n: f"p_{n}" + ("[0]" if n in op.lists else "") for n in names}
     add(f"    _low = {' | '.join(spots[n] for n in names if n not in extra) or 0}")
@@ -471,10 +471,10 @@ def _make(name):
     # Underscores keep these apart from the names of the op's arguments.
     tensor, written = _arrays.torch_types()
     space = {"_OP": op, "_describe": _arrays.describe, "_describe_out": _arrays.describe_out,
-             "_tensor": tensor, "_written": written, "_nowhere": _arrays.NOWHERE,
+             "_tensor": tensor, "_written": written, "_without_memory": _arrays.without_memory,
              "_describe_list": _describe_list, "_views": _views, "_plans": _plans,
-             "_make_plan": _make_plan, "_is_zero": _is_zero, "_remember": _remember, "_check": _c.check,
-             "_converters": _arrays.converters, "_unread": _unread, "_uneven": _uneven,
+             "_make_plan": _make_plan, "_is_zero": _is_zero, "_remember": _remember,
+             "_check": _c.check, "_converters": _arrays.converters, "_unread": _unread, "_uneven": _uneven,
              "_results": _results(op), "_type": type, "_len": len, "_str": str, "_bool": bool,
              "_list": list, "_tuple": tuple}
     exec(compile(_source(op), f"<bsk.ops.{name}>", "exec"), space)

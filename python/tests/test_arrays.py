@@ -4,6 +4,7 @@ none, which have the protocols only."""
 import ctypes
 import os
 import types
+import weakref
 
 import pytest
 from conftest import dense_of
@@ -298,3 +299,22 @@ def test_results_are_made_on_the_stream_of_the_run(monkeypatch, native, waits, c
         cuda.log.clear()
         where.runner(lambda *a: cuda.log.append("run"), False)("plan", queue, "args")
         assert cuda.log == ["run"]
+
+
+def test_dlpack_capsule_lives_as_long_as_the_address(np):
+    class Fresh:
+        """Each capsule is of memory of its own."""
+
+        def __dlpack_device__(self):
+            return 1, 0
+
+        def __dlpack__(self, **options):
+            made = np.ones(4, np.float32)
+            self.made = weakref.ref(made)
+            return made.__dlpack__()
+
+    x = Fresh()
+    _, address = _arrays.describe[Fresh](x)
+    assert x.made() is not None
+    del address
+    assert x.made() is None

@@ -253,3 +253,9 @@ def test_zero_that_stands_for_a_default_is_refused(np):
         ops.adam(*state, beta1=0.0)
     assert "beta1 : float, default 0.9" in ops.adam.__doc__
     np.testing.assert_array_equal(ops.filter(x, scale=None), x)
+
+
+def test_choice_that_does_not_fit_is_refused(np):
+    x = np.ones((2, 4), np.float32)
+    with pytest.raises(bsk.InvalidError, match="relu is 4294967296; must be in"):
+        ops.layer_norm(x, relu=2**32)
