@@ -319,3 +319,33 @@ def test_func(device):
     got = torch.func.vmap(lambda q: bt.attention(q, k, v, layout, True))(many)
     assert torch.allclose(got[1], bt.attention(2 * q, k, v, layout, True))
     assert math.isfinite(float(got.sum()))
+
+
+def test_numbers_of_64_bits():
+    q, k, v = (torch.randn(1, 1, 16, 8) for _ in range(3))
+    layout = Layout.full((16, 16), 8)
+    small = torch.arange(16)[None] // 5
+    small[0, 15] = -3
+    large = torch.where(small < 0, small - 2**40, small * 2**32)
+    wanted = bt.attention(q, k, v, layout, documents=small.int())
+    assert torch.equal(bt.attention(q, k, v, layout, documents=large), wanted)
+    assert torch.equal(bt.attention(q, k, v, layout, documents=(small.int(), small)), wanted)
+    length = torch.tensor([2**32 + 3])
+    assert torch.equal(bt.attention(q, k, v, layout, k_len=length), bt.attention(q, k, v, layout))
+    for options in ({"documents": small.float()}, {"k_len": length.float()}):
+        with pytest.raises(TypeError, match="integers"):
+            bt.attention(q, k, v, layout, **options)
+
+
+def test_masks_with_several_leading_dimensions():
+    q, k, v = (torch.randn(2, 3, 2, 16, 8) for _ in range(3))
+    layout = Layout.full((16, 16), 8)
+    for shape in ((3, 1, 16, 16), (1, 2, 16, 16), (2, 1, 1, 16, 16), (3, 1, 1, 16)):
+        mask = torch.rand(shape) < 0.5
+        mask[..., 0] = True
+        torch.testing.assert_close(
+            bt.scaled_dot_product_attention(q, k, v, mask, layout=layout),
+            torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
+            if hasattr(torch.nn.functional, "scaled_dot_product_attention") else
+            torch.softmax((q @ k.transpose(-1, -2) / 8**0.5).masked_fill(~mask, -1e30), -1) @ v,
+            rtol=1e-4, atol=1e-5)

@@ -96,20 +96,48 @@ def _attention_grad(q: Tensor, k: Tensor, v: Tensor, o: Tensor, dout: Tensor, ls
     return tuple(made)
 
 
-def _ints(x):
-    return None if x is None else x.to(torch.int32).contiguous()
+INT32 = torch.iinfo(torch.int32)
 
 
-def _segments(x):
-    x = _ints(x)
-    return x if x is None or x.dim() == 2 else x[None]
+def _checked(x, name):
+    if x.is_floating_point() or x.is_complex():
+        raise TypeError(f"{name} is of {x.dtype}; must be of integers")
+    return x
+
+
+def _ints(x, name):
+    """Lengths, or indices: what does not fit is out of range for the op as well."""
+    if x is None:
+        return None
+    return _checked(x, name).long().clamp(INT32.min, INT32.max).to(torch.int32).contiguous()
+
+
+def _numbered(segments):
+    """The same segments with numbers of 32 bits, by their order; -1 for negative ones. It takes
+    no look at the numbers, for which a GPU would be waited for."""
+    flat = torch.cat([x.reshape(-1).long() for x in segments])
+    values, places = flat.sort()
+    ranks = torch.zeros_like(flat)
+    ranks[1:] = (values[1:] != values[:-1]).cumsum(0)
+    numbers = torch.empty_like(flat).scatter(0, places, ranks).masked_fill(flat < 0, -1)
+    parts = numbers.to(torch.int32).split([x.numel() for x in segments])
+    return [part.reshape(x.shape) for part, x in zip(parts, segments)]
+
+
+def _segments(documents):
+    """(q_segment, k_segment) of documents."""
+    both = documents if isinstance(documents, (tuple, list)) else (documents,)
+    there = [_checked(x, "documents") for x in both if x is not None]
+    if any(x.dtype == torch.int64 for x in there):
+        there = _numbered(there)
+    numbers = iter(x.to(torch.int32).reshape(-1, x.shape[-1]).contiguous() for x in there)
+    both = [None if x is None else next(numbers) for x in both]
+    return both[0], both[-1]
 
 
 def _documents(documents, key_padding_mask):
     """(q_segment, k_segment): documents, with a negative number for keys that are padding."""
-    q_segment, k_segment = (documents if isinstance(documents, (tuple, list))
-                            else (documents, documents))
-    q_segment, k_segment = _segments(q_segment), _segments(k_segment)
+    q_segment, k_segment = _segments(documents)
     if key_padding_mask is not None:
         if key_padding_mask.dtype != torch.bool:
             raise TypeError(f"key_padding_mask is of {key_padding_mask.dtype}; must be torch.bool")
@@ -187,6 +215,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, causal: bool = Fa
         True for keys that no query sees.
     documents : Tensor [batch or 1, time] of integers, optional
         Queries see keys of their own document only. A pair (of queries, of keys) if they differ.
+        Numbers of 64 bits are replaced by their ranks first, which takes a sort.
     q_len, k_len, prefix : Tensor [batch] of integers, optional
         Lengths, and how many of the first keys are visible to all queries in spite of causal.
     bits, bits_index : Tensor, optional
@@ -230,9 +259,9 @@ def _attention_by_token(q, k, v, token, causal=False, window=0, scale=None, inte
     if bias is not None:
         bias = bias.reshape((1,) * (4 - bias.dim()) + tuple(bias.shape))
     q_segment, k_segment = _documents(documents, key_padding_mask)
-    return _attention(q, k, v, seed, bias, slopes, _ints(q_len), _ints(k_len), _ints(prefix),
-                      q_segment, k_segment, bits, _ints(bits_index), token, interleave,
-                      bool(causal), window, None if scale is None else float(scale), float(softcap),
+    return _attention(q, k, v, seed, bias, slopes, _ints(q_len, "q_len"),
+                      _ints(k_len, "k_len"), _ints(prefix, "prefix"), q_segment, k_segment, bits,
+                      _ints(bits_index, "bits_index"), token, interleave, bool(causal), window, None if scale is None else float(scale), float(softcap),
                       align == "end", 1.0 - dropout)[0]
 
 
@@ -283,7 +312,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
             dropout_p, is_causal, scale, layout=layout, window=window,
             interleave=interleave).squeeze(-3)
     lead = query.shape[:-3]
-    if attn_mask is not None and attn_mask.dim() > 4:
+    if attn_mask is not None and attn_mask.dim() > 3 and len(lead) > 1:
         attn_mask = attn_mask.expand(lead + attn_mask.shape[-3:]).flatten(0, -4)
     masks = {} if attn_mask is None else _mask_arguments(attn_mask, layout, interleave)
     flat = (x.reshape((-1,) + tuple(x.shape[-3:])) for x in (query, key, value))
