@@ -593,3 +593,52 @@ def test_func(device):
         assert torch.allclose(single[name].sum(0), p.grad, atol=1e-4)
     jacobian = torch.func.jacrev(layer)(x[0])
     assert torch.allclose(jacobian, layer.to_dense(), atol=1e-5)
+
+
+def test_negative_bit_and_freed_storage():
+    x = torch._neg_view(torch.ones(2, 4))
+    assert torch.equal(bsk.ops.filter(x), -torch.ones(2, 4))
+    assert torch.equal(bsk.ops.filter(torch.nn.Parameter(x)), -torch.ones(2, 4))
+    with pytest.raises(bsk.InvalidError, match="negative bit"):
+        bsk.ops.filter(torch.ones(2, 4), y=x)
+    freed = torch.ones(2, 4)
+    (freed.untyped_storage() if hasattr(freed, "untyped_storage") else freed.storage()).resize_(0)
+    with pytest.raises(bsk.InvalidError, match="freed"):
+        bsk.ops.filter(freed)
+
+
+def test_tracing_is_refused():
+    layer = bt.BlockSparseLinear(16, 16, block_shape=(8, 8))
+    with pytest.raises(NotImplementedError, match="trace"):
+        torch.jit.trace(layer, torch.ones(2, 16))
+    with pytest.raises(NotImplementedError, match="trace"):
+        torch.jit.trace(bsk.compat.relu, torch.ones(2, 16))
+
+
+def test_patcher_shared_and_frozen_layers():
+    shared = nn.Linear(16, 16)
+    shared.weight.requires_grad_(False)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    patcher = bt.BlockSparseModelPatcher()
+    patcher.add_pattern("2", {"density": 0.5, "block_shape": (8, 8)})
+    assert patcher.patch_model(model) == 1
+    assert model[0] is model[2] and type(model[0]) is bt.BlockSparseLinear
+    assert not model[0].weight.requires_grad and model[0].bias.requires_grad
+    fresh = nn.Linear(16, 16)
+    fresh = nn.Sequential(fresh, nn.ReLU(), fresh)
+    assert bt.sparsify_like(fresh, model.state_dict()) == ["0", "2"]
+    assert fresh[0] is fresh[2]
+    patcher.add_pattern(".*", {})
+    with pytest.raises(ValueError, match="itself"):
+        patcher.patch_model(nn.Linear(16, 16))
+
+
+def test_pattern_optimizer_checks_states_that_came_later():
+    layer = bt.BlockSparseLinear(16, 16, block_shape=(8, 8))
+    optimizer = torch.optim.Adagrad(layer.parameters())
+    optimizer.state.clear()
+    pattern = bt.PatternOptimizer(layer, lr=0.5)
+    pattern.attach_optimizer(optimizer)
+    optimizer.state[layer.weight]["sum"] = torch.zeros_like(layer.weight)
+    with pytest.raises(ValueError, match="keeps sum"):
+        pattern.step()

@@ -68,6 +68,29 @@ class LayoutModule(nn.Module):
             unexpected_keys.remove(prefix + LAYOUT)
 
 
+def train_alike(made, source):
+    """Parameters of a layer get gradients where those of another one do."""
+    made.weight.requires_grad_(source.weight.requires_grad)
+    if source.bias is not None:
+        made.bias.requires_grad_(source.bias.requires_grad)
+
+
+def linears(model):
+    """(name, module) for each place of an nn.Linear; one that is shared has several."""
+    return [(name, module) for name, module in model.named_modules(remove_duplicate=False)
+            if isinstance(module, nn.Linear)]
+
+
+def replace(model, made):
+    """Puts new modules, by those they are for, wherever the model has these."""
+    if model in made:
+        raise ValueError("the model is itself a layer to be replaced: put it into a module")
+    for name, module in linears(model):
+        if module in made:
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, made[module])
+
+
 class BlockSparseLinear(LayoutModule):
     """y = x W + b with W [in_features, out_features] block-sparse.
 
@@ -136,6 +159,7 @@ class BlockSparseLinear(LayoutModule):
                 self.weight.copy_(blocks_from_dense(torch_nn_linear.weight.t(), layout))
                 if bias:
                     self.bias.copy_(torch_nn_linear.bias)
+            train_alike(self, torch_nn_linear)
         if verbose:
             print(self)
 
@@ -179,6 +203,7 @@ class PseudoBlockSparseLinear(nn.Module):
         self.register_buffer("mask", blocks_to_dense(torch.ones_like(source.weight),
                                                      source.layout).t().contiguous())
         self.bias = None if source.bias is None else nn.Parameter(source.bias.detach().clone())
+        train_alike(self, source)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight * self.mask, self.bias)
@@ -212,18 +237,21 @@ def sparsify_like(model: nn.Module, state_dict: Mapping[str, Any]) -> list[str]:
     list of str
         The names of the modules that were replaced.
     """
-    replaced = []
-    for name, module in list(model.named_modules()):
-        data = state_dict.get(f"{name}.{LAYOUT}")
-        if data is None or not isinstance(module, nn.Linear):
+    replaced, found = [], {}
+    for name, module in linears(model):
+        data = state_dict.get(f"{name}.{LAYOUT}" if name else LAYOUT)
+        if data is None:
+            continue
+        replaced.append(name)
+        if module in found:
             continue
         layout = Layout.from_bytes(bytes(data.cpu().tolist()))
         made = BlockSparseLinear(module.in_features, module.out_features, module.bias is not None,
                                  pattern=layout, dtype=module.weight.dtype,
                                  device=module.weight.device)
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, made)
-        replaced.append(name)
+        train_alike(made, module)
+        found[module] = made
+    replace(model, found)
     if not replaced:
         warnings.warn("no layer of the model is sparse in the state dict", stacklevel=2)
     return replaced

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from .modules import BlockSparseLinear, PseudoBlockSparseLinear
+from .modules import BlockSparseLinear, PseudoBlockSparseLinear, linears, replace
 
 OPTIONS = {"density", "block_shape", "pseudo_linear", "pattern", "seed"}
 
@@ -67,19 +67,24 @@ class BlockSparseModelPatcher:
         made = BlockSparseLinear(0, 0, torch_nn_linear=module, verbose=self.verbose, **options)
         return PseudoBlockSparseLinear(made) if patch_info.get("pseudo_linear") else made
 
+    def _matched(self, model):
+        """(name, patch_info) by module, for those of which a rule matches a name."""
+        matched = {}
+        for name, module in linears(model):
+            info = self.pattern_match(name)
+            if info is not None:
+                matched.setdefault(module, (name, info))
+        return matched
+
     def patch_model(self, model: nn.Module) -> int:
-        """Replaces what the rules match; returns how many modules that are."""
-        count = 0
-        for name, module in list(model.named_modules()):
-            info = self.pattern_match(name) if isinstance(module, nn.Linear) else None
-            if info is None:
-                continue
-            parent, _, child = name.rpartition(".")
-            setattr(model.get_submodule(parent), child, self.new_child_module(name, module, info))
-            count += 1
-        if not count:
+        """Replaces what the rules match; returns how many modules that are. One that the model has
+        in several places is replaced in all, where a rule matches one of its names."""
+        made = {module: self.new_child_module(name, module, info)
+                for module, (name, info) in self._matched(model).items()}
+        replace(model, made)
+        if not made:
             warnings.warn("no nn.Linear of the model matches a rule", stacklevel=2)
-        return count
+        return len(made)
 
     def patch_to_share(self, model: nn.Module, share: float) -> float:
         """Like `patch_model`, with the one density of all matching layers at which the model has
@@ -91,14 +96,13 @@ class BlockSparseModelPatcher:
             The density.
         """
         total = sum(p.numel() for p in model.parameters())
-        matched = [(m, self.pattern_match(n)) for n, m in model.named_modules()
-                   if isinstance(m, nn.Linear) and self.pattern_match(n) is not None]
-        inside = sum(m.weight.numel() for m, _ in matched)
+        matched = self._matched(model)
+        inside = sum(m.weight.numel() for m in matched)
         density = 1 - (1 - share) * total / max(inside, 1)
         if not 0 <= density <= 1:
             raise ValueError(f"share is {share}; the layers that match hold {inside} of {total} "
                              f"parameters: must be in [{1 - inside / total:.3g}, 1]")
-        for _, info in matched:
+        for _, info in matched.values():
             info["density"] = density
         self.patch_model(model)
         return density

@@ -57,6 +57,11 @@ class PatternOptimizer:
 
     def attach_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer of the weights (Adam, AdamW, SGD), whose states must follow the blocks."""
+        self._check(optimizer)
+        self.optimizers.append(optimizer)
+
+    @staticmethod
+    def _check(optimizer):
         for param, state in optimizer.state.items():
             unknown = [k for k, v in state.items()
                        if torch.is_tensor(v) and v.shape == param.shape and v.dim()
@@ -64,7 +69,6 @@ class PatternOptimizer:
             if unknown:
                 raise ValueError(f"{type(optimizer).__name__} keeps {', '.join(unknown)}; must be "
                                  f"of {', '.join(STATES)}")
-        self.optimizers.append(optimizer)
 
     @torch.no_grad()
     def step(self) -> int:
@@ -72,6 +76,8 @@ class PatternOptimizer:
         moved = 0
         if not self.lr:
             return moved
+        for optimizer in self.optimizers:
+            self._check(optimizer)  # states are made in an optimizer's first step
         for layer in self.layers:
             self.seed += 1
             moved += self._step(layer, self.seed)
