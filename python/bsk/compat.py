@@ -737,6 +737,8 @@ class BlockSparseMatrix(LayoutModule):
         row, col = mask.cpu().nonzero().t().tolist()
         if block_ptr is not None:
             order = torch.as_tensor(block_ptr).cpu().argsort().tolist()
+            if sorted(torch.as_tensor(block_ptr).tolist()) != list(range(len(row))):
+                raise ValueError(f"block_ptr must have each of 0 to {len(row) - 1} once")
             row, col = [row[i] for i in order], [col[i] for i in order]
         self._set_layout(Layout.from_coo(row, col, self.layout.shape, self.layout.block,
                                          order="given"))

@@ -408,3 +408,9 @@ def test_numbers_that_would_be_ignored_are_refused():
 def test_fixed_takes_whole_blocks():
     with pytest.raises(ValueError, match="local_attn_ctx is 20"):
         compat.get_blocksparse_obj(64, 2, "fixed", 8, 20)
+
+
+def test_rebuild_takes_a_permutation():
+    matrix = compat.BlockSparseMatrix.randn((64, 64), blocks=[(0, 0), (1, 1)])
+    with pytest.raises(ValueError, match="block_ptr"):
+        matrix.rebuild([[0, 1], [1, 0]], [0, 0])

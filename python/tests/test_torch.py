@@ -642,3 +642,20 @@ def test_pattern_optimizer_checks_states_that_came_later():
     optimizer.state[layer.weight]["sum"] = torch.zeros_like(layer.weight)
     with pytest.raises(ValueError, match="keeps sum"):
         pattern.step()
+
+
+def test_layout_without_weights_is_an_error():
+    layer, other = (bt.BlockSparseLinear(16, 16, density=d, block_shape=(8, 8), seed=1)
+                    for d in (0.5, 1.0))
+    state, before = other.state_dict(), layer.weight.detach().clone()
+    del state["weight"]
+    with pytest.raises(RuntimeError, match="no weight"):
+        layer.load_state_dict(state, strict=False)
+    assert torch.equal(layer.weight, before)
+
+
+def test_sampled_product_under_autocast():
+    layout = Layout.full((8, 8), 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert bt.matmul_sampled(torch.ones(4, 8), torch.ones(4, 8).bfloat16(),
+                                 layout).dtype == torch.bfloat16

@@ -192,12 +192,15 @@ def matmul(x: Tensor, weight: Tensor, layout: Layout, bias: Optional[Tensor] = N
     return matmul_by_token(x, weight, token_of(layout), bias, gate, transpose)
 
 
+def _autocast(a, b):
+    wanted = autocast_dtype(a)
+    return (a, b) if wanted is None or a.dtype == torch.float64 else (a.to(wanted), b.to(wanted))
+
+
 def matmul_by_token(x: Tensor, weight: Tensor, token: int, bias: Optional[Tensor] = None,
                     gate: Optional[Tensor] = None, transpose: bool = False) -> Tensor:
     """`matmul` with the number of a layout, which compiled code can hold."""
-    wanted = autocast_dtype(x)
-    if wanted is not None and x.dtype != torch.float64:
-        x, weight = x.to(wanted), weight.to(wanted)
+    x, weight = _autocast(x, weight)
     if x.dim() == 2:
         return _matmul(x, weight, bias, gate, token, transpose)
     y = _matmul(x.reshape(-1, x.shape[-1]), weight, bias, gate, token, transpose)
@@ -206,6 +209,7 @@ def matmul_by_token(x: Tensor, weight: Tensor, token: int, bias: Optional[Tensor
 
 def matmul_sampled(x: Tensor, dy: Tensor, layout: Layout) -> Tensor:
     """The kept blocks of x^T dy: Tensor [nnz, *layout.block], for x [..., rows], dy [..., cols]."""
+    x, dy = _autocast(x, dy)
     return _wgrad(x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1]), None, None,
                   token_of(layout), False, False)[0]
 

@@ -57,6 +57,10 @@ class LayoutModule(nn.Module):
                 error_msgs.append(f"{prefix}{LAYOUT} is {layout}; must be {self.layout.shape[0]} x "
                                   f"{self.layout.shape[1]}")
                 return
+            if layout != self.layout and prefix + self.VALUES not in state_dict:
+                error_msgs.append(f"{prefix}{LAYOUT} differs, and there is no "
+                                  f"{prefix}{self.VALUES} for it")
+                return
             if layout != self.layout:
                 self._set_layout(layout)
                 values = getattr(self, self.VALUES)
