@@ -3,6 +3,8 @@
 #define BSKI_CPU_H
 
 #include <stdbool.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <bsk/backend.h>
 
@@ -19,14 +21,18 @@ enum {
     BSK_CPU_NEONBF16 = 30
 };
 
-/* The queue that launches receive: the device's thread count, and nothing else to hold. */
+/* The queue that launches receive: the device's thread count, and where it was opened. */
 typedef struct bski_cpu_queue {
-    int threads; /* at least 1: pass it to num_threads() of every parallel region */
+    int threads;   /* at least 1 */
+    pid_t process; /* whose threads these are */
 } bski_cpu_queue;
 
+/* For num_threads() of every parallel region. One in a child of fork(), which would wait forever
+ * for the threads of its parent. */
 static inline int queue_threads(const void *queue)
 {
-    return ((const bski_cpu_queue *)queue)->threads;
+    const bski_cpu_queue *q = queue;
+    return q->threads > 1 && getpid() != q->process ? 1 : q->threads;
 }
 
 static inline bool is_float(bsk_dtype type)

@@ -97,6 +97,7 @@ static const bsk_arch archs[] = {
 typedef struct cpu_device {
     const bsk_host *host;
     int threads;
+    pid_t process; /* that opened it */
 } cpu_device;
 
 typedef struct cpu_queue {
@@ -228,6 +229,7 @@ static bsk_status cpu_device_open(const bsk_host *host, int32_t index, void **de
     const int cores = cpu_cores();
     d->host = host;
     d->threads = 1;
+    d->process = getpid();
     *props = (bsk_device_props){
         .struct_size = sizeof *props,
         .arch = cpu_arch(),
@@ -265,6 +267,7 @@ static bsk_status cpu_queue_create(void *device, void **queue)
     if (!q)
         return fail_nomem(d->host, "a queue", sizeof *q);
     q->launch.threads = d->threads;
+    q->launch.process = d->process;
     q->device = d;
     return BSK_OK;
 }

@@ -1,8 +1,11 @@
 /* What the headers promise about threads: contexts made at the same time, one context, layout and
- * plan shared by many threads with queues and workspaces of their own, and a last error for each
- * thread. Meant to run under ThreadSanitizer too. Optional argument: the fake module. */
+ * plan shared by many threads with queues and workspaces of their own, a last error for each thread,
+ * and runs in a child of fork(). Meant to run under ThreadSanitizer too. Optional argument: the fake module. */
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "fake_use.h"
 #include "unit.h"
@@ -160,6 +163,23 @@ static void *body_staged(void *user)
     return NULL;
 }
 
+/* A child runs the plan that this thread ran, whose other threads it does not have. */
+static void fork_run(shared *s)
+{
+    enum { SECONDS = 20 };
+    int status = -1;
+    body_run(s);
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(SECONDS);
+        body_run(s);
+        _exit(atomic_load(&unit_failed) > 0);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 static void shared_matmul(shared *s, float *x, float *w, float *want)
 {
     bsk_layout_params lp = BSK_INIT(bsk_layout_params);
@@ -208,6 +228,7 @@ int main(int argc, char **argv)
     params.log = unit_log_line;
     params.log_user = log;
     params.log_level = BSK_LOG_LAUNCH;
+    params.num_threads = 2;
     CHECK_OK(bsk_context_create(&params, &s.context));
     s.device = fake_device_find(s.context, "cpu:0");
     shared_matmul(&s, x, w, want);
@@ -215,6 +236,7 @@ int main(int argc, char **argv)
     threads_run(&s, body_plan);
     threads_run(&s, body_context);
     threads_run(&s, body_error);
+    fork_run(&s);
     CHECK(atomic_load(&s.contexts) == THREADS * ROUNDS);
     if (s.plugin_path) {
         int before = log->lines[BSK_LOG_WARN];

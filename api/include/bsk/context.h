@@ -66,7 +66,9 @@ typedef struct bsk_context_params {
     const char *plugin_path; /* BSK_PLUGIN_PATH: more directories of backend modules, by ':' */
     const char *cache_dir;   /* BSK_CACHE_DIR: compiled binaries; "off" keeps none; default:
                               * $XDG_CACHE_HOME/bsk or $HOME/.cache/bsk */
-    int32_t num_threads;     /* BSK_NUM_THREADS: of the CPU backend; default: one per core */
+    int32_t num_threads;     /* BSK_NUM_THREADS: of the CPU backend; default: one per core. In a
+                              * child of fork() contexts of the parent run with one; one that the
+                              * child makes itself needs 1 if the parent has run with more. */
     int32_t ignore_environment; /* nonzero: no environment variable is read */
     const char *tuning;         /* BSK_TUNING: the file of `bsk tune`'s records; "off" reads none;
                               * default: `tuning` in the cache directory */

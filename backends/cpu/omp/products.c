@@ -231,7 +231,7 @@ static void depth_load_i8(float *restrict dst, int64_t ld, const matrix_i8 *m, i
     }                                                                                              \
     OMP_LAUNCH(op##_##type)                                                                        \
     {                                                                                              \
-        op##_run_##type(prepared, ((const bski_cpu_queue *)queue)->threads, args);                 \
+        op##_run_##type(prepared, queue_threads(queue), args);                                     \
         return BSK_OK;                                                                             \
     }
 
@@ -253,7 +253,7 @@ static void depth_load_i8(float *restrict dst, int64_t ld, const matrix_i8 *m, i
     OMP_DECLARE_PACK(dsd_##type);                                                                  \
     OMP_PACK(dsd_##type)                                                                           \
     {                                                                                              \
-        dsd_pack_##type(prepared, ((const bski_cpu_queue *)queue)->threads, s, packed);            \
+        dsd_pack_##type(prepared, queue_threads(queue), s, packed);                                \
         return BSK_OK;                                                                             \
     }
 
