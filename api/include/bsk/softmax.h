@@ -17,6 +17,7 @@ extern "C" {
  * Shapes    x, y of one shape; mask of the same rank, each dimension that of x or 1, the last
  *           that of x. Rows of any length.
  * Dtypes    x, y and mask any floats.
+ * Strides   the last axis of x and y contiguous; of mask any.
  * In place  y = x when types and strides agree.
  * Numerics  the maximum subtracted; sums in f32 (f64 with f64).
  * Source    openai/blocksparse MaskedSoftmax. */
@@ -51,8 +52,9 @@ BSK_API bsk_status bsk_masked_topk_softmax_run(const bsk_plan *plan, bsk_queue *
 
 /* masked_softmax_grad: dx = alpha * scale * mask * y * (dy - sum of dy * y) + beta * dx. Elements
  * whose y is 0 add nothing to the sum, and their gradient is 0, whatever dy holds.
- * Shapes and dtypes as masked_softmax; scale and mask as given to the forward. In place: dx = dy or
- * dx = y when types and strides agree. */
+ * Shapes and dtypes as masked_softmax; scale and mask as given to the forward.
+ * Strides   the last axis of dy, y and dx contiguous; of mask any.
+ * In place  dx = dy or dx = y when types and strides agree. */
 typedef struct bsk_masked_softmax_grad_params {
     size_t struct_size;
     bsk_tensor dy, y, dx;
