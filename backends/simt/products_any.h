@@ -19,7 +19,7 @@ KERNEL(sdd_finish, LANES)
 
     const i64 slot = GROUP(0) % a.nnz;
     const i64 first = dgate ? 0 : GROUP(0) / a.nnz, last = dgate ? a.groups : first + 1;
-    const i32 block = a.block_rows * a.block_cols;
+    const i64 block = (i64)a.block_rows * a.block_cols; /* at most 2^32 */
     const i64 rows = a.rows - (i64)slot_row[slot] * a.block_rows;
     const i64 cols = a.cols - (i64)slot_col[slot] * a.block_cols;
     const R g = gate ? gate[slot] : 1;
@@ -27,8 +27,9 @@ KERNEL(sdd_finish, LANES)
     R dot = 0;
 
     for (i64 group = first; group < last; group++)
-        for (i32 e = LANE; e < block; e += LANES) {
-            if (e / a.block_cols >= rows || e % a.block_cols >= cols)
+        for (i64 e = LANE; e < block; e += LANES) {
+            const i64 row = (u32)e / (u32)a.block_cols, col = (u32)e % (u32)a.block_cols;
+            if (row >= rows || col >= cols)
                 continue;
             R sum = 0;
             if (!skip)
