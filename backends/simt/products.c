@@ -391,7 +391,7 @@ static bool bsum_shape(const simt_device *d, const bsk_problem *problem, sdd_sta
                             .cols = a->cols,
                             .batch = batch_count(&p->b),
                             .type = (i32)problem->dtype,
-                            .splits = d ? split_count(d, tiles, a->n, MAX_SPLITS) : MAX_SPLITS};
+                            .splits = split_count(d, tiles, a->n, MAX_SPLITS)};
     state->sum.along_k = state->sum.b_col != 1;
     state->sum_end = finish_of(problem->dtype, 1, a->cols, a->cols, state->sum.splits);
     state->sum_parts = *bytes;
@@ -424,16 +424,16 @@ static bool sdd_shape(const simt_device *d, const bsk_problem *problem, sdd_stat
     if (!grid_size(a->groups, strips, a->tiles_m, &groups) || !bski_mul_i64(a->members, a->n, &all))
         return false;
     a->strips = (i32)strips;
-    const i32 most = state->dense ? DENSE_SPLITS : MAX_SPLITS;
-    a->splits = d ? split_count(d, groups, all, most) : most;
+    a->splits = split_count(d, groups, all, state->dense ? DENSE_SPLITS : MAX_SPLITS);
     a->direct = a->splits == 1 && p->pairs == 1 && p->dgate.dtype == BSK_NONE && !state->dense;
     if (!grid_size(groups, a->splits, 1, &state->groups) || !bsum_shape(d, problem, state, bytes))
         return false;
     if (!a->direct) {
         a->part = (i64)a->groups * a->nnz * block;
         state->parts = *bytes;
-        state->finish_groups = p->dgate.dtype == BSK_NONE ? (i64)a->groups * a->nnz : a->nnz;
-        if (!plane_size(a->splits, (i64)a->groups * a->nnz, block, dtype, &own) ||
+        if (!grid_size(p->dgate.dtype == BSK_NONE ? a->groups : 1, a->nnz, 1,
+                       &state->finish_groups) ||
+            !plane_size(a->splits, (i64)a->groups * a->nnz, block, dtype, &own) ||
             !bski_add_size(*bytes, own, bytes))
             return false;
     }

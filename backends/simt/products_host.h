@@ -25,8 +25,9 @@ enum {
     PRODUCT_ROWS = 8,
     PRODUCT_COLS = 16
 };
-/* What the tiled kernels need, and the largest grid that every device takes. */
-enum { LOCAL_BYTES = 32 << 10, MAX_GROUPS = INT32_MAX };
+/* What the tiled kernels need, and the largest grid that every device takes: some count lanes in 32
+ * bits. */
+enum { LOCAL_BYTES = 32 << 10, MAX_GROUPS = UINT32_MAX / LANES };
 /* Sums in parts, for enough groups: groups of each compute unit, parts, terms of a part. */
 enum { UNIT_GROUPS = 32, MAX_SPLITS = 64, DENSE_SPLITS = 1024, MIN_TERMS = 256 };
 enum { FINISH_WAYS = 16 }; /* lanes that share an element's parts */
@@ -149,9 +150,12 @@ static inline i32 tile_of(i32 block, i32 most)
     return tile;
 }
 
-/* How many parts a sum of `terms` is cut into when there are `groups` of them. */
+/* How many parts a sum of `terms` is cut into when there are `groups` of them. Only few are cut, so
+ * that no cut makes a grid too large: without a device, one. */
 static inline i32 split_count(const simt_device *d, i64 groups, i64 terms, i64 most)
 {
+    if (!d)
+        return 1;
     const i64 units = d->props.compute_units > 0 ? d->props.compute_units : 1;
     const i64 wanted = bski_ceil_div(units * (d->wide ? 2 : UNIT_GROUPS), groups > 0 ? groups : 1);
     return (i32)clamp(wanted, 1, clamp(terms / MIN_TERMS, 1, most));

@@ -39,7 +39,7 @@ static bool reduced_shape(const simt_device *d, const bsk_problem *problem, redu
     const i64 n = state->x.n, strips = bski_ceil_div(n, NORM_ROWS);
     if (!grid_size(bski_ceil_div(rows, PRODUCT_ROWS), bski_ceil_div(cols, PRODUCT_COLS), 1, &tiles))
         return false;
-    const i32 splits = d ? split_count(d, tiles, n, MAX_SPLITS) : MAX_SPLITS;
+    const i32 splits = split_count(d, tiles, n, MAX_SPLITS);
     state->product = (reduced_arg){.n = n, .rows = rows, .cols = cols, .splits = splits};
     state->end = finish_of(dtype, rows, cols, p->g.strides[0], splits);
     if (!grid_size(strips, rows, 1, &state->x_groups) ||
