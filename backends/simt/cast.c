@@ -53,21 +53,27 @@ static bool tile_of(simt_dims *s)
     return true;
 }
 
+static i64 tile_groups(const simt_dims *s, bsk_dtype type)
+{
+    const i64 side = type == BSK_F64 ? TILE_SIDE_F64 : TILE_SIDE;
+    i64 groups = 1;
+    for (int d = 0; d < s->rank; d++)
+        groups *= d < s->rank - 2 ? s->size[d] : bski_ceil_div(s->size[d], side);
+    return groups;
+}
+
 static bsk_status tiles_launch(const bsk_prepared *prepared, void *queue, const simt_dims *s,
                                const bsk_cast_args *a)
 {
     const bsk_cast_params *p = prepared->problem->params;
-    const i64 side = p->x.dtype == BSK_F64 ? TILE_SIDE_F64 : TILE_SIDE;
     const int missing = SHAPE_RANK - s->rank;
     cast_tile_arg arg = {.x_type = (i32)p->x.dtype, .y_type = (i32)p->y.dtype};
-    i64 groups = 1;
     for (int i = 0; i < SHAPE_RANK; i++) {
         arg.size[i] = i < missing ? 1 : s->size[i - missing];
         arg.y[i] = i < missing ? 0 : s->stride[0][i - missing];
         arg.x[i] = i < missing ? 0 : s->stride[1][i - missing];
-        groups *= i < SHAPE_RANK - 2 ? arg.size[i] : bski_ceil_div(arg.size[i], side);
     }
-    return LAUNCH(TILES, groups, 1, arg, a->x, a->y);
+    return LAUNCH(TILES, tile_groups(s, p->x.dtype), 1, arg, a->x, a->y);
 }
 
 SIMT_LAUNCH(cast)
@@ -81,7 +87,8 @@ SIMT_LAUNCH(cast)
     bski_simt_dims_add(&s, &p->y);
     bski_simt_dims_add(&s, &p->x);
     bski_simt_dims_join(&s, bski_simt_dims_inner(&s));
-    if (!d->wide && !(both & ~BSKI_FLOATS) && tile_of(&s))
+    if (!d->wide && !(both & ~BSKI_FLOATS) && tile_of(&s) &&
+        tile_groups(&s, p->x.dtype) <= SIMT_MAX_GROUPS)
         return tiles_launch(prepared, queue, &s, a);
     const map_arg arg = bski_simt_map(prepared, queue, &m);
     return LAUNCH(RUNS, bski_simt_map_groups(d, simt_map_kernel_type(prepared), &arg.shape), 1, arg,

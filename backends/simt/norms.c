@@ -161,7 +161,7 @@ SIMT_LAUNCH(layer_norm)
     while (1 << arg.lanes_log < arg.lanes)
         arg.lanes_log++;
     const i64 batches = bski_ceil_div(arg.rows * p->segments, simt_lanes(d) / arg.lanes);
-    if (packed && batches <= INT32_MAX)
+    if (packed && batches <= SIMT_MAX_GROUPS)
         return LAUNCH(NORM_PACKED, batches, 1, arg, a->x, gain, bias, mean, rstd, a->y);
     return LAUNCH(NORM, row_groups(d, batches), 1, arg, a->x, gain, bias, mean, rstd, a->y);
 }

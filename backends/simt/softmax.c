@@ -69,12 +69,18 @@ static i32 lanes_of(const simt_device *d, bsk_dtype type, i64 count)
     return lanes;
 }
 
+static i64 packed_groups(const softmax_shape *s, i32 lanes)
+{
+    return bski_ceil_div(s->rows, SIMT_LANES / lanes);
+}
+
 /* Whether rows of whole runs fit into registers, one group for each batch of them. */
 static bool fits(const simt_device *d, bsk_dtype type, const softmax_shape *s)
 {
     const i64 vec = simt_vec(d, type);
-    return !d->wide && s->rank <= 1 && s->rows <= INT32_MAX && s->count % vec == 0 &&
-           s->count / vec <= (i64)HELD_RUNS * SIMT_LANES;
+    return !d->wide && s->rank <= 1 && s->count % vec == 0 &&
+           s->count / vec <= (i64)HELD_RUNS * SIMT_LANES &&
+           packed_groups(s, lanes_of(d, type, s->count)) <= SIMT_MAX_GROUPS;
 }
 
 /* A group for every few rows: rows cost the same, and the device keeps itself busy. */
@@ -146,7 +152,7 @@ SIMT_LAUNCH(masked_softmax)
                                          .runs = (i32)(s.count / simt_vec(d, type)),
                                          .lanes = arg.lanes,
                                          .type = (i32)type};
-        return LAUNCH(PACKED, bski_ceil_div(s.rows, SIMT_LANES / arg.lanes), 1, rows, a->x, a->y);
+        return LAUNCH(PACKED, packed_groups(&s, arg.lanes), 1, rows, a->x, a->y);
     }
     return LAUNCH(ANY, groups_of(d, &s, arg.lanes), 1, arg, a->x, mask, a->y);
 }
@@ -212,8 +218,7 @@ SIMT_LAUNCH(masked_softmax_grad)
                                          .runs = (i32)(s.count / simt_vec(d, type)),
                                          .lanes = arg.lanes,
                                          .type = (i32)type};
-        return LAUNCH(PACKED, bski_ceil_div(s.rows, SIMT_LANES / arg.lanes), 1, rows, a->dy, a->y,
-                      a->dx);
+        return LAUNCH(PACKED, packed_groups(&s, arg.lanes), 1, rows, a->dy, a->y, a->dx);
     }
     return LAUNCH(ANY, groups_of(d, &s, arg.lanes), 1, arg, a->dy, a->y, mask, a->dx);
 }

@@ -84,9 +84,17 @@ SIMT_LAUNCH(weight_checker)
 
 SIMT_RELEASE(weight_orthogonal)
 
+/* Whether a device takes a group for each of so many block columns. */
+static bsk_reason columns_accept(i64 columns)
+{
+    return columns > SIMT_MAX_GROUPS ? BSK_REFUSE_LIMIT : BSK_ACCEPT;
+}
+
 SIMT_ACCEPT(weight_orthogonal)
 {
-    return simt_weight_identity_accept(problem, props);
+    const bsk_layout_tables *t = problem->layout;
+    const bsk_reason reason = simt_weight_identity_accept(problem, props);
+    return reason ? reason : columns_accept((i64)t->heads * t->grid_cols);
 }
 
 /* Elements that a block column needs: its vectors, and a dot product with each. */
@@ -181,7 +189,8 @@ static column_arg columns_of(const bsk_prepared *prepared, const simt_device *d,
 SIMT_ACCEPT(l2_normalize)
 {
     const bsk_l2_normalize_params *p = problem->params;
-    return ACCEPT(&p->w, &p->y);
+    const bsk_reason reason = ACCEPT(&p->w, &p->y);
+    return reason ? reason : columns_accept(problem->layout->grid_cols);
 }
 
 SIMT_LAUNCH(l2_normalize)
@@ -197,7 +206,8 @@ SIMT_LAUNCH(l2_normalize)
 SIMT_ACCEPT(l2_normalize_grad)
 {
     const bsk_l2_normalize_grad_params *p = problem->params;
-    return ACCEPT(&p->w, &p->dy, &p->dw);
+    const bsk_reason reason = ACCEPT(&p->w, &p->dy, &p->dw);
+    return reason ? reason : columns_accept(problem->layout->grid_cols);
 }
 
 SIMT_LAUNCH(l2_normalize_grad)
