@@ -45,7 +45,8 @@ bsk_reason bski_dsd_few_refusal(const bsk_problem *problem)
     if ((double)t->nnz * t->block_rows * t->block_cols * 2 >= MOST_BYTES ||
         (double)b->dims[0] * (double)b->strides[0] * 2 >= MOST_B_BYTES ||
         (double)t->nnz * s.block_k / DSD_RUN >= INT32_MAX / 4 || b->strides[0] >= INT32_MAX / 2 ||
-        b->strides[1] >= INT32_MAX / 16)
+        b->strides[1] >= INT32_MAX / 16 || b->dims[0] > INT32_MAX / 2 ||
+        p->c.dims[0] > INT32_MAX / 2)
         return BSK_REFUSE_LIMIT;
     return bski_cuda_epilogue_accept(problem);
 }
