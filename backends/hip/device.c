@@ -203,7 +203,10 @@ static const simt_api device_api = {
 static int device_number(int index, hipDeviceAttribute_t what)
 {
     int value = 0;
-    return hipDeviceGetAttribute(&value, what, index) ? 0 : value;
+    if (!hipDeviceGetAttribute(&value, what, index))
+        return value;
+    hipGetLastError();
+    return 0;
 }
 
 /* The number in the name of an architecture, 0x90a for gfx90a. The attribute is a text; runtimes
@@ -216,8 +219,9 @@ static int device_generation(int index)
     } name;
     memset(&name, 0, sizeof name);
     unsigned generation;
-    if (!hipDeviceGetAttribute(name.numbers, hipDeviceAttributeGcnArchName, index) &&
-        sscanf(name.text, "gfx%x", &generation) == 1)
+    if (hipDeviceGetAttribute(name.numbers, hipDeviceAttributeGcnArchName, index))
+        hipGetLastError();
+    else if (sscanf(name.text, "gfx%x", &generation) == 1)
         return (int)generation;
     return device_number(index, hipDeviceAttributeComputeCapabilityMajor) << 8 |
            device_number(index, hipDeviceAttributeComputeCapabilityMinor) << 4;
@@ -327,7 +331,10 @@ static hipError_t stream_check(hipStream_t stream, bool *own)
     error = hipEventRecord(event, stream);
     *own = !error;
     hipError_t destroyed = hipEventDestroy(event);
-    return error == hipErrorInvalidHandle ? destroyed : error;
+    if (error != hipErrorInvalidHandle)
+        return error;
+    hipGetLastError(); /* an answer, and no error of the caller's */
+    return destroyed;
 }
 
 bsk_status bski_hip_queue_wrap(void *device, void *native, void **queue)
