@@ -546,14 +546,14 @@ bsk_status bski_sdd_plan_make(bski_cuda_device *device, bsk_prepared *prepared,
                     &plan->segments, &plan->work.segments));
     TRY(table_place(&device->simt, schedule->start, (int64_t)schedule->blocks + 1,
                     sizeof *schedule->start, &plan->start, &plan->work.start));
-    plan->out = (sdd_output){.rows = t->rows,
-                             .cols = t->cols,
-                             .where_cols = (int32_t)where_cols(t),
-                             .block_cols = t->block_cols,
-                             .block_eighth = (int32_t)((int64_t)t->block_rows * t->block_cols / TILE),
-                             .type = (int32_t)p->s.dtype,
-                             .gate_mode = p->gate.dtype == BSK_NONE ? BSK_GATE_IGNORE
-                                                                    : (int32_t)p->gate_mode};
+    plan->out = (sdd_output){
+        .rows = t->rows,
+        .cols = t->cols,
+        .where_cols = (int32_t)where_cols(t),
+        .block_cols = t->block_cols,
+        .block_eighth = (int32_t)((int64_t)t->block_rows * t->block_cols / TILE),
+        .type = (int32_t)p->s.dtype,
+        .gate_mode = p->gate.dtype == BSK_NONE ? BSK_GATE_IGNORE : (int32_t)p->gate_mode};
     return where_put(&device->simt, t, plan);
 }
 
