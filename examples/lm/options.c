@@ -30,7 +30,7 @@ const char usage[] =
     "  --context C --buckets B              mlp: bytes seen one by one; 2^B hashed contexts\n"
     "\n"
     "  --batch N --accumulate K             rows of a batch; batches of a step\n"
-    "  --lr R --warm-up N --clip C --beta2 B --weight-decay W\n"
+    "  --lr R --warm-up N --clip C --beta2 B --weight-decay W   (B 0: the default, 0.999)\n"
     "  --ema D             evaluate an average of the weights with this decay\n"
     "  --dtype T           type of products: f32, bf16, f16 or f64 (f32)\n"
     "  --evolve N          every N steps move the --evolve-share weakest blocks elsewhere ...\n"
@@ -102,7 +102,7 @@ static const struct option_row {
     {"evolve", WHOLE, TRAINING(evolve), 0, 1e9, NULL},
     {"lr", NUMBER, TRAINING(lr), 0, 10, NULL},
     {"clip", NUMBER, TRAINING(clip), 0, 1e9, NULL},
-    {"beta2", NUMBER, TRAINING(beta2), 1e-6, 0.999999, NULL},
+    {"beta2", NUMBER, TRAINING(beta2), 0, 0.999999, NULL},
     {"weight-decay", NUMBER, TRAINING(weight_decay), 0, 100, NULL},
     {"evolve-share", NUMBER, TRAINING(evolve_share), 0, 1, NULL},
     {"prune-to", NUMBER, TRAINING(prune_to), 0, 1, NULL},

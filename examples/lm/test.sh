@@ -129,11 +129,6 @@ for bad in "--save $dir/none/x" "--save $dir/folder" "--html $dir/none/x" "--log
     [ "$status" = 1 ] && ! grep -q '^text' "$dir/bad.out" || fail "$bad: status $status, too late"
 done
 
-# 0 would be the library's default.
-status=0
-"$lm" $text $small --steps 1 --beta2 0 >"$dir/bad.out" 2>&1 || status=$?
-[ "$status" != 0 ] && grep -q 'beta2' "$dir/bad.out" || fail "--beta2 0: status $status"
-
 # More memory than there is: a message, and nothing that was saved is lost.
 status=0
 (

@@ -68,6 +68,22 @@ static void list_samples(test_list *list)
             }
 }
 
+/* Blocks that are lines, of which a few columns could be taken for transposed ones. */
+static void list_lines(test_list *list)
+{
+    static const int32_t lines[][2] = {{8, 1}, {16, 1}, {4, 1}, {1, 16}};
+    static const int64_t counts[] = {1, 8, 16};
+    for (int b = 0; b < TEST_COUNT(lines); b++)
+        for (int i = 0; i < TEST_COUNT(counts); i++)
+            for (int o = 0; o < TEST_COUNT(linear); o++)
+                for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+                    if (list->tier == TIER_QUICK && dtypes[t] != (b % 2 ? BSK_F32 : BSK_F64))
+                        continue;
+                    emit_axes(list,
+                              product(linear[o], dtypes[t], lines[b][0], lines[b][1], counts[i]));
+                }
+}
+
 static void list_patterns(test_list *list)
 {
     static const struct {
@@ -276,6 +292,11 @@ static void list_special(test_list *list)
             s.act = o == 0 ? BSK_ACT_RELU : BSK_ACT_NONE;
             emit_axes(list, s);
             s.act = BSK_ACT_NONE;
+            if (o == 2) { /* what a gate of 0 turns off is 0, finite or not */
+                s.options = OPT_GATE;
+                s.br = s.bc = 8;
+                emit_axes(list, s);
+            }
             s.options = 0;
             s.gate_mode = BSK_GATE_IGNORE;
             s.fill = FILL_HUGE;
@@ -479,6 +500,7 @@ void cases_products(test_list *list)
 {
     list_blocks(list);
     list_samples(list);
+    list_lines(list);
     list_patterns(list);
     list_outputs(list);
     list_epilogue(list);

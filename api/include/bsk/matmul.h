@@ -67,6 +67,8 @@ typedef enum bsk_precision {
  *           skipped block do not reach Y.
  * Numerics  f32 accumulation (f64 for f64), rounded once to y's type; see bsk_precision. Sums of i8
  *           products without gates are exact integers, which become f32 before anything else.
+ *           Instructions for bf16 of x86 processors (AVX512-BF16, AMX) take denormal operands as 0
+ *           and leave no denormal sums; all others keep denormals.
  * Source    openai/blocksparse fprop; pytorch_block_sparse reverse_matmul. */
 typedef struct bsk_matmul_params {
     size_t struct_size;

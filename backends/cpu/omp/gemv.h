@@ -179,6 +179,12 @@ static bool FN(gemv_choose)(const FN(dsd) * d, FN(gemv) * g)
 }
 #undef GEMV_16
 
+/* Whether S is walked by the lists of the depth, as it lies in memory. */
+static bool FN(gemv_across)(const FN(dsd) * d)
+{
+    return d->t->ordered && d->p->transpose_s;
+}
+
 /* Ts of the sums of one block row: for each strip of features [ldx][width]. */
 static int64_t FN(gemv_sums)(const FN(dsd) * d, const FN(gemv) * g)
 {
@@ -241,7 +247,7 @@ static void FN(gemv_rows)(const FN(dsd) * d, const FN(gemv) * g, int64_t member,
     if (FN(s_groups)(d) > 1)
         work.s += (size_t)(member / d->t->heads * d->p->s.strides[0]) * sizeof(S_STORED);
     memset(sum + first * size, 0, (size_t)((last - first) * size) * sizeof(T));
-    if (d->t->ordered) {
+    if (FN(gemv_across)(d)) {
         int64_t next = 0;
         for (int64_t r = 0; r < d->t->grid_rows; r++) {
             const int64_t *at = row_start + r;
@@ -281,7 +287,7 @@ static void FN(gemv_pack)(const FN(dsd) * d, const FN(gemv) * g, int64_t member,
 static void FN(gemv_run)(const FN(dsd) * d, const FN(gemv) * g, int threads)
 {
     const int64_t parts = bski_ceil_div(d->J, FN(PACK_DEEP)), size = d->J * g->ldx;
-    const int64_t ranges = d->t->ordered
+    const int64_t ranges = FN(gemv_across)(d)
                                ? min_i64(d->grid_i, bski_ceil_div(threads, max_i64(1, d->batch)))
                                : d->ranges;
     const int64_t rows = d->grid_i * FN(gemv_sums)(d, g);

@@ -1,5 +1,6 @@
 /* Products of bf16 pairs: a T holds two neighbours along the depth, as the dot-product instruction
- * takes them. Numbers are rounded once, in the instruction's sums, which flush denormals. */
+ * takes them. Numbers are rounded once, in the instruction's sums; it takes denormal operands as 0 and
+ * leaves no denormal sums. */
 #ifndef BSKI_OMP_PAIRS_H
 #define BSKI_OMP_PAIRS_H
 

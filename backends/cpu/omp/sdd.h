@@ -248,6 +248,13 @@ static T FN(block_scale)(const FN(sdd) * d, int64_t slot)
     return gated ? d->alpha * d->gate[slot * d->p->gate.strides[0]] : d->alpha;
 }
 
+/* Whether a gate of 0 makes the block 0, which is more than times 0: products need not be finite. */
+static bool FN(block_off)(const FN(sdd) * d, int64_t slot)
+{
+    return d->p->gate_mode == BSK_GATE_SCALE && d->gate &&
+           d->gate[slot * d->p->gate.strides[0]] == 0;
+}
+
 /* S, or the sums, of rows row .. row + rows - 1 and one strip of a block. tile: [MR][VL]. */
 static void FN(tile_finish)(const FN(sdd) * d, const FN(target) * g, const FN(stream) * stream,
                             int64_t row, int64_t rows, int64_t cols, T *restrict tile)
@@ -276,7 +283,9 @@ static void FN(tile_finish)(const FN(sdd) * d, const FN(target) * g, const FN(st
                               (size_t)(base + stream->slot * size) * type_size(p->s.dtype),
                           d->past};
     const T scale = FN(block_scale)(d, stream->slot);
-    if (scale != 1)
+    if (FN(block_off)(d, stream->slot))
+        memset(tile, 0, (size_t)(rows * FN(VL)) * sizeof *tile);
+    else if (scale != 1)
         for (int64_t i = 0; i < rows; i++)
             for (int64_t c = 0; c < FN(VL); c++)
                 tile[i * FN(VL) + c] *= scale;
@@ -321,7 +330,7 @@ static bool FN(half_finish)(const FN(sdd) * d, const FN(target) * g, const FN(st
     const __m512i next = _mm512_or_epi32(order, _mm512_set1_epi32(1));
 
     if (d->p->s.dtype != BSK_BF16 || d->sums || d->beta != 0 || rows % 2 != 0 ||
-        (cols != 8 && cols != FN(VL)))
+        (cols != 8 && cols != FN(VL)) || FN(block_off)(d, stream->slot))
         return false;
     uint16_t *s = FN(half_at)(d, g, stream, row);
     for (int64_t i = 0; i < rows; i += 2, s += 2 * bc) {
@@ -353,7 +362,7 @@ static bool FN(lines_finish)(const FN(sdd) * d, const FN(target) * g, const FN(s
     const int64_t bc = d->t->block_cols;
     const __m512 scale = _mm512_set1_ps(FN(block_scale)(d, stream->slot));
 
-    if (!FN(lines_whole)(d, stream, row))
+    if (!FN(lines_whole)(d, stream, row) || FN(block_off)(d, stream->slot))
         return false;
     uint16_t *s = FN(half_at)(d, g, stream, row);
     for (int64_t i = 0; i < SDD_MR; i++) {
@@ -535,6 +544,7 @@ static void FN(block_finish)(const FN(sdd) * d, const FN(target) * g, int64_t sl
         (size_t)((grouped ? g->group * p->s.strides[0] : 0) + slot * size) * type_size(p->s.dtype);
     const T *w = bsk_mem_address(d->args->w);
     const T scale = FN(block_scale)(d, slot);
+    const bool off = skip || FN(block_off)(d, slot);
     T product = 0, x[FN(RUN)], old[FN(RUN)];
 
     if (w && p->w.rank == 4 && p->w.dims[0] > 1)
@@ -544,7 +554,7 @@ static void FN(block_finish)(const FN(sdd) * d, const FN(target) * g, int64_t sl
         for (int64_t c = 0; c < cols; c += FN(RUN)) {
             const int64_t at = r * bc + c, count = min_i64(FN(RUN), cols - c);
             for (int64_t i = 0; i < count; i++)
-                x[i] = skip ? 0 : scale * FN(number)(sum[at + i]);
+                x[i] = off ? 0 : scale * FN(number)(sum[at + i]);
             if (d->beta != 0) {
                 FN(row_load)(old, p->s.dtype, s, at, count);
                 for (int64_t i = 0; i < count; i++)

@@ -123,7 +123,7 @@ static bool adam_begin(adam_scalars *s, int64_t step, const ref_view *norm_scale
                        const ref_view *steps)
 {
     const double norm = view_given(norm_scale) ? view_get1(norm_scale, 0) : 1;
-    const double count = (double)(step + (view_given(steps) ? view_get_int(steps, 0) : 0));
+    const double count = (double)step + (double)(view_given(steps) ? view_get_int(steps, 0) : 0);
     s->grad_scale *= norm;
     s->correction = sqrt(1 - pow(s->beta2, count)) / (1 - pow(s->beta1, count));
     return norm != 0 && isfinite(norm);
