@@ -149,7 +149,7 @@ def goals_of(report):
     host, rows = report["host"], {key(row): row for row in report["rows"]}
     if report["device"]["backend"] == "cpu":
         return lambda row: cpu_goals(row, rows, host)
-    portable = report["device"]["backend"] == "opencl"
+    portable = report["device"]["backend"] != "cuda"
     return lambda row: goals(row, rows, host["roof_bytes"], portable)
 
 

@@ -475,7 +475,8 @@ def _make(name):
              "_describe_list": _describe_list, "_views": _views, "_plans": _plans,
              "_make_plan": _make_plan, "_is_zero": _is_zero, "_remember": _remember,
              "_check": _c.check, "_converters": _arrays.converters, "_unread": _unread,
-             "_uneven": _uneven, "_results": _results(op), "_type": type, "_len": len, "_str": str, "_bool": bool,
+             "_uneven": _uneven, "_results": _results(op), "_type": type, "_len": len,
+             "_str": str, "_bool": bool,
              "_list": list, "_tuple": tuple}
     exec(compile(_source(op), f"<bsk.ops.{name}>", "exec"), space)
     function = space[name]

@@ -68,9 +68,8 @@ typedef struct sdd_work {
     const int32_t *start; /* [blocks + 1]: segments of each thread block, or cluster */
     float *parts;
     uint32_t *counters; /* zero at the start; the last arriver of a unit needs no reset */
-    uint32_t
-        *progress;  /* zero at the start: rounds of SDD_PACE slices that all blocks have begun */
-    int32_t slices; /* of a pair */
+    uint32_t *progress; /* zero at the start: rounds (SDD_PACE) that all blocks have begun */
+    int32_t slices;     /* of a pair */
     int32_t stages;
     int32_t lead;   /* rounds that a block may be ahead of the mean; 0: any */
     int32_t rounds; /* of the longest block */

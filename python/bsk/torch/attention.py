@@ -262,7 +262,8 @@ def _attention_by_token(q, k, v, token, causal=False, window=0, scale=None, inte
     return _attention(q, k, v, seed, bias, slopes, _ints(q_len, "q_len"),
                       _ints(k_len, "k_len"), _ints(prefix, "prefix"), q_segment, k_segment, bits,
                       _ints(bits_index, "bits_index"), token, interleave, bool(causal), window,
-                      None if scale is None else float(scale), float(softcap), align == "end", 1.0 - dropout)[0]
+                      None if scale is None else float(scale), float(softcap), align == "end",
+                      1.0 - dropout)[0]
 
 
 def _mask_arguments(mask, layout, interleave):
