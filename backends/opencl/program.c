@@ -11,6 +11,9 @@
 
 #include <backends/opencl/opencl.h>
 
+/* Three groups of 128 lanes in a multiprocessor's 65,536 registers: KERNEL_DENSE. */
+#define NVIDIA_DENSE " -cl-nv-maxrregcount=168"
+
 enum { KERNEL_COPIES = 4, NAME_BYTES = 128, OPTION_BYTES = 512, FAILURE_BYTES = 320 };
 
 typedef struct kernel_copy {
@@ -295,9 +298,10 @@ bsk_status bski_cl_kernel(simt_device *device, const char *file, const char *nam
     bool doubles = device->props.dtypes & BSK_DTYPE_BIT(BSK_F64);
     char options[OPTION_BYTES], full_name[NAME_BYTES];
     int n =
-        snprintf(options, sizeof options, "-cl-std=CL1.2%s -DSIMT_T=%s%s -DSIMT_NVIDIA=%d%s%s",
-                 d->exact_division ? " -cl-fp32-correctly-rounded-divide-sqrt" : "", type_name,
-                 doubles ? " -DSIMT_HAS_F64=1" : "", (int)d->nvidia, *variant ? " " : "", variant);
+        snprintf(options, sizeof options, "-cl-std=CL1.2%s%s -DSIMT_T=%s%s -DSIMT_NVIDIA=%d%s%s",
+                 d->exact_division ? " -cl-fp32-correctly-rounded-divide-sqrt" : "",
+                 d->nvidia ? NVIDIA_DENSE : "", type_name, doubles ? " -DSIMT_HAS_F64=1" : "",
+                 (int)d->nvidia, *variant ? " " : "", variant);
     int m = snprintf(full_name, sizeof full_name, "%s_%s", name, type_name);
     if (n >= OPTION_BYTES || m >= NAME_BYTES)
         return host->fail(host->context, BSK_E_INTERNAL, "opencl: %s: name or variant too long",

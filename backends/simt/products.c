@@ -1,4 +1,6 @@
 /* The host side of the products: which kernel in which tiles, with which tables and workspace. */
+#include <stdlib.h>
+
 #include <backends/simt/products_host.h>
 
 ENTRY(dsd)
@@ -74,7 +76,7 @@ static i32 dsd_tile(bsk_dtype dtype, i32 block)
 
 typedef struct dsd_state {
     const simt_kernel *product, *spread;
-    bsk_mem start, col, slot;
+    bsk_mem lists, col, slot;
     spread s, b;
     i64 groups;
     dsd_arg arg;
@@ -199,14 +201,37 @@ bsk_reason simt_dsd_accept(const bsk_problem *problem, const bsk_device_props *p
                                                                            : BSK_REFUSE_LIMIT;
 }
 
+/* Most entries first, then by row. */
+static int lists_compare(const void *x, const void *y)
+{
+    const dsd_list *l = x, *r = y;
+    const i32 left = l->last - l->first, right = r->last - r->first;
+    return left != right ? (left < right ? 1 : -1) : l->row - r->row;
+}
+
+static bsk_status lists_put(simt_device *d, const i64 *start, i32 heads, i32 rows, bsk_mem *mem)
+{
+    dsd_list *lists;
+    TRY(host_array(d->host, &lists, (i64)heads * rows, sizeof *lists));
+    for (i32 h = 0; h < heads; h++, start += (i64)rows + 1) {
+        dsd_list *own = lists + (i64)h * rows;
+        for (i32 r = 0; r < rows; r++)
+            own[r] = (dsd_list){r, (i32)start[r], (i32)start[r + 1]};
+        qsort(own, (size_t)rows, sizeof *own, lists_compare);
+    }
+    const bsk_status status = table_put(d, lists, (i64)heads * rows, sizeof *lists, mem);
+    host_drop(d->host, lists);
+    return status;
+}
+
 /* The blocks of op(S) by block row. */
 static bsk_status dsd_tables(simt_device *d, const bsk_problem *problem, dsd_state *state)
 {
     const bsk_dsd_params *p = problem->params;
     const bsk_layout_tables *t = problem->layout;
     const bool flip = p->transpose_s != 0;
-    const i64 starts = t->heads * ((i64)state->arg.grid_rows + 1);
-    TRY(table_put(d, flip ? t->col_start : t->row_start, starts, sizeof(i64), &state->start));
+    TRY(lists_put(d, flip ? t->col_start : t->row_start, t->heads, state->arg.grid_rows,
+                  &state->lists));
     TRY(table_put(d, flip ? t->col_row : t->row_col, t->nnz, sizeof(i32), &state->col));
     return table_put(d, flip ? t->col_slot : t->row_slot, t->nnz, sizeof(i32), &state->slot);
 }
@@ -259,7 +284,7 @@ bsk_status simt_dsd_launch(const bsk_prepared *prepared, void *queue, const void
                                a->residual,
                                a->row_scale,
                                a->col_scale,
-                               state->start,
+                               state->lists,
                                state->col,
                                state->slot};
     return LAUNCH(q, state->product, state->groups, tile_lanes(q->device), buffers, arg);
@@ -270,7 +295,7 @@ void simt_dsd_release(void *device, bsk_prepared *prepared)
     dsd_state *state = prepared->state;
     if (!state)
         return;
-    table_drop(device, &state->start);
+    table_drop(device, &state->lists);
     table_drop(device, &state->col);
     table_drop(device, &state->slot);
     state_free(device, prepared);

@@ -32,7 +32,7 @@
 #define DSD_BUFFERS(type)                                                                          \
     BUF(const type, s), BUF(const type, b), BUF(u8, c), BUF(const R, gate), BUF(const R, bias),    \
         BUF(const u8, residual), BUF(const R, row_scale), BUF(const R, col_scale),                 \
-        BUF(const i64, start), BUF(const i32, col), BUF(const i32, slot)
+        BUF(const dsd_list, lists), BUF(const i32, col), BUF(const i32, slot)
 #define DSD_OPEN(type)                                                                             \
     OPEN(const type, s);                                                                           \
     OPEN(const type, b);                                                                           \
@@ -42,7 +42,7 @@
     OPEN(const u8, residual);                                                                      \
     OPEN(const R, row_scale);                                                                      \
     OPEN(const R, col_scale);                                                                      \
-    OPEN(const i64, start);                                                                        \
+    OPEN(const dsd_list, lists);                                                                   \
     OPEN(const i32, col);                                                                          \
     OPEN(const i32, slot)
 

@@ -21,6 +21,12 @@ typedef struct dsd_arg {
     i32 type;  /* of S and B, where their kernels serve both of 16 bits */
 } dsd_arg;
 
+/* A block row of op(S), and which entries it has; those of a head lie by their number, most first, so
+ * that short ones are left when groups run out. */
+typedef struct dsd_list {
+    i32 row, first, last;
+} dsd_list;
+
 /* Neighbours in a block row, of which sdd computes a tile: `units` tiles of blocks from tile number
  * `tile` of entry number `entry` on. */
 typedef struct sdd_strip {

@@ -194,10 +194,11 @@ TILE_KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
 
     const i64 tiles = (i64)a.grid_rows * a.tiles_m;
     const i64 across = QUOTIENT(GROUP(0), tiles), tile = GROUP(0) - across * tiles;
-    const i64 m = QUOTIENT(across, a.tiles_n), block_row = QUOTIENT(tile, a.tiles_m);
-    const i64 in_block = (tile - block_row * a.tiles_m) * TM; /* the tile's first row there */
+    const i64 m = QUOTIENT(across, a.tiles_n), number = QUOTIENT(tile, a.tiles_m);
+    const i64 in_block = (tile - number * a.tiles_m) * TM; /* the tile's first row there */
     const i64 member = QUOTIENT(m, a.heads), head = m - member * a.heads;
-    const i64 row0 = block_row * a.block_rows + in_block;
+    const dsd_list list = lists[head * a.grid_rows + number];
+    const i64 row0 = (i64)list.row * a.block_rows + in_block;
     const i64 n0 = (across - m * a.tiles_n) * DSD_TN;
     const i64 block_left = a.block_rows - in_block, rows_left = a.rows - row0;
     const i32 rows = (i32)(rows_left < block_left ? rows_left : block_left);
@@ -208,8 +209,8 @@ TILE_KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
     b += m * a.b_batch + n0 * a.b_col;
 
     FN(walk) w;
-    w.entry = (i32)start[head * (a.grid_rows + 1) + block_row];
-    w.last = (i32)start[head * (a.grid_rows + 1) + block_row + 1];
+    w.entry = list.first;
+    w.last = list.last;
     w.left = w.next_slot = w.next_col = 0;
     w.s_at = w.b_at = 0;
     w.gate = 0;

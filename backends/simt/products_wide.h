@@ -68,13 +68,13 @@ KERNEL(dsd_wide, LANES)(DSD_BUFFERS(R), const dsd_arg a)
     DSD_OPEN(R);
     const i64 tiles = (i64)a.grid_rows * a.tiles_m;
     const i64 m = GROUP(0) / (tiles * a.tiles_n), tile = GROUP(0) % tiles;
-    const i64 block_row = tile / a.tiles_m, in_block = tile % a.tiles_m * WIDE_TM;
-    const i64 row0 = block_row * a.block_rows + in_block;
+    const dsd_list list = lists[m % a.heads * a.grid_rows + tile / a.tiles_m];
+    const i64 in_block = tile % a.tiles_m * WIDE_TM;
+    const i64 row0 = (i64)list.row * a.block_rows + in_block;
     const i64 n0 = GROUP(0) / tiles % a.tiles_n * DSD_TN;
     const i64 block_left = a.block_rows - in_block, rows_left = a.rows - row0;
     i32 rows = (i32)(rows_left < block_left ? rows_left : block_left);
     rows = rows < WIDE_TM ? rows : WIDE_TM;
-    const GLOBAL i64 *range = start + m % a.heads * (a.grid_rows + 1) + block_row;
     const i32 plain = !bias && !residual && !row_scale && !col_scale && !a.act &&
                       NUM(a.beta) == 0 && a.c_type == WIDE_TYPE;
 
@@ -88,7 +88,7 @@ KERNEL(dsd_wide, LANES)(DSD_BUFFERS(R), const dsd_arg a)
             UNROLL
             for (i32 i = 0; i < WIDE_RM; i++)
                 acc0[i] = acc1[i] = 0;
-            for (i64 e = range[0]; e < range[1]; e++) {
+            for (i32 e = list.first; e < list.last; e++) {
                 const i64 k0 = (i64)col[e] * a.block_cols;
                 const i64 width = a.depth - k0 < a.block_cols ? a.depth - k0 : a.block_cols;
                 const GLOBAL R *right = b + k0 * a.b_row + n * a.b_col;

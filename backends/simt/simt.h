@@ -69,7 +69,11 @@ typedef uchar u8;
 #ifndef SIMT_NVIDIA /* compute capability as 90 for 9.0; the host sets it, to 0 for other makers */
 #define SIMT_NVIDIA 0
 #endif
-#if SIMT_NVIDIA == 0
+#if SIMT_NVIDIA
+/* Without its size, from which NVIDIA's compiler would infer how many registers it may take, instead
+ * of from the host's option. */
+#define KERNEL_DENSE(name, size) __kernel void NAME(name)
+#else
 #define FAST_DIVIDE(a, b) native_divide(a, b) /* f32, a few units; b is not beyond 2^126 */
 #define FAST_EXP2(x)      native_exp2(x)      /* f32; may flush what is below 2^-126 */
 #endif
