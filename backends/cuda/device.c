@@ -105,6 +105,16 @@ static void device_leave(const bski_cuda_device *d, int before)
         device_leave(d, before);                                                                   \
     } while (0)
 
+/* The same for what the runtime forbids to every thread while one captures, unless it is told that
+ * this is no part of it: memory, code and waiting. */
+#define APART_ON_DEVICE(error, d, call)                                                            \
+    do {                                                                                           \
+        enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;                            \
+        cudaThreadExchangeStreamCaptureMode(&mode);                                                \
+        ON_DEVICE(error, d, call);                                                                 \
+        cudaThreadExchangeStreamCaptureMode(&mode);                                                \
+    } while (0)
+
 /* --- Devices --- */
 
 bsk_status bski_cuda_probe(const bsk_host *host, int32_t *count)
@@ -204,7 +214,7 @@ bsk_status bski_cuda_kernel(const bski_cuda_device *device, const void *function
                             size_t shared_bytes, const char *name)
 {
     cudaError_t error;
-    ON_DEVICE(error, device, kernel_load(function, shared_bytes));
+    APART_ON_DEVICE(error, device, kernel_load(function, shared_bytes));
     return status_of(device->simt.host, error, name);
 }
 
@@ -290,7 +300,7 @@ static bsk_status device_table(simt_device *device, const void *data, size_t byt
     if (status || !bytes)
         return status;
     cudaError_t error;
-    ON_DEVICE(error, d, table_fill(mem->handle, data, bytes));
+    APART_ON_DEVICE(error, d, table_fill(mem->handle, data, bytes));
     if (error) {
         bski_cuda_mem_free(device, *mem);
         *mem = (bsk_mem){BSK_MEM_NULL, NULL, 0, 0};
@@ -374,6 +384,7 @@ bsk_status bski_cuda_device_open(const bsk_host *host, int32_t index, void **dev
     d->simt.props = *props;
     d->index = index;
     d->waits = portable_wait(index);
+    d->shared_bytes = (size_t)device_number(index, cudaDevAttrMaxSharedMemoryPerBlockOptin);
     bsk_status status = bski_cuda_driver_find(host, "cuLaunchKernelEx", 11060, &d->launch);
     if (status)
         host_drop(host, d);
@@ -469,7 +480,7 @@ bsk_status bski_cuda_queue_sync(void *queue)
 {
     const bski_cuda_queue *q = queue;
     cudaError_t error;
-    ON_DEVICE(error, queue_device(q), cudaStreamSynchronize(q->stream));
+    APART_ON_DEVICE(error, queue_device(q), cudaStreamSynchronize(q->stream));
     return status_of(q->simt.device->host, error, "work of the queue");
 }
 
@@ -482,7 +493,7 @@ bsk_status bski_cuda_mem_alloc(void *device, size_t bytes, bsk_mem *mem)
     char what[64];
     cudaError_t error;
     *mem = (bsk_mem){BSK_MEM_NULL, NULL, 0, 0};
-    ON_DEVICE(error, d, cudaMalloc(&p, bytes ? bytes : 1));
+    APART_ON_DEVICE(error, d, cudaMalloc(&p, bytes ? bytes : 1));
     if (error) {
         snprintf(what, sizeof what, "a buffer of %zu bytes", bytes);
         return bski_cuda_fail(d->simt.host, error, what);
@@ -497,8 +508,8 @@ void bski_cuda_mem_free(void *device, bsk_mem mem)
     cudaError_t error;
     if (mem.kind != BSK_MEM_DEVICE || !mem.handle)
         return;
-    ON_DEVICE(error, d, cudaFree(mem.handle));
-    if (error) { /* of earlier work, which its queue reports */
+    APART_ON_DEVICE(error, d, cudaFree(mem.handle));
+    if (error) { /* most often of earlier work, which its queue reports */
         d->simt.host->log(d->simt.host->context, BSK_LOG_INFO, "cuda: freeing memory: %s",
                           cudaGetErrorName(error));
         cudaGetLastError();
@@ -510,7 +521,7 @@ static bsk_status queue_copy(const bski_cuda_queue *q, void *dst, const void *sr
 {
     cudaError_t error = cudaSuccess;
     if (bytes)
-        ON_DEVICE(error, queue_device(q), cudaMemcpyAsync(dst, src, bytes, kind, q->stream));
+        APART_ON_DEVICE(error, queue_device(q), cudaMemcpyAsync(dst, src, bytes, kind, q->stream));
     return status_of(q->simt.device->host, error, what);
 }
 
@@ -591,7 +602,7 @@ bsk_status bski_cuda_event_elapsed(void *start, void *stop, double *milliseconds
     const queue_event *from = start;
     float elapsed = 0;
     cudaError_t error;
-    ON_DEVICE(error, from->device, events_elapsed(from, stop, &elapsed));
+    APART_ON_DEVICE(error, from->device, events_elapsed(from, stop, &elapsed));
     if (!error)
         *milliseconds = elapsed;
     return status_of(from->device->simt.host, error, "the time between two events");

@@ -82,6 +82,16 @@ static void device_leave(const bski_hip_device *d, int before)
         device_leave(d, before);                                                                   \
     } while (0)
 
+/* The same for what the runtime forbids to every thread while one captures, unless it is told that
+ * this is no part of it: memory, code and waiting. */
+#define APART_ON_DEVICE(error, d, call)                                                            \
+    do {                                                                                           \
+        hipStreamCaptureMode mode = hipStreamCaptureModeRelaxed;                                   \
+        hipThreadExchangeStreamCaptureMode(&mode);                                                 \
+        ON_DEVICE(error, d, call);                                                                 \
+        hipThreadExchangeStreamCaptureMode(&mode);                                                 \
+    } while (0)
+
 /* --- Devices --- */
 
 bsk_status bski_hip_probe(const bsk_host *host, int32_t *count)
@@ -110,7 +120,7 @@ static bsk_status device_kernel(simt_device *device, const char *file, const cha
     /* Loads the kernel now: a first launch that loads it could not be captured in a graph. */
     hipFuncAttributes attributes;
     hipError_t error;
-    ON_DEVICE(error, d, hipFuncGetAttributes(&attributes, k->function));
+    APART_ON_DEVICE(error, d, hipFuncGetAttributes(&attributes, k->function));
     if (error)
         return bski_hip_fail(host, error, k->name);
     *kernel = k;
@@ -177,7 +187,7 @@ static bsk_status device_table(simt_device *device, const void *data, size_t byt
     if (status || !bytes)
         return status;
     hipError_t error;
-    ON_DEVICE(error, d, table_fill(mem->handle, data, bytes));
+    APART_ON_DEVICE(error, d, table_fill(mem->handle, data, bytes));
     if (error) {
         bski_hip_mem_free(device, *mem);
         *mem = (bsk_mem){BSK_MEM_NULL, NULL, 0, 0};
@@ -369,7 +379,7 @@ bsk_status bski_hip_queue_sync(void *queue)
 {
     const bski_hip_queue *q = queue;
     hipError_t error;
-    ON_DEVICE(error, queue_device(q), hipStreamSynchronize(q->stream));
+    APART_ON_DEVICE(error, queue_device(q), hipStreamSynchronize(q->stream));
     return status_of(q->simt.device->host, error, "work of the queue");
 }
 
@@ -382,7 +392,7 @@ bsk_status bski_hip_mem_alloc(void *device, size_t bytes, bsk_mem *mem)
     char what[64];
     hipError_t error;
     *mem = (bsk_mem){BSK_MEM_NULL, NULL, 0, 0};
-    ON_DEVICE(error, d, hipMalloc(&p, bytes ? bytes : 1));
+    APART_ON_DEVICE(error, d, hipMalloc(&p, bytes ? bytes : 1));
     if (error) {
         snprintf(what, sizeof what, "a buffer of %zu bytes", bytes);
         return bski_hip_fail(d->simt.host, error, what);
@@ -397,8 +407,8 @@ void bski_hip_mem_free(void *device, bsk_mem mem)
     hipError_t error;
     if (mem.kind != BSK_MEM_DEVICE || !mem.handle)
         return;
-    ON_DEVICE(error, d, hipFree(mem.handle));
-    if (error) { /* of earlier work, which its queue reports */
+    APART_ON_DEVICE(error, d, hipFree(mem.handle));
+    if (error) { /* most often of earlier work, which its queue reports */
         d->simt.host->log(d->simt.host->context, BSK_LOG_INFO, "hip: freeing memory: %s",
                           hipGetErrorName(error));
         hipGetLastError();
@@ -410,7 +420,7 @@ static bsk_status queue_copy(const bski_hip_queue *q, void *dst, const void *src
 {
     hipError_t error = hipSuccess;
     if (bytes)
-        ON_DEVICE(error, queue_device(q), hipMemcpyAsync(dst, src, bytes, kind, q->stream));
+        APART_ON_DEVICE(error, queue_device(q), hipMemcpyAsync(dst, src, bytes, kind, q->stream));
     return status_of(q->simt.device->host, error, what);
 }
 
@@ -490,7 +500,7 @@ bsk_status bski_hip_event_elapsed(void *start, void *stop, double *milliseconds)
     const queue_event *from = start;
     float elapsed = 0;
     hipError_t error;
-    ON_DEVICE(error, from->device, events_elapsed(from, stop, &elapsed));
+    APART_ON_DEVICE(error, from->device, events_elapsed(from, stop, &elapsed));
     if (!error)
         *milliseconds = elapsed;
     return status_of(from->device->simt.host, error, "the time between two events");

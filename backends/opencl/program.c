@@ -19,7 +19,7 @@ enum { KERNEL_COPIES = 4, NAME_BYTES = 128, OPTION_BYTES = 512, FAILURE_BYTES = 
 typedef struct kernel_copy {
     atomic_flag busy; /* guards the rest */
     cl_kernel handle;
-    uint32_t pointers; /* bit i: buffer i was a pointer of shared virtual memory once */
+    uint64_t pointers; /* bit i: buffer i was a pointer of shared virtual memory once */
 } kernel_copy;
 
 struct simt_kernel {
@@ -336,7 +336,7 @@ void bski_cl_programs_free(bski_cl_device *device)
  * to one pattern of pointers as long as there are enough of them. */
 enum { FIT_SAME, FIT_ALLOWED, FIT_REMADE, FIT_COUNT };
 
-static int copy_fit(const kernel_copy *copy, uint32_t pointers)
+static int copy_fit(const kernel_copy *copy, uint64_t pointers)
 {
     if (copy->pointers == pointers)
         return FIT_SAME;
@@ -345,7 +345,7 @@ static int copy_fit(const kernel_copy *copy, uint32_t pointers)
 
 /* A copy of the kernel for this thread alone. With more threads than copies a thread waits for the
  * few calls that another one makes; it holds no lock while the driver works on other kernels. */
-static kernel_copy *copy_take(const simt_kernel *kernel, uint32_t pointers)
+static kernel_copy *copy_take(const simt_kernel *kernel, uint64_t pointers)
 {
     for (int fit = FIT_SAME;; fit = (fit + 1) % FIT_COUNT) {
         for (int i = 0; i < KERNEL_COPIES; i++) {
@@ -362,7 +362,7 @@ static kernel_copy *copy_take(const simt_kernel *kernel, uint32_t pointers)
 }
 
 /* A new object where the old one does not fit: rare, since patterns of pointers hardly change. */
-static cl_int copy_prepare(const simt_kernel *kernel, kernel_copy *copy, uint32_t pointers)
+static cl_int copy_prepare(const simt_kernel *kernel, kernel_copy *copy, uint64_t pointers)
 {
     cl_int error = CL_SUCCESS;
     if (copy_fit(copy, pointers) == FIT_REMADE) {
@@ -429,7 +429,7 @@ bsk_status bski_cl_launch(simt_queue *queue, const simt_kernel *kernel, const si
     bski_cl_queue *q = (bski_cl_queue *)queue;
     const bsk_host *host = queue->device->host;
     bsk_status status = bski_cl_queue_check(q);
-    if (status)
+    if (status || l->groups[0] <= 0 || l->groups[1] <= 0 || l->groups[2] <= 0)
         return status;
     cl_uint arguments = 2 * (cl_uint)l->buffer_count + (l->scalar_bytes > 0);
     if (arguments != kernel->arguments || l->group_size < 1 ||
@@ -439,11 +439,9 @@ bsk_status bski_cl_launch(simt_queue *queue, const simt_kernel *kernel, const si
                           "opencl: %s takes %u arguments in groups of %zu, not %u in groups of %d",
                           kernel->name, kernel->arguments, kernel->group_size, arguments,
                           (int)l->group_size);
-    if (l->groups[0] <= 0 || l->groups[1] <= 0 || l->groups[2] <= 0)
-        return BSK_OK;
-    uint32_t pointers = 0;
+    uint64_t pointers = 0;
     for (int32_t i = 0; i < l->buffer_count; i++)
-        pointers |= (uint32_t)(l->buffers[i].kind == BSK_MEM_DEVICE) << i;
+        pointers |= (uint64_t)(l->buffers[i].kind == BSK_MEM_DEVICE) << i;
     kernel_copy *copy = copy_take(kernel, pointers);
     cl_int error = copy_prepare(kernel, copy, pointers);
     if (!error)

@@ -48,7 +48,8 @@ typedef struct simt_api {
      * may compile. */
     bsk_status (*kernel)(simt_device *device, const char *file, const char *name, bsk_dtype type,
                          const char *variant, const simt_kernel **kernel);
-    /* Enqueues one launch; no allocation. A grid with an empty axis is a valid no-op. */
+    /* Enqueues one launch; no allocation. A grid with an empty axis is a valid no-op, of which the
+     * kernel is not looked at. */
     bsk_status (*launch)(simt_queue *queue, const simt_kernel *kernel, const simt_launch *launch);
     /* Plan-time device memory for tables: allocates, uploads and waits. */
     bsk_status (*table)(simt_device *device, const void *data, size_t bytes, bsk_mem *mem);

@@ -68,6 +68,22 @@ static void list_samples(test_list *list)
             }
 }
 
+/* Few columns under long rows, for which small tiles have the most warps that a device has room for. */
+static void list_long(test_list *list)
+{
+    for (int32_t block = 8; block <= 16; block *= 2)
+        for (int t = 0; t < TEST_COUNT(dtypes); t++)
+            for (int o = 0; o < 2; o++) {
+                test_spec s = product(linear[o], dtypes[t], block, block, 40);
+                s.k = o ? 32 : 1056;
+                s.m = o ? 1056 : 32;
+                s.pattern = PATTERN_FULL;
+                s.fill = FILL_INT;
+                if (dtypes[t] == BSK_BF16 || list->tier != TIER_QUICK)
+                    emit_axes(list, s);
+            }
+}
+
 /* Blocks that are lines, of which a few columns could be taken for transposed ones. */
 static void list_lines(test_list *list)
 {
@@ -500,6 +516,7 @@ void cases_products(test_list *list)
 {
     list_blocks(list);
     list_samples(list);
+    list_long(list);
     list_lines(list);
     list_patterns(list);
     list_outputs(list);

@@ -324,6 +324,8 @@ static bool launch_locked(const simt_kernel *kernel, const simt_launch *l,
 bool emu_launch(const simt_kernel *kernel, const simt_launch *l, const emu_schedule *schedule,
                 char message[EMU_MESSAGE])
 {
+    if (l->groups[0] <= 0 || l->groups[1] <= 0 || l->groups[2] <= 0)
+        return true;
     if (kernel->buffers != l->buffer_count || kernel->scalar_bytes != l->scalar_bytes ||
         kernel->lanes != l->group_size || kernel->lanes > EMU_MAX_LANES) {
         snprintf(message, EMU_MESSAGE,
@@ -332,8 +334,6 @@ bool emu_launch(const simt_kernel *kernel, const simt_launch *l, const emu_sched
                  (int)kernel->lanes, (int)l->buffer_count, l->scalar_bytes, (int)l->group_size);
         return false;
     }
-    if (l->groups[0] <= 0 || l->groups[1] <= 0 || l->groups[2] <= 0)
-        return true;
     if (l->groups[0] > MAX_GROUPS_X || l->groups[1] > MAX_GROUPS_YZ ||
         l->groups[2] > MAX_GROUPS_YZ) {
         snprintf(message, EMU_MESSAGE, "%s_%s: a grid of %lld x %lld x %lld groups", kernel->name,

@@ -81,12 +81,22 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int device)
 {
-    if (device)
+    const capability_row *c = capability();
+    if (device || !c)
         return cudaErrorInvalidDevice;
-    *value = what == cudaDevAttrWarpSize ? GPU_LANES : 1024;
-    return what == cudaDevAttrWarpSize || what == cudaDevAttrMaxThreadsPerBlock
-               ? cudaSuccess
-               : cudaErrorInvalidValue;
+    switch (what) {
+    case cudaDevAttrWarpSize:
+        *value = GPU_LANES;
+        return cudaSuccess;
+    case cudaDevAttrMaxThreadsPerBlock:
+        *value = 1024;
+        return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        *value = (int)c->shared;
+        return cudaSuccess;
+    default:
+        return cudaErrorInvalidValue;
+    }
 }
 
 cudaError_t cudaDriverGetVersion(int *version)
@@ -221,6 +231,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     (void)stream;
+    return cudaSuccess;
+}
+
+/* Nothing captures. */
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
+{
+    (void)mode;
     return cudaSuccess;
 }
 

@@ -343,6 +343,32 @@ static void test_graph_entries(bsk_context *context, const bsk_device *device)
 
 /* --- Streams, devices, faults --- */
 
+/* Memory, a plan and a queue of its own, while a stream of the thread captures, which forbids them to
+ * all threads: none is part of the capture or ends it. */
+static void use_apart(const bsk_device *device)
+{
+    float numbers[64] = {3};
+    bsk_mem memory;
+    bsk_queue *queue;
+    bsk_plan *plan;
+    bsk_unary_params p = BSK_INIT(bsk_unary_params);
+    bsk_unary_args a = BSK_INIT(bsk_unary_args);
+    p.kind = BSK_UNARY_NEG;
+    p.x = p.y = bsk_tensor_1d(BSK_F32, 64);
+    CHECK_OK(bsk_mem_alloc(device, sizeof numbers, &memory));
+    CHECK_OK(bsk_queue_create(device, &queue));
+    CHECK_OK(bsk_unary_plan(device, &p, NULL, &plan));
+    CHECK_OK(bsk_mem_upload(queue, memory, numbers, sizeof numbers));
+    a.x = a.y = memory;
+    CHECK_OK(bsk_unary_run(plan, queue, &a));
+    CHECK_OK(bsk_mem_download(queue, numbers, memory, sizeof numbers));
+    CHECK_OK(bsk_queue_sync(queue));
+    CHECK(numbers[0] == -3);
+    bsk_plan_destroy(&plan);
+    bsk_queue_destroy(&queue);
+    bsk_mem_free(device, &memory);
+}
+
 static void test_streams(const bsk_device *device, const bsk_device *other)
 {
     static void *const defaults[] = {NULL, (void *)0x1, (void *)0x2}; /* legacy, by thread */
@@ -368,7 +394,9 @@ static void test_streams(const bsk_device *device, const bsk_device *other)
     CHECK_CUDA(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeGlobal));
     CHECK_OK(bsk_queue_wrap(device, capturing, &queue));
     CHECK_OK(bsk_mem_fill(queue, memory, 1, sizeof bytes));
+    use_apart(device);
     CHECK_CUDA(cudaStreamEndCapture(capturing, &graph));
+    CHECK(graph != NULL);
     CHECK_CUDA(cudaGraphDestroy(graph));
     bsk_queue_destroy(&queue);
     bsk_mem_free(device, &memory);

@@ -493,19 +493,25 @@ static bsk_status narrow_plan(void *device, bsk_prepared *prepared, const kernel
     return status;
 }
 
+/* The shared memory of so many warps. */
+static size_t narrow_bytes(const kernel_row *k, int32_t warps)
+{
+    return (size_t)(warps * k->stages) * ((size_t)k->stage_bytes + NARROW_RUNS * sizeof(float));
+}
+
 bsk_status cuda_sm80_dsd_narrow_prepare(void *device, bsk_prepared *prepared)
 {
+    const bski_cuda_device *d = device;
     const bsk_problem *problem = prepared->problem;
     const lists l = lists_of(problem);
     const kernel_row *k = narrow_kernel(problem);
     const double tiles = (double)l.rows * problem->layout->heads * (l.block_rows / k->features);
-    /* the largest tile has registers for few warps only */
+    /* the largest tile has registers for few warps only, and 8.6 has less shared memory than 8.0 */
     const bool many = stage_count(problem, k) > MANY_STAGES * tiles &&
-                      k->features * k->columns < 32 * NARROW_COLUMNS;
+                      k->features * k->columns < 32 * NARROW_COLUMNS &&
+                      narrow_bytes(k, MANY_WARPS) <= d->shared_bytes;
     const int32_t warps = many ? MANY_WARPS : FEW_WARPS;
-    return narrow_plan(device, prepared, k, warps,
-                       (size_t)(warps * k->stages) *
-                           ((size_t)k->stage_bytes + NARROW_RUNS * sizeof(float)));
+    return narrow_plan(device, prepared, k, warps, narrow_bytes(k, warps));
 }
 
 bsk_status cuda_sm80_dsd_narrow_launch(const bsk_prepared *prepared, void *queue, const void *args)

@@ -71,7 +71,7 @@ static inline bool aligned(int64_t stride, int32_t run)
  * themselves. */
 static inline bool starts_early(const bski_cuda_queue *queue)
 {
-#ifdef CUDA_HAS_SM90A
+#ifdef CUDA_SM80_WAITS
     return queue->simt.device->props.arch == 90;
 #else
     (void)queue;

@@ -88,6 +88,11 @@ static inline hipError_t hipDeviceTotalMem(size_t *bytes, hipDevice_t device)
 #define hipMemcpyHostToDevice cudaMemcpyHostToDevice
 #define hipMemcpyDeviceToHost cudaMemcpyDeviceToHost
 
+/* --- Captures --- */
+#define hipStreamCaptureMode               enum cudaStreamCaptureMode
+#define hipStreamCaptureModeRelaxed        cudaStreamCaptureModeRelaxed
+#define hipThreadExchangeStreamCaptureMode cudaThreadExchangeStreamCaptureMode
+
 /* --- Streams and events --- */
 #define hipStreamNonBlocking     cudaStreamNonBlocking
 #define hipStreamCreateWithFlags cudaStreamCreateWithFlags
