@@ -11,7 +11,7 @@
 typedef struct bski_cuda_device {
     simt_device simt; /* first: what the portable kernels see */
     int index;
-    bool waits;          /* its code of portable kernels waits for the queue's earlier work itself */
+    bool waits; /* its code of portable kernels waits for the queue's earlier work itself */
     size_t shared_bytes; /* of a thread block that asks for more than usual */
     const void *launch;  /* cuLaunchKernelEx */
 } bski_cuda_device;

@@ -241,10 +241,9 @@ static void list_embedding(test_list *list)
 static void list_dense_wgrad(test_list *list)
 {
     /* the last ones have R1's numbers of rows */
-    static const int64_t shapes[][3] = {{33, 5, 7},      {0, 3, 4},        {8, 0, 4},
-                                        {8, 4, 0},       {1000, 8, 64},    {4099, 17, 3},
-                                        {32, 4, 4},      {1 << 20, 8, 4},  {1 << 17, 16, 8},
-                                        {1 << 15, 32, 16}};
+    static const int64_t shapes[][3] = {
+        {33, 5, 7},    {0, 3, 4},  {8, 0, 4},       {8, 4, 0},        {1000, 8, 64},
+        {4099, 17, 3}, {32, 4, 4}, {1 << 20, 8, 4}, {1 << 17, 16, 8}, {1 << 15, 32, 16}};
     for (int i = 0; i < TEST_COUNT(shapes); i++)
         for (int t = 0; t < TEST_COUNT(dtypes); t++)
             for (int axis = BSK_NC; axis <= BSK_CN; axis++) {
