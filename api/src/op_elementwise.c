@@ -255,8 +255,8 @@ BSKI_DEFINE_OP(assign_add, assign_add)
 /* --- cast --------------------------------------------------------------------------------- */
 
 static const bski_arg cast_args[] = {
-    {BSKI_ARG(cast, x), .rank_max = 5, .dtypes = CASTS},
-    {BSKI_ARG(cast, y), .role = BSKI_OUT, .rank_max = 5, .dtypes = CASTS},
+    {BSKI_ARG(cast, x), .rank_max = 5, .dtypes = CASTS | BSKI_F8},
+    {BSKI_ARG(cast, y), .role = BSKI_OUT, .rank_max = 5, .dtypes = CASTS | BSKI_F8},
 };
 
 static bsk_status cast_check(const bski_op_info *op, const void *params, const bsk_layout_tables *l)

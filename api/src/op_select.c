@@ -6,6 +6,7 @@
 
 #define FLOATS  BSKI_FLOATS
 #define INDICES BSKI_INDICES
+#define TAKEN   (FLOATS | BSK_DTYPE_BIT(BSK_I32))
 
 #define RANKED(group, field, rank) BSKI_ARG(group, field), .rank_min = rank, .rank_max = rank
 #define MATRIX(group, field)       RANKED(group, field, 2), .strides = BSKI_UNIT_LAST
@@ -70,16 +71,27 @@ BSKI_DEFINE_OP(reduce_max, reduce_max)
 /* --- take_along --------------------------------------------------------------------------- */
 
 static const bski_arg take_along_args[] = {
-    {RANKED(take_along, x, 3), .dtypes = FLOATS},
+    {RANKED(take_along, x, 3), .dtypes = TAKEN},
     {RANKED(take_along, index, 3), .dtypes = INDICES},
-    {RANKED(take_along, y, 3), .role = BSKI_OUT, .dtypes = FLOATS},
+    {RANKED(take_along, y, 3), .role = BSKI_OUT, .dtypes = TAKEN},
 };
+
+static bsk_status expect_taken_type(const bski_op_info *op, const bsk_tensor *y,
+                                    const bsk_tensor *x)
+{
+    if (y->dtype == x->dtype || (y->dtype != BSK_I32 && x->dtype != BSK_I32))
+        return BSK_OK;
+    return bski_fail(BSK_E_INVALID, "%s: y.dtype is %s; legal beside %s in x is %s", op->name,
+                     bsk_dtype_name(y->dtype), bsk_dtype_name(x->dtype),
+                     x->dtype == BSK_I32 ? "i32" : "any float");
+}
 
 static bsk_status take_along_check(const bski_op_info *op, const void *params,
                                    const bsk_layout_tables *l)
 {
     (void)l;
     const bsk_take_along_params *p = params;
+    BSKI_TRY(expect_taken_type(op, &p->y, &p->x));
     BSKI_TRY(bski_expect_dim(op, "index", &p->index, 0, p->x.dims[0], "dims[0] of x"));
     BSKI_TRY(bski_expect_dim(op, "index", &p->index, 2, p->x.dims[2], "dims[2] of x"));
     return bski_expect_like(op, "y", &p->y, &p->index, "as index");
@@ -220,9 +232,9 @@ static void fancy_gather_lower(const void *params, const void *args, void *kerne
 }
 
 static const bski_arg fancy_gather_args[] = {
-    {RANKED(fancy_gather, x, 3), .dtypes = FLOATS},
+    {RANKED(fancy_gather, x, 3), .dtypes = TAKEN},
     {RANKED(fancy_gather, index, 1), .dtypes = INDICES},
-    {RANKED(fancy_gather, y, 2), .role = BSKI_OUT, .dtypes = FLOATS},
+    {RANKED(fancy_gather, y, 2), .role = BSKI_OUT, .dtypes = TAKEN},
 };
 
 static bsk_status fancy_gather_check(const bski_op_info *op, const void *params,
@@ -230,6 +242,7 @@ static bsk_status fancy_gather_check(const bski_op_info *op, const void *params,
 {
     (void)l;
     const bsk_fancy_gather_params *p = params;
+    BSKI_TRY(expect_taken_type(op, &p->y, &p->x));
     BSKI_TRY(bski_expect_vector(op, "index", &p->index, p->x.dims[0], "dims[0] of x"));
     return expect_reduced(op, "y", &p->y, &p->x, "dims 0 and 2 of x");
 }

@@ -59,7 +59,7 @@ SIMT_PREPARE_BY(take_along, .file = "select", .single = true, .kernels = {"take_
 SIMT_ACCEPT(take_along)
 {
     const bsk_take_along_params *p = problem->params;
-    return ACCEPT(&p->x, &p->y);
+    return p->x.dtype == BSK_I32 ? BSK_REFUSE_DTYPE : ACCEPT(&p->x, &p->y);
 }
 
 SIMT_LAUNCH(take_along)

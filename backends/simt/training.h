@@ -203,7 +203,7 @@ DEVICE R NAME(adam_rate)(const adam_arg *a, const GLOBAL i64 *steps)
 {
     if (!steps)
         return NUM(a->rate);
-    const R step = (R)(a->step + steps[0]);
+    const R step = (R)a->step + (R)steps[0];
     return NUM(a->rate) * MATH(sqrt)(-MATH(expm1)(step * NUM(a->log_beta2))) /
            -MATH(expm1)(step * NUM(a->log_beta1));
 }

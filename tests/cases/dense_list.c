@@ -141,8 +141,6 @@ static void list_casts(test_list *list)
     for (int i = 0; i < TEST_COUNT(shapes); i++)
         for (int from = BSK_F64; from <= BSK_I8; from++)
             for (int to = BSK_F64; to <= BSK_I8; to++) {
-                if ((BSKI_F8 >> from | BSKI_F8 >> to) & 1)
-                    continue;
                 if (left_out(list, i + from + 3 * to, 5))
                     continue;
                 test_spec s = {.op = "cast", .dtype = (bsk_dtype)from, .index = (bsk_dtype)to};
@@ -345,6 +343,17 @@ static void list_gathers(test_list *list)
                     test_emit(list, s);
                 }
             }
+    for (int x = 0; x < TEST_COUNT(indices); x++) { /* whole numbers */
+        test_spec s = {.op = "take_along", .dtype = BSK_I32, .index = indices[x]};
+        s.n = 3;
+        s.k = 5;
+        s.m = 33;
+        s.count = 4;
+        s.options = x % 2 ? OPT_LD | OPT_OFFSET : 0;
+        test_emit(list, s);
+        s.op = "fancy_gather";
+        test_emit(list, s);
+    }
     for (int t = 1; t < 3; t++) { /* many are gathered from many */
         test_spec s = {.op = "take_along_grad", .dtype = dtypes[t], .index = BSK_I32};
         s.n = 1;

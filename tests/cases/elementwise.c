@@ -416,9 +416,22 @@ static double limited(double v, double low, double high)
     return isnan(v) ? 0 : v < low ? low : v > high ? high : trunc(v);
 }
 
+/* To 8 bits with so many of fraction, the least exponent of normal numbers and the largest number. */
+static double eighth(double v, int fraction, int low, double most)
+{
+    if (isnan(v) || fabs(v) >= most)
+        return isnan(v) ? v : copysign(most, v);
+    const int exponent = v != 0 && ilogb(v) > low ? ilogb(v) : low;
+    return ldexp(nearbyint(ldexp(v, fraction - exponent)), exponent - fraction);
+}
+
 static double cast_value(bsk_dtype to, double v)
 {
     switch (to) {
+    case BSK_F8E4M3:
+        return eighth(v, 3, -6, 448);
+    case BSK_F8E5M2:
+        return eighth(v, 2, -14, 57344);
     case BSK_I64:
         return limited(v, -0x1p63, 0x1p63);
     case BSK_I32:

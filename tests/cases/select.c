@@ -81,7 +81,11 @@ static void oracle_reduce_max(test_case *c)
 static void build_take(test_case *c)
 {
     const bool fancy = strcmp(c->op->name, "fancy_gather") == 0;
-    test_set(c, "x", whole(c, c->spec.dtype));
+    test_tensor *x = test_set(c, "x", whole(c, c->spec.dtype));
+    if (c->spec.dtype == BSK_I32) {
+        x->content = CONTENT_INDEX;
+        x->limit = INT32_MAX;
+    }
     set_indices(c, "index",
                 fancy ? bsk_tensor_1d(index_type(c), c->spec.n) : taken(c, index_type(c)),
                 c->spec.k);

@@ -88,6 +88,75 @@ static void test_smoothing(const bsk_device *device, bsk_queue *queue)
     bsk_plan_destroy(&plan);
 }
 
+/* Numbers halfway between two of the type but for their last bit, which f64 does not hold. */
+static void test_whole_numbers(const bsk_device *device, bsk_queue *queue)
+{
+    static const int64_t x[] = {(1LL << 53) + (1 << 29) + 1, -(1LL << 53) - (1 << 29) - 1,
+                                (1LL << 60) + (1LL << 52) + 1, INT64_MAX, INT64_MIN};
+    static const float wanted[2][5] = {
+        {0x1p53f + 0x1p30f, -0x1p53f - 0x1p30f, 0x1p60f + 0x1p52f, 0x1p63f, -0x1p63f},
+        {0x1p53f, -0x1p53f, 0x1p60f + 0x1p53f, 0x1p63f, -0x1p63f}};
+    enum { COUNT = sizeof x / sizeof *x };
+    for (int t = 0; t < 2; t++) {
+        float y[COUNT] = {0};
+        uint16_t halves[COUNT];
+        bsk_cast_params p = BSK_INIT(bsk_cast_params);
+        bsk_cast_args a = BSK_INIT(bsk_cast_args);
+        bsk_plan *plan = NULL;
+        p.x = bsk_tensor_1d(BSK_I64, COUNT);
+        p.y = bsk_tensor_1d(t ? BSK_BF16 : BSK_F32, COUNT);
+        a.x = bsk_host_ptr((void *)(uintptr_t)x);
+        a.y = bsk_host_ptr(t ? (void *)halves : (void *)y);
+        if (CHECK_OK(bsk_cast_plan(device, &p, NULL, &plan)) &&
+            CHECK_OK(bsk_cast_run(plan, queue, &a))) {
+            CHECK_OK(bsk_queue_sync(queue));
+            for (int i = 0; t && i < COUNT; i++) {
+                const uint32_t bits = (uint32_t)halves[i] << 16;
+                memcpy(&y[i], &bits, sizeof bits);
+            }
+            for (int i = 0; i < COUNT; i++)
+                CHECK(y[i] == wanted[t][i]);
+        }
+        bsk_plan_destroy(&plan);
+    }
+}
+
+/* A window beyond all positions hides nothing. */
+static void test_window(bsk_context *context, const bsk_device *device, bsk_queue *queue)
+{
+    static const int64_t windows[] = {4, (int64_t)1 << 62, INT64_MAX - 1, INT64_MAX};
+    float q[4] = {1, 1, 1, 1}, k[4] = {1, 1, 1, 1}, v[4] = {1, 2, 3, 4}, o[4];
+    const bsk_layout_params shape = {sizeof shape, 4, 4, 4, 4, 1, BSK_ORDER_ROW};
+    const bsk_tensor heads = {BSK_F32, 4, {1, 1, 4, 1}, {0}};
+    bsk_layout *layout = NULL;
+    CHECK_OK(bsk_layout_causal(context, &shape, 0, &layout));
+    for (size_t i = 0; layout && i < UNIT_COUNT(windows); i++) {
+        bsk_attention_params p = BSK_INIT(bsk_attention_params);
+        bsk_attention_args a = BSK_INIT(bsk_attention_args);
+        bsk_plan *plan = NULL;
+        p.layout = layout;
+        p.q = p.k = p.v = p.o = heads;
+        p.causal = 1;
+        p.window = windows[i];
+        a.q = bsk_host_ptr(q);
+        a.k = bsk_host_ptr(k);
+        a.v = bsk_host_ptr(v);
+        a.o = bsk_host_ptr(o);
+        if (CHECK_OK(bsk_attention_plan(device, &p, NULL, &plan))) {
+            bsk_plan_info info = BSK_INIT(bsk_plan_info);
+            CHECK_OK(bsk_plan_query(plan, &info));
+            CHECK_OK(bsk_mem_alloc(device, info.workspace_bytes, &a.workspace));
+            CHECK_OK(bsk_attention_run(plan, queue, &a));
+            CHECK_OK(bsk_queue_sync(queue));
+            for (int row = 0; row < 4; row++)
+                CHECK(fabs(o[row] - 0.5 * (row + 2)) < 1e-5);
+            bsk_mem_free(device, &a.workspace);
+        }
+        bsk_plan_destroy(&plan);
+    }
+    bsk_layout_release(&layout);
+}
+
 int main(void)
 {
     for (size_t i = 0; i < UNIT_COUNT(archs); i++) {
@@ -99,6 +168,8 @@ int main(void)
         test_long_sum(device, queue);
         test_sparse_relu(device, queue);
         test_smoothing(device, queue);
+        test_whole_numbers(device, queue);
+        test_window(context, device, queue);
         bsk_queue_destroy(&queue);
         bsk_context_destroy(&context);
     }

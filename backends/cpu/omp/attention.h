@@ -262,8 +262,9 @@ static inline run visible_run(const scoring *s, const tile *x, tile_kind kind, i
     if (s->causal)
         end = min_i64(end, q->pos + 1);
     if (s->window > 0) {
-        first = max_i64(first, q->pos - s->window + 1);
-        end = min_i64(end, q->pos + s->window);
+        const int64_t window = min_i64(s->window, INT64_MAX / 2);
+        first = max_i64(first, q->pos - window + 1);
+        end = min_i64(end, q->pos + window);
     }
     const int64_t to = min_i64(x->cols, bski_ceil_div(max_i64(end - low, 0), step));
     return (run){min_i64(to, bski_ceil_div(first - low, step)), to};

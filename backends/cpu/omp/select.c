@@ -134,6 +134,9 @@ OMP_LAUNCH(take_along)
     const void *x = bsk_mem_address(a->x), *index = bsk_mem_address(a->index);
     void *y = bsk_mem_address(a->y);
     const int64_t columns = p->y.dims[2];
+    /* i32 moves as f32 does */
+    const bsk_dtype from = p->x.dtype == BSK_I32 ? BSK_F32 : p->x.dtype;
+    const bsk_dtype to = p->y.dtype == BSK_I32 ? BSK_F32 : p->y.dtype;
     /* elements that share an index are taken together */
     const int64_t width = p->index.strides[2] == 0 ? columns : 1;
 
@@ -143,8 +146,8 @@ OMP_LAUNCH(take_along)
         for (int64_t k = 0; k < columns; k += width) {
             const int64_t b = bski_load_int(p->index.dtype, index, at3(&p->index, i, j, k));
             const bool inside = b >= 0 && b < p->x.dims[1];
-            row_convert(p->x.dtype, inside ? x : NULL, inside ? at3(&p->x, i, b, k) : 0, p->y.dtype,
-                        y, at3(&p->y, i, j, k), width);
+            row_convert(from, inside ? x : NULL, inside ? at3(&p->x, i, b, k) : 0, to, y,
+                        at3(&p->y, i, j, k), width);
         }
     }
     return BSK_OK;

@@ -255,7 +255,23 @@ static int64_t whole_of(bsk_dtype t, double v)
 
 static bool is_number(bsk_dtype t)
 {
-    return is_float(t) || t == BSK_I8;
+    return is_float(t) || (BSKI_SCALED >> t & 1);
+}
+
+/* v, or where f64 does not hold it, the neighbour with an odd last bit: rounded again to fewer digits it
+ * is what v is. */
+static double odd_of(int64_t v)
+{
+    double d = (double)v;
+    uint64_t bits;
+    if (d < 0x1p63 && (int64_t)d == v)
+        return d;
+    if (d >= 0x1p63 || (v > 0 ? (int64_t)d > v : (int64_t)d < v))
+        d = nextafter(d, 0);
+    memcpy(&bits, &d, sizeof bits);
+    bits |= 1;
+    memcpy(&d, &bits, sizeof bits);
+    return d;
 }
 
 REF_OP(cast, cast)
@@ -273,7 +289,7 @@ REF_OP(cast, cast)
             const int64_t v = bski_load_int(x.dtype, x.data, from), low = index_low(y.dtype),
                           high = index_high(y.dtype);
             if (is_number(y.dtype))
-                bski_store(y.dtype, y.data, to, (double)v);
+                bski_store(y.dtype, y.data, to, y.dtype == BSK_F64 ? (double)v : odd_of(v));
             else
                 store_index(y.dtype, y.data, to, v < low ? low : v > high ? high : v);
         }

@@ -79,7 +79,13 @@ REF_OP(take_along, take_along)
             for (int64_t k = 0; k < p->y.dims[2]; k++) {
                 const int64_t from = index_at(&index, i, j, k);
                 const bool inside = from >= 0 && from < p->x.dims[1];
-                view_set3(&y, i, j, k, inside ? view_get3(&x, i, from, k) : 0);
+                const int64_t at[BSK_MAX_RANK] = {i, inside ? from : 0, k},
+                              to[BSK_MAX_RANK] = {i, j, k};
+                if (x.dtype == BSK_I32)
+                    store_index(y.dtype, y.data, view_at(&y, to),
+                                inside ? bski_load_int(x.dtype, x.data, view_at(&x, at)) : 0);
+                else
+                    view_set(&y, to, inside ? view_get(&x, at) : 0);
             }
 }
 
