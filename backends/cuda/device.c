@@ -425,7 +425,7 @@ bsk_status bski_cuda_queue_create(void *device, void **queue)
     cudaStream_t stream;
     cudaError_t error;
     *queue = NULL;
-    ON_DEVICE(error, d, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    APART_ON_DEVICE(error, d, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     if (error)
         return bski_cuda_fail(d->simt.host, error, "a queue");
     bsk_status status = queue_make(d, stream, false, queue);
@@ -470,7 +470,9 @@ void bski_cuda_queue_destroy(void *queue)
     if (!q)
         return;
     if (!q->wrapped) {
-        cudaStreamSynchronize(q->stream);
+        cudaError_t error;
+        APART_ON_DEVICE(error, queue_device(q), cudaStreamSynchronize(q->stream));
+        (void)error; /* of earlier work, and nobody is left to hear of it */
         cudaStreamDestroy(q->stream);
     }
     host_drop(q->simt.device->host, q);

@@ -321,7 +321,7 @@ bsk_status bski_hip_queue_create(void *device, void **queue)
     hipStream_t stream;
     hipError_t error;
     *queue = NULL;
-    ON_DEVICE(error, d, hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
+    APART_ON_DEVICE(error, d, hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
     if (error)
         return bski_hip_fail(d->simt.host, error, "a queue");
     bsk_status status = queue_make(d, stream, false, queue);
@@ -369,7 +369,9 @@ void bski_hip_queue_destroy(void *queue)
     if (!q)
         return;
     if (!q->wrapped) {
-        hipStreamSynchronize(q->stream);
+        hipError_t error;
+        APART_ON_DEVICE(error, queue_device(q), hipStreamSynchronize(q->stream));
+        (void)error; /* of earlier work, and nobody is left to hear of it */
         hipStreamDestroy(q->stream);
     }
     host_drop(q->simt.device->host, q);

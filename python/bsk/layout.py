@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import array
 import ctypes
+import hashlib
 import html
-import itertools
 import weakref
 from typing import Any, Callable, Sequence, Tuple, Union
 
@@ -54,8 +54,13 @@ def _nested(values):
     return [1 if x else 0 for x in flat], tuple(shape)
 
 
-# Where only numbers can be passed on, a layout has one that no other gets.
-_tokens = itertools.count(1)
+def _is_number(x):
+    """Whether x is a whole number, NumPy's own among them, and not a list of them."""
+    return hasattr(x, "__index__") and not hasattr(x, "__len__")
+
+
+# Where only numbers can be passed on, a layout has one that follows from what it is: compiled code
+# outlives a process, in the caches of torch.compile and in what torch.export saved.
 by_token = weakref.WeakValueDictionary()
 
 
@@ -84,7 +89,7 @@ class Layout:
     """
 
     __slots__ = ("handle", "shape", "block", "grid", "heads", "nnz", "density", "info", "ragged",
-                 "_bytes", "token", "__weakref__")
+                 "_bytes", "token", "_first", "__weakref__")
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -97,8 +102,10 @@ class Layout:
         self.heads, self.nnz, self.density = info.heads, info.nnz, info.density
         self.ragged = any(self.shape[i] % self.block[i] for i in (0, 1))
         self._bytes = None
-        self.token = next(_tokens)
-        by_token[self.token] = self
+        digest = hashlib.blake2b(self.to_bytes(), digest_size=8).digest()
+        self.token = int.from_bytes(digest, "little") >> 2
+        first = by_token.setdefault(self.token, self)
+        self._first = None if first is self else first  # lives as long as one that equals it
 
     def __del__(self):
         if getattr(self, "handle", None) and lib is not None:
@@ -115,7 +122,7 @@ class Layout:
 
     @classmethod
     def _make(cls, function, shape, block, heads, order, *arguments):
-        block = (block, block) if isinstance(block, int) else tuple(block)
+        block = (block, block) if _is_number(block) else tuple(block)
         if isinstance(order, str):
             order = int(_c.enums["bsk_order"][order])
         params = _c.new("bsk_layout_params", rows=shape[0], cols=shape[1], block_rows=block[0],
@@ -140,7 +147,7 @@ class Layout:
         heads, *grid = size if len(size) == 3 else (1, *size)
         if len(grid) != 2:
             raise _c.InvalidError(f"the mask has {len(size)} dimensions; must be 2 or 3")
-        block = (block, block) if isinstance(block, int) else tuple(block)
+        block = (block, block) if _is_number(block) else tuple(block)
         shape = shape or (grid[0] * block[0], grid[1] * block[1])
         expected = [-(-shape[i] // block[i]) for i in (0, 1)]
         if grid != expected:
@@ -180,7 +187,7 @@ class Layout:
     @staticmethod
     def _check_offsets(start, index, slot, heads, size, block, axis):
         """The lengths that the C interface cannot see."""
-        side = block if isinstance(block, int) else block[axis]
+        side = block if _is_number(block) else block[axis]
         expected = heads * (-(-size // side) + 1)
         if len(start) != expected:
             raise _c.InvalidError(f"there are {len(start)} offsets; must be {expected}")
@@ -200,7 +207,7 @@ class Layout:
         if len(size) not in (2, 3):
             raise _c.InvalidError(f"the matrix has {len(size)} dimensions; must be 2 or 3")
         desc = _arrays.tensor(signature, "the matrix")
-        block = (block, block) if isinstance(block, int) else tuple(block)
+        block = (block, block) if _is_number(block) else tuple(block)
         heads = size[0] if len(size) == 3 else 1
         if keep is not None and not keep >= 0:
             raise _c.InvalidError(f"keep is {keep}; must not be negative")
@@ -254,7 +261,7 @@ class Layout:
     def from_predicate(cls, keep: Callable[..., bool], shape: tuple[int, int], block: Pair,
                        heads: int = 1, order: str = "row") -> Layout:
         """The blocks (i, j) of head h for which ``keep(h, i, j)`` is true."""
-        block = (block, block) if isinstance(block, int) else tuple(block)
+        block = (block, block) if _is_number(block) else tuple(block)
         rows, cols = -(-shape[0] // block[0]), -(-shape[1] // block[1])
         return cls.from_mask([[[keep(h, i, j) for j in range(cols)] for i in range(rows)]
                               for h in range(heads)], block, shape, order)
@@ -264,14 +271,14 @@ class Layout:
 
     @classmethod
     def _attention(cls, name, time, block, heads, *arguments):
-        size = (time, time) if isinstance(time, int) else tuple(time)
+        size = (time, time) if _is_number(time) else tuple(time)
         return cls._make(f"bsk_layout_{name}", size, block, heads, 0, *arguments)
 
     @staticmethod
     def _shift(time, align):
         if align not in ("start", "end"):
             raise _c.InvalidError(f"align is {align!r}; must be 'start' or 'end'")
-        return 0 if isinstance(time, int) or align == "start" else time[1] - time[0]
+        return 0 if _is_number(time) or align == "start" else time[1] - time[0]
 
     @classmethod
     def causal(cls, time: Pair, block: Pair, align: str = "start") -> Layout:
@@ -314,7 +321,7 @@ class Layout:
 
     @classmethod
     def _global(cls, name, time, block, heads, ranges=(), windows=(), **fields):
-        ranges = [(r, r + 1) if isinstance(r, int) else tuple(r) for r in ranges]
+        ranges = [(r, r + 1) if _is_number(r) else tuple(r) for r in ranges]
         start, end, sizes = (array.array("i", v) for v in (
             [r[0] for r in ranges], [r[1] for r in ranges], windows))
         pattern = _c.new("bsk_global_pattern", count=len(ranges), start=_address(start),

@@ -301,7 +301,7 @@ def test_opcheck():
     op = importlib.import_module("bsk.torch.attention")._attention.op
     layout = Layout.causal(16, 8)
     q, k, v = (x.transpose(1, 2) for x in operands("cpu", heads=16, kv_heads=16, time=4, k_time=4))
-    torch.library.opcheck(op, (q, k, v, *[None] * 10, token_of(layout), 1, True, 0, 0.0, 0.0, False,
+    torch.library.opcheck(op, (q, k, v, *[None] * 10, token_of(layout), 1, True, 0, None, 0.0, False,
                                1.0))
 
 

@@ -178,3 +178,9 @@ def test_from_dense_checks(np):
             call()
     assert Layout.from_dense(matrix, 4, np.int64(1)).nnz == 1
     assert Layout.from_dense(matrix, 4, np.float32(0.5)).nnz == 2
+
+
+def test_numbers_of_numpy():
+    np = pytest.importorskip("numpy")
+    assert Layout.full((64, 64), np.int64(16)) == Layout.full((64, 64), 16)
+    assert Layout.causal(np.int64(64), np.int32(16)) == Layout.causal(64, 16)

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 import bsk  # noqa: E402
 import bsk.torch as bt  # noqa: E402
 from bsk import Layout, _arrays  # noqa: E402
-from bsk.torch import _packed  # noqa: E402
+from bsk.torch import _packed, _register  # noqa: E402
 from torch import nn  # noqa: E402
 
 
@@ -659,3 +659,81 @@ def test_sampled_product_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         assert bt.matmul_sampled(torch.ones(4, 8), torch.ones(4, 8).bfloat16(),
                                  layout).dtype == torch.bfloat16
+
+
+# --- what torch does around a run -------------------------------------------------------------
+
+COMPILES = hasattr(torch.library, "custom_op")
+
+
+def test_equal_layouts_have_one_number():
+    one, same, other = (Layout.random((64, 96), 16, 0.5, seed) for seed in (3, 3, 4))
+    assert one.token == same.token != other.token
+    token = one.token
+    del one
+    gc.collect()
+    assert _register.layout_of(token) is not None  # equal layouts keep each other
+    del same
+    gc.collect()
+    with pytest.raises(RuntimeError, match="no bsk.Layout"):
+        _register.layout_of(token)
+
+
+def test_parameter_of_packed_weight():
+    layer = bt.BlockSparseLinear(512, 512, density=0.5, seed=1)
+    x = torch.randn(64, 512)
+    with torch.no_grad():
+        wanted = layer(x)
+        again = nn.Parameter(layer.weight)
+        assert type(again) is nn.Parameter
+        layer.weight = again
+        assert torch.equal(layer(x), wanted)
+
+
+@pytest.mark.skipif(not COMPILES, reason="torch before 2.4")
+def test_vjp():
+    layer = bt.BlockSparseLinear(64, 96, density=0.5, block_shape=(16, 16), seed=1)
+    x, g = torch.randn(4, 64), torch.randn(4, 96)
+    y, pull = torch.func.vjp(layer, x)
+    x.requires_grad_()
+    layer(x).backward(g)
+    assert torch.allclose(pull(g)[0], x.grad, atol=1e-6)
+
+
+@pytest.mark.skipif(not COMPILES, reason="torch before 2.4")
+def test_modes_see_the_ops():
+    from torch.utils._python_dispatch import TorchDispatchMode
+    seen = []
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    layer = bt.BlockSparseLinear(64, 96, density=0.5, block_shape=(16, 16), seed=1)
+    with Names():
+        layer(torch.randn(4, 64))
+    assert any("bsk.matmul" in name for name in seen)
+
+
+@pytest.mark.skipif(not COMPILES, reason="torch before 2.4")
+def test_meta():
+    with torch.device("meta"):
+        layer = bt.BlockSparseLinear(64, 96, density=0.5, block_shape=(16, 16))
+        heads = bt.BlockSparseAttention(32, 4, block=8, causal=True, alibi=True)
+    assert layer(torch.empty(4, 64, device="meta")).shape == (4, 96)
+    real = bt.BlockSparseAttention(32, 4, block=8, causal=True, alibi=True)
+    heads.to_empty(device="cpu").load_state_dict(real.state_dict())
+    x = torch.randn(2, 16, 32)
+    assert torch.allclose(heads(x), real(x))
+
+
+@pytest.mark.skipif(not COMPILES, reason="torch before 2.4")
+def test_export_keeps_layouts():
+    x = torch.randn(4, 64)
+    layer = bt.BlockSparseLinear(64, 96, density=0.5, block_shape=(16, 16), seed=1)
+    wanted = layer(x)
+    program = torch.export.export(layer, (x,), strict=False)
+    del layer
+    gc.collect()
+    assert torch.allclose(program.module()(x), wanted, atol=1e-6)

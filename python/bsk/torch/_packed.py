@@ -1,5 +1,6 @@
 """Packed forms of weights that stay as they are, for runs without gradients."""
 
+import sys
 import weakref
 from typing import Optional
 
@@ -28,6 +29,14 @@ class _Watched(Parameter):
     def data(self, value):
         self._unpack()
         self.data = value
+
+    def detach(self):
+        if sys._getframe(1).f_code is not Parameter.__new__.__code__:
+            return super().detach()
+        self._unpack()  # Parameter(parameter) wants to get back the type that it gave
+        made = self.detach()
+        made.__class__ = Parameter
+        return made
 
     def __deepcopy__(self, memo):
         self._unpack()
@@ -114,6 +123,13 @@ def packed_of(weight):
         watchers[id(weight)] = lambda key=id(weight): _drop(key)
         weight.__class__ = _Watched
     return entry.packed
+
+
+def unwatch(inputs):
+    """For modes of torch, which refuse types that they do not know."""
+    for x in inputs:
+        if type(x) is _Watched:
+            x._unpack()
 
 
 def forget_packed(model: Optional[Module] = None) -> None:

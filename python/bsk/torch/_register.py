@@ -1,8 +1,11 @@
 """What differs between versions of torch: custom ops, autocast; and layouts as arguments of ops."""
 
+import inspect
+
 import torch
 
 from ..layout import by_token
+from ._packed import unwatch
 
 CUSTOM_OPS = hasattr(torch.library, "custom_op")
 
@@ -19,8 +22,16 @@ def token_of(layout):
     return layout.token
 
 
+_traced = {}  # layouts that the compiler has seen: what it made may outlive their modules
+
+
 def layout_of(token):
-    return by_token[int(token)]  # the compiler may have made a symbol of it
+    try:
+        return by_token[int(token)]  # the compiler may have made a symbol of it
+    except KeyError:
+        raise RuntimeError(f"there is no bsk.Layout with the number {int(token)}: a program that "
+                           f"was exported or compiled elsewhere needs its layouts made first, as "
+                           f"with bsk.Layout.from_bytes") from None
 
 
 def differentiable(name, fake, backward, setup, plain=None):
@@ -52,13 +63,16 @@ def differentiable(name, fake, backward, setup, plain=None):
             return call
         transformed = _transformable(name, function, backward, setup)
         op = torch.library.custom_op(name, mutates_args=())(function)
-        op.register_fake(fake)
+        op.register_fake(_pinned(function, fake))
         op.register_autograd(backward, setup_context=setup)
 
         # The custom op is for the compiler, which shows by the tensors alone while it traces a
         # backward pass; to call it costs several times as much.
         def call(*inputs):
-            if torch.compiler.is_compiling() or type(inputs[0]) not in PLAIN:
+            if torch.compiler.is_compiling():
+                return op(*inputs)
+            if type(inputs[0]) not in PLAIN or _modes() or inputs[0].is_meta:
+                unwatch(inputs)
                 return op(*inputs)
             if _functorch_is_active():
                 return transformed.apply(*inputs)
@@ -72,6 +86,23 @@ def differentiable(name, fake, backward, setup, plain=None):
     return decorate
 
 
+def _pinned(function, fake):
+    """A fake function after which the layout stays."""
+    names = list(inspect.signature(function).parameters)
+    if "layout" not in names:
+        return fake
+    place = names.index("layout")
+
+    def pinned(*inputs):
+        made = layout_of(inputs[place])
+        _traced[made.token] = made
+        return fake(*inputs)
+
+    return pinned
+
+
+# Modes that look at every op: tracers, fake tensors, counters, selective checkpoints.
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _functorch_is_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
@@ -106,10 +137,28 @@ def _transformable(name, function, backward, setup):
         return (tuple(torch.stack(parts) for parts in zip(*members)),
                 (0,) * len(members[0]))
 
+    def unwrapped(ctx, *gradients):
+        return backward(_Unwrapped(ctx), *gradients)
+
     made = type(name.partition("::")[2], (torch.autograd.Function,),
                 {"forward": staticmethod(function), "setup_context": staticmethod(setup),
-                 "backward": staticmethod(backward), "vmap": staticmethod(vmap)})
+                 "backward": staticmethod(unwrapped), "vmap": staticmethod(vmap)})
     return made
+
+
+class _Unwrapped:
+    """A context whose tensors come without the wrappers of a transform that has ended: the function
+    that torch.func.vjp returns runs after it."""
+
+    def __init__(self, ctx):
+        self._ctx = ctx
+
+    def __getattr__(self, name):
+        return getattr(self._ctx, name)
+
+    @property
+    def saved_tensors(self):
+        return torch._functorch.utils.unwrap_dead_wrappers(self._ctx.saved_tensors)
 
 
 class _Refused(torch.autograd.Function):
@@ -150,6 +199,8 @@ def autocast_dtype(x):
     device = x.device.type
     try:
         on = torch.is_autocast_enabled(device)
+    except RuntimeError:  # a device without autocast: meta
+        return None
     except TypeError:  # before torch 2.4
         on = torch.is_autocast_enabled() if device == "cuda" else torch.is_autocast_cpu_enabled()
         if on:

@@ -332,6 +332,16 @@ def _token_for(number, q_time, k_time):
     return token_of(_modules[number].layout(q_time, k_time))
 
 
+def _slopes_again(module, _):
+    """A buffer of a module made on the device "meta" has nothing in it, and is in no state dict."""
+    if module.slopes is not None:
+        module.slopes = alibi_slopes(module.heads, next(module.parameters()).device)
+
+
+class _Layouts(dict):
+    """Layouts by lengths. torch.export, which puts dicts back to what they were, leaves it alone."""
+
+
 class BlockSparseAttention(nn.Module):
     """Attention with several heads over a pattern.
 
@@ -373,7 +383,7 @@ class BlockSparseAttention(nn.Module):
         self.causal, self.dropout, self.softcap = causal, dropout, softcap
         self.window, self.interleave = window, interleave
         self.pattern, self.block = pattern, block
-        self.layouts = {}
+        self.layouts = _Layouts()
         side = embed_dim // num_heads * self.kv_heads
         self.q = linear(embed_dim, embed_dim, bias=bias)
         self.k = linear(embed_dim, side, bias=bias)
@@ -381,6 +391,7 @@ class BlockSparseAttention(nn.Module):
         self.out = linear(embed_dim, embed_dim, bias=bias)
         self.register_buffer("slopes", alibi_slopes(num_heads) if alibi else None,
                              persistent=False)
+        self.register_load_state_dict_post_hook(_slopes_again)
         self._enter()
 
     def _enter(self):

@@ -1,5 +1,6 @@
 """Differentiable products with block-sparse matrices."""
 
+import operator
 from typing import Optional, Tuple
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from .. import ops
 from ..layout import Layout
 from ._packed import packed_of, trained
-from ._register import autocast_dtype, differentiable, layout_of, token_of
+from ._register import autocast_dtype, constant_result, differentiable, layout_of, token_of
 
 
 def _rows(x):
@@ -218,10 +219,17 @@ def _padded_grid(layout):
     return layout.grid[0] * layout.block[0], layout.grid[1] * layout.block[1]
 
 
+@constant_result
+def _places(token):
+    """(row, col) of the blocks, as lists."""
+    _, row, col = layout_of(token).to_coo()
+    return row.tolist(), col.tolist()
+
+
 def _coordinates(layout, device):
-    head, row, col = layout.to_coo()
-    return (torch.tensor(row.tolist(), device=device, dtype=torch.long),
-            torch.tensor(col.tolist(), device=device, dtype=torch.long))
+    row, col = _places(operator.index(token_of(layout)))  # a constant for the compiler
+    return (torch.tensor(row, device=device, dtype=torch.long),
+            torch.tensor(col, device=device, dtype=torch.long))
 
 
 def blocks_from_dense(dense: Tensor, layout: Layout) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..layout import Layout
+from ._packed import forget_packed
 from .functional import blocks_from_dense, blocks_to_dense, matmul_by_token
 from ._register import token_of
 
@@ -30,7 +31,11 @@ class LayoutModule(nn.Module):
         self.layout = layout
         self._token = token_of(layout)
 
-    # The number of a layout is this process's own.
+    def _apply(self, *arguments, **options):
+        forget_packed(self)  # torch.utils.swap_tensors takes none that has weak references
+        return super()._apply(*arguments, **options)
+
+    # The number of a layout is found anew.
     def __getstate__(self):
         state = self.__dict__.copy()
         del state["_token"]
@@ -47,6 +52,7 @@ class LayoutModule(nn.Module):
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing_keys,
                               unexpected_keys, error_msgs):
+        forget_packed(self)
         data = state_dict.get(prefix + LAYOUT)
         if data is None:
             if strict:
@@ -149,7 +155,7 @@ class BlockSparseLinear(LayoutModule):
             layout = Layout.from_dense(dense, block, keep=float(density))
         else:
             if seed is None:
-                seed = int(torch.randint(2**62, (1,)))
+                seed = int(torch.randint(2**62, (1,), device="cpu"))
             layout = Layout.random(size, block, density, seed)
         self._set_layout(layout)
         self.weight = nn.Parameter(torch.empty((layout.nnz, *layout.block), dtype=dtype,
