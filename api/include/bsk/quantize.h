@@ -20,7 +20,8 @@ extern "C" {
  * Shapes    x and y of one shape of any rank; exponent, optional, one element: replaces args.emax,
  *           and lies on the device, where tensor_stats writes it; beyond -126 or 127 it counts as
  *           these.
- * Dtypes    x and y any floats, y such that it holds the format (ebits <= 8, fbits <= 23: f32);
+ * Dtypes    x and y any floats, y such that it holds the format (ebits <= 8, fbits <= 23: f32), which
+ *           is not checked: what it does not hold is rounded once more, to infinity beyond its range;
  *           exponent i32.
  * In place  y = x when types and strides agree.
  * Gradient  dy as it is (straight through), or quantize of dy with a format of its own.
