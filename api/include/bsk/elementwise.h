@@ -95,8 +95,8 @@ typedef enum bsk_unary_kind {
  * Shapes    x and y of one shape of any rank.
  * Dtypes    x and y any floats.
  * In place  y = x when types and strides agree.
- * Numerics  in f32 tuned entries give 0 for sigmoids and swish of arguments below about -88, whose
- *           results are below 3e-37.
+ * Numerics  in f32 all but the reference may give 0 where a sigmoid, of x or in swish of c x, is below
+ *           3e-39.
  * Source    openai/blocksparse EwZXa. */
 typedef struct bsk_unary_params {
     size_t struct_size;
@@ -187,10 +187,10 @@ BSK_API bsk_status bsk_assign_add_run(const bsk_plan *plan, bsk_queue *queue,
 
 /* --- cast: y = x in another type, through any strides ----------------------------------------
  * Shapes    x and y of one shape of any rank.
- * Dtypes    every pair of types. To a float: rounded to nearest even, overflow to infinity, but in f8
- *           to the largest number. To an integer: fractions are cut off, but to i8 rounded to nearest even; what lies
- *           outside the range becomes the nearest limit, NaN becomes 0. i64 from and to f64 is exact
- *           up to 2^53; between integers exact.
+ * Dtypes    every pair of types; those with f8 by the reference. To a float: rounded to nearest even,
+ *           overflow to infinity, but in f8 to the largest number. To an integer: fractions are cut
+ *           off, but to i8 rounded to nearest even; what lies outside the range becomes the nearest
+ *           limit, NaN becomes 0. i64 from and to f64 is exact up to 2^53; between integers exact.
  * Gradient  cast with the types exchanged.
  * Source    openai/blocksparse FloatCast. */
 typedef struct bsk_cast_params {

@@ -36,7 +36,7 @@ BSK_API bsk_status bsk_reduce_max_run(const bsk_plan *plan, bsk_queue *queue,
 
 /* --- take_along: y[i, j, k] = x[i, index[i, j, k], k]; 0 where the index lies outside [0, B) ---
  * Shapes    x [A, B, C]; index and y [A, J, C]. A stride of 0 shares an index along C or A.
- * Dtypes    x and y any floats, or both i32; index i64, i32, u16 or u8. */
+ * Dtypes    x and y any floats, or both i32 (by the CPU); index i64, i32, u16 or u8. */
 typedef struct bsk_take_along_params {
     size_t struct_size;
     bsk_tensor x, index, y;
@@ -98,7 +98,7 @@ BSK_API bsk_status bsk_reduce_max_grad_run(const bsk_plan *plan, bsk_queue *queu
 
 /* --- fancy_gather: y[i] = x[i, index[i]]; zeros where the index lies outside [0, B) ----------
  * Shapes    x [A, B, C], index [A], y [A, C].
- * Dtypes    x and y any floats, or both i32; index i64, i32, u16 or u8.
+ * Dtypes    x and y any floats, or both i32 (by the CPU); index i64, i32, u16 or u8.
  * Source    openai/blocksparse FancyGather. */
 typedef struct bsk_fancy_gather_params {
     size_t struct_size;
