@@ -1,6 +1,7 @@
 /* bsk bench: the same cases as bsk check, timed beside dense libraries. */
 #include <argp.h>
 #include <fnmatch.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,11 +183,24 @@ static double roof_share(const bench_host *h, const bench_row *row)
                   : row->spec.dtype == BSK_I8   ? h->roof_i8
                                                 : h->roof_f32;
     double least = h->roof_bytes > 0 ? row->bytes / h->roof_bytes : 0;
+    if (h->roof_read > 0 && row->bytes_read / h->roof_read > least)
+        least = row->bytes_read / h->roof_read;
     if (peak == 0 && row->dense_ms > 0)
         peak = row->dense_flops / row->dense_ms * 1e3;
     if (row->flops > 0 && peak > 0 && row->flops / peak > least)
         least = row->flops / peak;
     return seconds > 0 ? least / seconds : 0;
+}
+
+/* Of all outputs of a case. */
+static double written_bytes(const test_case *c)
+{
+    double bytes = 0;
+    for (int i = 0; i < c->about->arg_count; i++)
+        if (c->t[i].output && c->t[i].desc.dtype != BSK_NONE)
+            bytes += (double)(c->t[i].elems * c->t[i].views) *
+                     (double)bsk_dtype_size(c->t[i].desc.dtype);
+    return bytes;
 }
 
 static void row_peers(bench_row *row, runner *r)
@@ -229,6 +243,7 @@ static void row_fill(bench_row *row, runner *r, int who)
     row->host_us = w->host_ms * 1e3;
     row->flops = r->info.flops * bench_visible_share(r->c);
     row->bytes = r->info.bytes;
+    row->bytes_read = fmax(0, row->bytes - written_bytes(r->c));
     row_peers(row, r);
     row->roof = roof_share(&r->b->host, row);
     if (row->dense_ms > 0 && row->ms > 0)

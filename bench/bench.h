@@ -135,7 +135,8 @@ typedef struct bench_row {
     test_spec spec;
     const char *device;
     bool packed; /* weights were prepacked: packing them is not in the time */
-    double density, ms, least, spread, flops, bytes, host_us;
+    double density, ms, least, spread, flops, host_us;
+    double bytes, bytes_read; /* operands and results once each; of these, operands */
     double dense_ms, dense_flops; /* of the fastest dense peer; 0 where there is none */
     double eta, roof;             /* 0 where not known */
     int samples, launches;

@@ -15,7 +15,8 @@ double bski_roof_flops(int threads, bsk_dtype type, int32_t arch);
  * of 512 MiB together. 0 if there is no memory for them. */
 double bski_roof_bytes(int threads);
 
-/* Rate at which they read alone, over 256 MiB. 0 if there is no memory for them. */
+/* Rate at which they read alone, over 256 MiB, with the help of prefetches or without, whichever is
+ * faster. 0 if there is no memory for them. */
 double bski_roof_read(int threads);
 
 #endif

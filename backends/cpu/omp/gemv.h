@@ -9,8 +9,7 @@ enum {
     FN(GEMV_MOST) = 16,                       /* columns for which this is the faster way */
     FN(GEMV_COLS) = VEC_BYTES == 64 ? 16 : 8, /* columns of a tile, at most: as registers allow */
     FN(GEMV_WIDTH) = 4 * FN(VL),              /* features of a tile, at most */
-    FN(GEMV_CHUNK) = 4 << 10,                 /* bytes of S that tiles take in turn */
-    FN(GEMV_FETCH) = 8 << 10                  /* bytes of S from what is used to what is fetched */
+    FN(GEMV_CHUNK) = 4 << 10                  /* bytes of S that tiles take in turn */
 };
 
 /* A block of S, what it is multiplied by and what it is added to, and the block to fetch. */
@@ -144,6 +143,18 @@ typedef struct FN(gemv) {
     int64_t ahead;       /* blocks from what is used to what is fetched */
 } FN(gemv);
 
+/* Bytes of S from what is used to what is fetched. None where AMD's processors had better fetch by
+ * themselves: they read one stream faster so, if what is done with it takes less time than that. */
+static int64_t FN(gemv_fetch)(const FN(dsd) * d, int64_t cols)
+{
+#ifdef __x86_64__
+    if (d->block_i > 8 && cols <= 4 && cols * 8 * UNIT <= d->block_i && __builtin_cpu_is("amd"))
+        return 0;
+#endif
+    (void)d;
+    return cols > 4 ? 32 << 10 : 16 << 10;
+}
+
 /* Tiles that suit the block and the number of columns; false if there are none. */
 static bool FN(gemv_choose)(const FN(dsd) * d, FN(gemv) * g)
 {
@@ -169,7 +180,7 @@ static bool FN(gemv_choose)(const FN(dsd) * d, FN(gemv) * g)
     *g = (FN(gemv)){.cols = 1 << log,
                     .ldx = bski_ceil_div(d->n, 1 << log) * (1 << log),
                     .chunk = max_i64(1, min_i64(FN(PIECES), FN(GEMV_CHUNK) / bytes)),
-                    .ahead = max_i64(1, FN(GEMV_FETCH) / bytes)};
+                    .ahead = bski_ceil_div(FN(gemv_fetch)(d, 1 << log), bytes)};
     for (size_t k = 0; !g->tile && k < sizeof kinds / sizeof *kinds; k++)
         if (d->block_i % kinds[k].width == 0) {
             g->tile = kinds[k].tile[log];
