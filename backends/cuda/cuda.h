@@ -70,6 +70,10 @@ typedef struct bski_cuda_run {
 
 bsk_status bski_cuda_launch(const bski_cuda_queue *queue, const bski_cuda_run *run);
 
+/* Gives the calling thread a context, which it has not if it never used a device; the device that is
+ * current to it stays the same. */
+bsk_status bski_cuda_wake(const bski_cuda_device *device);
+
 /* A kernel's cudaKernel_t: bski_cuda_load asks for it, bski_cuda_loaded answers what was found, NULL
  * before. Any thread may call both. */
 cudaError_t bski_cuda_load(const void *function);

@@ -239,6 +239,13 @@ static cudaError_t kernel_launch_current(const bski_cuda_device *d, const CUlaun
     return error;
 }
 
+bsk_status bski_cuda_wake(const bski_cuda_device *d)
+{
+    cudaError_t error;
+    ON_DEVICE(error, d, cudaSetDevice(d->index));
+    return status_of(d->simt.host, error, "cudaSetDevice");
+}
+
 bsk_status bski_cuda_launch(const bski_cuda_queue *queue, const bski_cuda_run *run)
 {
     const bski_cuda_device *d = (const bski_cuda_device *)queue->simt.device;

@@ -11,9 +11,10 @@ typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, vo
 enum { STRIDE_UNIT = 16 };
 static const int64_t max_dim = INT64_C(1) << 32, max_stride = INT64_C(1) << 40;
 
-bsk_status bski_cuda_encoder_find(const bsk_host *host, bski_cuda_encoder *encoder)
+bsk_status bski_cuda_encoder_find(const simt_device *device, bski_cuda_encoder *encoder)
 {
-    return bski_cuda_driver_find(host, "cuTensorMapEncodeTiled", 12000, &encoder->function);
+    encoder->device = (const bski_cuda_device *)device;
+    return bski_cuda_driver_find(device->host, "cuTensorMapEncodeTiled", 12000, &encoder->function);
 }
 
 typedef struct type_row {
@@ -61,8 +62,9 @@ bool bski_cuda_tensor_fits(const bski_cuda_tensor *t)
     return true;
 }
 
-bsk_status bski_cuda_tensor_map(const bsk_host *host, const bski_cuda_encoder *encoder,
-                                const bski_cuda_tensor *t, void *address, CUtensorMap *map)
+/* The driver encodes for threads that have a context: see bski_cuda_wake. */
+bsk_status bski_cuda_tensor_map(const bski_cuda_encoder *encoder, const bski_cuda_tensor *t,
+                                void *address, CUtensorMap *map)
 {
     const type_row *type = type_find(t->dtype);
     cuuint64_t dims[BSKI_TENSOR_MAX_RANK], strides[BSKI_TENSOR_MAX_RANK];
@@ -76,10 +78,15 @@ bsk_status bski_cuda_tensor_map(const bsk_host *host, const bski_cuda_encoder *e
                 t->dims[i] > 1 ? (cuuint64_t)(t->strides[i] * type->size) : STRIDE_UNIT;
     }
     const encode_fn encode = (encode_fn)(uintptr_t)encoder->function;
-    const CUresult result =
-        encode(map, type->type, (cuuint32_t)t->rank, address, dims, strides, box, steps,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(t->swizzle),
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CUresult result = CUDA_ERROR_INVALID_CONTEXT;
+    for (int i = 0; i < 2 && result == CUDA_ERROR_INVALID_CONTEXT; i++) {
+        if (i)
+            TRY(bski_cuda_wake(encoder->device));
+        result = encode(map, type->type, (cuuint32_t)t->rank, address, dims, strides, box, steps,
+                        CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(t->swizzle),
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    }
+    const bsk_host *host = encoder->device->simt.host;
     if (result != CUDA_SUCCESS)
         return host->fail(host->context, BSK_E_DEVICE, "cuda: a tensor map: error %d", (int)result);
     return BSK_OK;

@@ -10,10 +10,11 @@ enum { BSKI_TENSOR_MAX_RANK = 5, BSKI_TENSOR_MAX_BOX = 256 };
 
 /* The driver's encoder, which a plan looks up once: the library does not link with the driver. */
 typedef struct bski_cuda_encoder {
+    const bski_cuda_device *device;
     const void *function;
 } bski_cuda_encoder;
 
-bsk_status bski_cuda_encoder_find(const bsk_host *host, bski_cuda_encoder *encoder);
+bsk_status bski_cuda_encoder_find(const simt_device *device, bski_cuda_encoder *encoder);
 
 /* A tensor and the box that one copy moves; axes from the innermost, which is contiguous, on.
  * Elements outside of the tensor are read as 0 and not written. */
@@ -31,7 +32,7 @@ typedef struct bski_cuda_tensor {
 bool bski_cuda_tensor_fits(const bski_cuda_tensor *tensor);
 
 /* Encodes the map of a tensor that fits. Runs on the host alone, so launches may do it. */
-bsk_status bski_cuda_tensor_map(const bsk_host *host, const bski_cuda_encoder *encoder,
-                                const bski_cuda_tensor *tensor, void *address, CUtensorMap *map);
+bsk_status bski_cuda_tensor_map(const bski_cuda_encoder *encoder, const bski_cuda_tensor *tensor,
+                                void *address, CUtensorMap *map);
 
 #endif

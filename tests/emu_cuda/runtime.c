@@ -50,7 +50,7 @@ cudaError_t cudaGetDevice(int *device)
     return cudaSuccess;
 }
 
-/* The driver launches for threads that have a context; the runtime's call gives them one. */
+/* The driver launches and encodes for threads that have a context; the runtime's call gives them one. */
 static _Thread_local bool has_context;
 
 cudaError_t cudaSetDevice(int device)
@@ -408,6 +408,8 @@ static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t ra
         interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE ||
         swizzle > CU_TENSOR_MAP_SWIZZLE_128B)
         return CUDA_ERROR_INVALID_VALUE;
+    if (!has_context)
+        return CUDA_ERROR_INVALID_CONTEXT;
     tensor_map m = {.mark = TENSOR_MARK,
                     .address = address,
                     .size = (uint8_t)size,

@@ -1,6 +1,7 @@
 /* One entry on one case: plan, memory between red zones, poison, comparison, repetition. */
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -364,13 +365,44 @@ bsk_status test_plan(test_case *c, const bsk_device *device, const char *entry, 
     return c->op->plan(device, c->params, &options, plan);
 }
 
+/* A run as a thread calls it that has used no device before. */
+typedef struct apart {
+    const test_case *c;
+    const bsk_plan *plan;
+    bsk_queue *queue;
+    bsk_status status;
+    char error[512];
+} apart;
+
+static void *apart_run(void *given)
+{
+    apart *a = given;
+    a->status = a->c->op->run(a->plan, a->queue, a->c->args);
+    snprintf(a->error, sizeof a->error, "%s", bsk_last_error());
+    return NULL;
+}
+
+static bool run_apart(const test_case *c, const bsk_plan *plan, bsk_queue *queue, test_result *r)
+{
+    apart a = {.c = c, .plan = plan, .queue = queue};
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, apart_run, &a) || pthread_join(thread, NULL))
+        return test_fail(r, "no thread to run in");
+    return !a.status ||
+           test_fail(r, "run by another thread: %s: %s", bsk_status_name(a.status), a.error);
+}
+
+/* by_other: another thread calls the run. */
 static bool run_once(test_case *c, const bsk_plan *plan, bsk_queue *queue, test_memory *m,
-                     int poison, test_result *r)
+                     int poison, bool by_other, test_result *r)
 {
     bsk_status status = test_memory_load(m, c, queue, poison);
     if (status)
         return test_fail(r, "upload: %s: %s", bsk_status_name(status), bsk_last_error());
-    status = c->op->run(plan, queue, c->args);
+    if (by_other && !run_apart(c, plan, queue, r))
+        return false;
+    if (!by_other)
+        status = c->op->run(plan, queue, c->args);
     if (!status)
         status = bsk_queue_sync(queue);
     if (status)
@@ -395,7 +427,7 @@ static bool run_one_thread(test_case *c, const test_device *d, const char *entry
     if (good) {
         bsk_plan_query(plan, &info);
         good = test_memory_make(m, c, d->device_one, info.workspace_bytes) &&
-               run_once(c, plan, d->queue_one, m, 0x01, r) &&
+               run_once(c, plan, d->queue_one, m, 0x01, false, r) &&
                outputs_same(c, first, m, "with one thread", r);
         test_memory_free(m);
     }
@@ -497,9 +529,10 @@ static void run_planned(test_case *c, const test_device *d, const char *entry, c
         !test_memory_make(b, c, d->device, info.workspace_bytes)) {
         test_fail(r, "no memory for the buffers");
     } else {
-        bool good = run_once(c, plan, d->queue, a, 0xff, r) && outputs_check(c, a, r) &&
-                    run_once(c, plan, d->queue, b, 0x7b, r) &&
-                    (!info.deterministic || outputs_same(c, a, b, "when repeated", r));
+        bool good =
+            run_once(c, plan, d->queue, a, 0xff, false, r) && outputs_check(c, a, r) &&
+            run_once(c, plan, d->queue, b, 0x7b, true, r) &&
+            (!info.deterministic || outputs_same(c, a, b, "when repeated by another thread", r));
         if (good && info.packed_bytes)
             good = run_packed(c, d, plan, &info, a, r);
         if (good && d->queue_one)

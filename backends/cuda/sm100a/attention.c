@@ -92,7 +92,7 @@ static bsk_status plan_fill(bski_cuda_device *device, const bsk_problem *problem
     plan->q = attention90_tensor(&p->q, kernel->rows, 1);
     plan->k = attention90_tensor(&p->k, PIECE, 1);
     plan->v = attention90_tensor(&p->v, PIECE, 1);
-    TRY(bski_cuda_encoder_find(device->simt.host, &plan->encoder));
+    TRY(bski_cuda_encoder_find(&device->simt, &plan->encoder));
     TRY(bski_attention80_tables(&device->simt, problem->layout, &lists, &p->o, &plan->tables));
     return bski_cuda_kernel(device, kernel->function, kernel->shared_bytes, kernel->name);
 }
@@ -111,13 +111,12 @@ bsk_status cuda_sm100a_attention_launch(const bsk_prepared *prepared, void *queu
     const bsk_attention_params *p = prepared->problem->params;
     const bsk_attention_args *a = args;
     const attention100_plan *plan = prepared->state;
-    const bsk_host *host = ((const simt_queue *)queue)->device->host;
     if (!has_queries(p))
         return BSK_OK;
     CUtensorMap q, k, v;
-    TRY(bski_cuda_tensor_map(host, &plan->encoder, &plan->q, bsk_mem_address(a->q), &q));
-    TRY(bski_cuda_tensor_map(host, &plan->encoder, &plan->k, bsk_mem_address(a->k), &k));
-    TRY(bski_cuda_tensor_map(host, &plan->encoder, &plan->v, bsk_mem_address(a->v), &v));
+    TRY(bski_cuda_tensor_map(&plan->encoder, &plan->q, bsk_mem_address(a->q), &q));
+    TRY(bski_cuda_tensor_map(&plan->encoder, &plan->k, bsk_mem_address(a->k), &k));
+    TRY(bski_cuda_tensor_map(&plan->encoder, &plan->v, bsk_mem_address(a->v), &v));
     attention80_arg arg = ATTENTION80_ARG(prepared->problem, p, a, plan->tables.tiles);
     void *arguments[] = {&q, &k, &v, &arg};
     const bski_cuda_run run = {.function = plan->kernel->function,

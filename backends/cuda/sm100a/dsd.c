@@ -83,7 +83,7 @@ static bsk_status plan_fill(void *device, bsk_prepared *prepared, tcgen05_plan *
     plan->lists.problem = prepared->problem;
     plan->s = blocks_tensor(prepared->problem);
     plan->b = dense_tensor(prepared->problem);
-    TRY(bski_cuda_encoder_find(d->host, &plan->encoder));
+    TRY(bski_cuda_encoder_find(d, &plan->encoder));
     return bski_dsd80_prepare(device, &plan->lists, tcgen05_rows);
 }
 
@@ -102,10 +102,9 @@ bsk_status cuda_sm100a_dsd_tcgen05_launch(const bsk_prepared *prepared, void *qu
 {
     const tcgen05_plan *plan = prepared->state;
     const bsk_dsd_args *from = args;
-    const bsk_host *host = ((const bski_cuda_queue *)queue)->simt.device->host;
     dsd_maps maps;
-    TRY(bski_cuda_tensor_map(host, &plan->encoder, &plan->s, bsk_mem_address(from->s), &maps.s));
-    TRY(bski_cuda_tensor_map(host, &plan->encoder, &plan->b, bsk_mem_address(from->b), &maps.b));
+    TRY(bski_cuda_tensor_map(&plan->encoder, &plan->s, bsk_mem_address(from->s), &maps.s));
+    TRY(bski_cuda_tensor_map(&plan->encoder, &plan->b, bsk_mem_address(from->b), &maps.b));
     return bski_dsd80_launch_with(&plan->lists, queue, args, THREADS, &maps);
 }
 

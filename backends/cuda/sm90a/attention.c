@@ -67,7 +67,7 @@ static bsk_status build(simt_device *d, const bsk_problem *problem, state *s)
     s->q = attention90_tensor(&p->q, bski_attention90_box(s->form), p->interleave);
     s->k = attention90_tensor(&p->k, s->form->side, p->interleave);
     s->v = attention90_tensor(&p->v, s->form->side, p->interleave);
-    TRY(bski_cuda_encoder_find(d->host, &s->encoder));
+    TRY(bski_cuda_encoder_find(d, &s->encoder));
     TRY(bski_cuda_kernel((const bski_cuda_device *)d, s->form->function, s->form->shared_bytes,
                          s->form->name));
     if (is_empty(p))
@@ -99,13 +99,12 @@ bsk_status cuda_sm90a_attention_launch(const bsk_prepared *prepared, void *queue
     const bsk_attention_params *p = prepared->problem->params;
     const bsk_attention_args *a = args;
     const state *s = prepared->state;
-    const bsk_host *host = ((const simt_queue *)queue)->device->host;
     if (s->tables.blocks == 0)
         return BSK_OK;
     CUtensorMap q, k, v;
-    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->q, bsk_mem_address(a->q), &q));
-    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->k, bsk_mem_address(a->k), &k));
-    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->v, bsk_mem_address(a->v), &v));
+    TRY(bski_cuda_tensor_map(&s->encoder, &s->q, bsk_mem_address(a->q), &q));
+    TRY(bski_cuda_tensor_map(&s->encoder, &s->k, bsk_mem_address(a->k), &k));
+    TRY(bski_cuda_tensor_map(&s->encoder, &s->v, bsk_mem_address(a->v), &v));
     attention_arg arg = s->arg;
     ATTENTION90_SET_RUN(&arg, p, a);
     arg.o.data = bsk_mem_address(a->o);

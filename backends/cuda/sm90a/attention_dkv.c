@@ -307,7 +307,7 @@ static bsk_status build(builder *b, const bsk_problem *problem)
         .per_head = (int32_t)(p->q.dims[1] / b->t->heads),
         .key_heads = (int32_t)p->k.dims[1],
     };
-    TRY(bski_cuda_encoder_find(b->device->host, &s->encoder));
+    TRY(bski_cuda_encoder_find(b->device, &s->encoder));
     TRY(bski_cuda_kernel((const bski_cuda_device *)b->device, s->form->function,
                          s->form->shared_bytes, s->form->name));
     TRY(build_lists(b));
@@ -346,13 +346,12 @@ bsk_status bski_attention90_dkv_launch(const void *given, const bsk_problem *pro
                                        const float *delta)
 {
     const bsk_attention_grad_params *p = problem->params;
-    const bsk_host *host = queue->simt.device->host;
     const state *s = given;
     CUtensorMap q, k, v, dout;
-    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->q, bsk_mem_address(args->q), &q));
-    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->k, bsk_mem_address(args->k), &k));
-    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->v, bsk_mem_address(args->v), &v));
-    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->dout, bsk_mem_address(args->dout), &dout));
+    TRY(bski_cuda_tensor_map(&s->encoder, &s->q, bsk_mem_address(args->q), &q));
+    TRY(bski_cuda_tensor_map(&s->encoder, &s->k, bsk_mem_address(args->k), &k));
+    TRY(bski_cuda_tensor_map(&s->encoder, &s->v, bsk_mem_address(args->v), &v));
+    TRY(bski_cuda_tensor_map(&s->encoder, &s->dout, bsk_mem_address(args->dout), &dout));
     attention_dkv_arg arg = s->arg;
     double rest;
     ATTENTION90_SET_RUN(&arg.all, p, args);

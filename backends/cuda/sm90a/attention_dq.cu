@@ -306,10 +306,9 @@ __device__ __forceinline__ void consume(const attention_dq_arg &a, memory<F> m, 
         for (int h = 0; h < 2; h++) {
             const int time = time_of<F>(tile, row_of(here) + 8 * h);
             line[h] = (int64_t)head * a.pad + run * a.all.q_time + time;
-            lse[h] =
-                time < there
-                    ? __ldg(a.all.lse + ((int64_t)head * a.all.q_time + time) * a.all.runs + run)
-                    : -INFINITY;
+            lse[h] = time < there
+                         ? a.all.lse[((int64_t)head * a.all.q_time + time) * a.all.runs + run]
+                         : -INFINITY;
         }
         int left = 0, right = 0; /* the slots of dO and O */
 #pragma unroll
@@ -456,10 +455,9 @@ __device__ __forceinline__ void consume_team(const attention_dq_arg &a, memory<F
         for (int h = 0; h < 2; h++) {
             const int time = time_of<F>(tile, row_of(own) + 8 * h);
             line[h] = (int64_t)head * a.pad + run * a.all.q_time + time;
-            lse[h] =
-                time < there
-                    ? __ldg(a.all.lse + ((int64_t)head * a.all.q_time + time) * a.all.runs + run)
-                    : -INFINITY;
+            lse[h] = time < there
+                         ? a.all.lse[((int64_t)head * a.all.q_time + time) * a.all.runs + run]
+                         : -INFINITY;
         }
         const int left = r.next(), right = r.next();
         multiply_out<F>(sum, nullptr, dout, m.slot(here.ring, left));

@@ -122,7 +122,7 @@ static bsk_status build_dq(simt_device *d, const bsk_problem *problem, state *s)
                                         .o = bski_attention90_out(&p->dq, p->interleave)},
                                 .dout = bski_attention90_in(&p->dout, p->interleave),
                                 .pad = (int32_t)pad_of(p)};
-    TRY(bski_cuda_encoder_find(d->host, &s->encoder));
+    TRY(bski_cuda_encoder_find(d, &s->encoder));
     TRY(bski_cuda_kernel((const bski_cuda_device *)d, s->form->function, s->form->shared_bytes,
                          s->form->name));
     return bski_attention90_tables(d, problem->layout, s->form, p->q.dims[0], &s->tables,
@@ -171,13 +171,12 @@ static bsk_status launch_dq(const state *s, const bsk_attention_grad_params *p,
                             const bsk_attention_grad_args *a, const attention80_delta *rows,
                             double rest, void *queue)
 {
-    const bsk_host *host = ((const simt_queue *)queue)->device->host;
     CUtensorMap q, dout, o, k, v;
-    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->q, bsk_mem_address(a->q), &q));
-    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->dout, bsk_mem_address(a->dout), &dout));
-    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->o, bsk_mem_address(a->o), &o));
-    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->k, bsk_mem_address(a->k), &k));
-    TRY(bski_cuda_tensor_map(host, &s->encoder, &s->v, bsk_mem_address(a->v), &v));
+    TRY(bski_cuda_tensor_map(&s->encoder, &s->q, bsk_mem_address(a->q), &q));
+    TRY(bski_cuda_tensor_map(&s->encoder, &s->dout, bsk_mem_address(a->dout), &dout));
+    TRY(bski_cuda_tensor_map(&s->encoder, &s->o, bsk_mem_address(a->o), &o));
+    TRY(bski_cuda_tensor_map(&s->encoder, &s->k, bsk_mem_address(a->k), &k));
+    TRY(bski_cuda_tensor_map(&s->encoder, &s->v, bsk_mem_address(a->v), &v));
     attention_dq_arg arg = s->arg;
     ATTENTION90_SET_RUN(&arg.all, p, a);
     arg.all.o.data = bsk_mem_address(a->dq);

@@ -11,7 +11,7 @@ bsk_status bski_dsd_image_prepare(bski_cuda_device *device, bsk_prepared *prepar
     TRY(bski_cuda_kernel(device, image->product.function, image->product.shared_bytes,
                          image->product.name));
     TRY(bski_cuda_kernel(device, image->pack.function, 0, image->pack.name));
-    TRY(bski_cuda_encoder_find(device->simt.host, &image->encoder));
+    TRY(bski_cuda_encoder_find(&device->simt, &image->encoder));
     prepared->workspace_bytes = prepared->packed_bytes = bytes;
     prepared->workspace_alignment = prepared->packed_alignment = DSD_IMAGE_ALIGNMENT;
     return BSK_OK;
@@ -41,8 +41,7 @@ bsk_status bski_dsd_image_run(const dsd_image *image, void *queue, bsk_mem b, vo
 {
     const bski_cuda_queue *q = queue;
     CUtensorMap map;
-    TRY(bski_cuda_tensor_map(q->simt.device->host, &image->encoder, &image->b, bsk_mem_address(b),
-                             &map));
+    TRY(bski_cuda_tensor_map(&image->encoder, &image->b, bsk_mem_address(b), &map));
     void *arguments[] = {&map, argument};
     bski_cuda_run run = image->product;
     run.arguments = arguments;

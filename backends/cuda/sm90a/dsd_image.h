@@ -8,6 +8,12 @@
 
 enum { DSD_IMAGE_TABLES = 7, DSD_IMAGE_ALIGNMENT = 128 };
 
+/* Whether 32 bits count the weights and an image of up to twice their size, eight at a time. */
+static inline bool bski_dsd_image_counts(const bsk_layout_tables *t)
+{
+    return t->nnz * t->block_rows * t->block_cols / 8 <= INT32_MAX;
+}
+
 /* A plan's state begins with it. */
 typedef struct dsd_image {
     bski_cuda_encoder encoder;

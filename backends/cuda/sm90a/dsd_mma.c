@@ -115,7 +115,8 @@ static bsk_reason shape_set(const bsk_problem *problem, shape *s)
     s->unit = unit_of(s->block_i, s->block_j);
     if (!s->unit)
         return BSK_REFUSE_BLOCK;
-    if (s->outputs > INT32_MAX / 2 || s->features > INT32_MAX / 2 || s->n > INT32_MAX / 2)
+    if (s->outputs > INT32_MAX / 2 || s->features > INT32_MAX / 2 || s->n > INT32_MAX / 2 ||
+        !bski_dsd_image_counts(t))
         return BSK_REFUSE_LIMIT;
     s->wide = wide_wins(t, s->outputs);
     s->step = s->unit == 8 ? 8 : 16;

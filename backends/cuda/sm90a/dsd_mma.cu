@@ -270,9 +270,8 @@ FN void tile_multiply(float (&sum)[SUMS], const uint32_t *parts, uint2 now, int 
             const uint32_t x = r.slots + r.slot * r.slot_bytes;
             mbar_wait(r.barriers + FULL_AT + 8 * r.slot, r.phase);
             part_multiply<C>(sum, now, i, x, x + x_bytes, column, p);
-            __syncwarp();
-            if (p.w == 0)
-                mbar_arrive(r.barriers + EMPTY_AT + 8 * r.slot);
+            /* each lane gives back what it has read: see racecheck in docs/cuda.md */
+            mbar_arrive(r.barriers + EMPTY_AT + 8 * r.slot);
             ring_step(r);
         }
         now = next;
@@ -569,7 +568,7 @@ template <class C> FN void product(const CUtensorMap *x, const dsd_mma_arg &a)
     if (threadIdx.x == 0) {
         for (int i = 0; i < a.slots; i++) {
             mbar_init(barriers + FULL_AT + 8 * i, 1);
-            mbar_init(barriers + EMPTY_AT + 8 * i, DSD_MMA_WARPS);
+            mbar_init(barriers + EMPTY_AT + 8 * i, LANES * DSD_MMA_WARPS);
         }
         mbar_init_fence();
     }

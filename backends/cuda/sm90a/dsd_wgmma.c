@@ -572,7 +572,7 @@ static bsk_status build(builder *b, const bsk_problem *problem)
     bski_cuda_epilogue_fill(problem, &s->arg.epilogue);
     fill_gaps(b, problem);
     fill_pack(b, problem);
-    TRY(bski_cuda_encoder_find(b->host, &s->encoder));
+    TRY(bski_cuda_encoder_find(b->device, &s->encoder));
     TRY(build_cells(b));
     s->cluster = cluster_size(b, rows);
     TRY(find_kernels(b, problem->dtype, along_n));
@@ -646,7 +646,7 @@ bsk_status cuda_dsd_wgmma_launch(const bsk_prepared *prepared, void *queue, cons
         TRY(cuda_dsd_wgmma_pack(prepared, queue, a->s, packed));
     }
     CUtensorMap map;
-    TRY(bski_cuda_tensor_map(st->host, &st->encoder, &st->b, bsk_mem_address(a->b), &map));
+    TRY(bski_cuda_tensor_map(&st->encoder, &st->b, bsk_mem_address(a->b), &map));
     dsd_wgmma_arg arg = st->arg;
     arg.b = bsk_mem_address(a->b);
     arg.parts = st->pack.parts;

@@ -540,7 +540,7 @@ bsk_status bski_sdd_plan_make(bski_cuda_device *device, bsk_prepared *prepared,
     TRY(bski_cuda_kernel(device, sdd_clear, 0, "sdd_clear"));
     plan->work.slices = (int32_t)(bski_sdd_slices(p, kernel->samples) / p->pairs);
     plan->work.rounds = schedule->rounds;
-    TRY(bski_cuda_encoder_find(device->simt.host, &plan->encoder));
+    TRY(bski_cuda_encoder_find(&device->simt, &plan->encoder));
     TRY(plan_workspace(device->simt.host, prepared, schedule, kernel, plan));
     TRY(table_place(&device->simt, schedule->segments, schedule->count, sizeof *schedule->segments,
                     &plan->segments, &plan->work.segments));
@@ -583,12 +583,9 @@ bsk_status bski_sdd_arguments(const bski_sdd_plan *plan, const bsk_problem *prob
                               sdd_work *work, sdd_output *out)
 {
     const bsk_sdd_params *p = problem->params;
-    const bsk_host *host = ((const simt_queue *)queue)->device->host;
     for (int32_t i = 0; p->a.dims[1] > 0 && i < p->pairs; i++) {
-        TRY(bski_cuda_tensor_map(host, &plan->encoder, &plan->a, bsk_mem_address(args->a[i]),
-                                 &a[i]));
-        TRY(bski_cuda_tensor_map(host, &plan->encoder, &plan->b, bsk_mem_address(args->b[i]),
-                                 &b[i]));
+        TRY(bski_cuda_tensor_map(&plan->encoder, &plan->a, bsk_mem_address(args->a[i]), &a[i]));
+        TRY(bski_cuda_tensor_map(&plan->encoder, &plan->b, bsk_mem_address(args->b[i]), &b[i]));
     }
     *work = plan->work;
     char *workspace = bsk_mem_address(args->workspace);
