@@ -191,10 +191,9 @@ int bsk_tune_main(int argc, char **argv)
     if (t.tuned && bski_tuning_save(context)) {
         fprintf(stderr, "bsk: %s\n", bsk_last_error());
         t.failures++;
+    } else if (t.tuned) {
+        printf("%d problems recorded in %s\n", t.tuned, context->settings.tuning);
     }
-    if (t.tuned)
-        printf("%d problems recorded in %s\n", t.tuned,
-               context->settings.tuning ? context->settings.tuning : "nothing");
     bsk_queue_destroy(&t.queue);
     bsk_context_destroy(&context);
     return t.failures ? 1 : t.tuned ? 0 : 77;

@@ -227,10 +227,13 @@ bsk_status bski_layout_broadcast(const bsk_layout *source, int32_t heads, bsk_la
                              t->heads);
     if (heads < 1)
         return bski_diag_set(diag, BSK_E_INVALID, "heads = %d must be at least 1", heads);
+    if (t->nnz * heads > INT32_MAX) /* both factors are below 2^31 */
+        return bski_diag_set(diag, BSK_E_INVALID,
+                             "heads = %d must be in [1, %lld], with %lld kept blocks in each",
+                             heads, (long long)(INT32_MAX / t->nnz), (long long)t->nnz);
     bski_geometry g = bski_layout_geometry(source);
     g.heads = heads;
     bsk_layout *l;
-    /* both factors are below 2^31 */
     bsk_status status = bski_layout_new(&source->allocator, &g, t->nnz * heads, &l, diag);
     if (status != BSK_OK)
         return status;

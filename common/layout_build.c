@@ -104,8 +104,9 @@ bsk_status bski_layout_new(const bsk_allocator *allocator, const bski_geometry *
     *layout = NULL;
     const bski_geometry *g = geometry;
     if (nnz > INT32_MAX)
-        return bski_diag_set(diag, BSK_E_INVALID, "%lld kept blocks are more than %d",
-                             (long long)nnz, INT32_MAX);
+        return bski_diag_set(diag, BSK_E_INVALID,
+                             "%lld kept blocks of %d heads together; legal are at most %d",
+                             (long long)nnz, g->heads, INT32_MAX);
     /* at most 2^62 each, so these sums do not overflow */
     int64_t row_starts = (int64_t)g->heads * ((int64_t)g->grid_rows + 1);
     int64_t col_starts = (int64_t)g->heads * ((int64_t)g->grid_cols + 1);

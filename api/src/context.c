@@ -183,8 +183,18 @@ static bsk_status load_backends(bsk_context *c)
     return BSK_OK;
 }
 
+/* The status of a backend's call, before which there was no error; a backend may say nothing of its
+ * own. */
+static bsk_status explained(bsk_status status, const char *call)
+{
+    return !status || *bsk_last_error()
+               ? status
+               : bski_fail(status, "%s answers %s", call, bsk_status_name(status));
+}
+
 static bsk_status device_add(bsk_context *c, const bski_backend *b, int32_t index, bool listed)
 {
+    const bski_error none = {""};
     bsk_device **grown = bski_calloc(&c->allocator, (c->device_count + 1) * sizeof(*grown));
     bsk_device *d = bski_calloc(&c->allocator, sizeof(*d));
     bsk_status status = grown && d ? BSK_OK : bski_fail(BSK_E_NOMEM, "no memory for devices");
@@ -193,7 +203,9 @@ static bsk_status device_add(bsk_context *c, const bski_backend *b, int32_t inde
         d->backend = b;
         d->props.struct_size = sizeof(d->props);
         snprintf(d->id, sizeof(d->id), "%.18s:%d", b->api->name, (int)index);
-        status = b->api->device_open(&c->host, index, &d->handle, &d->props);
+        bski_error_restore(&none);
+        status =
+            explained(b->api->device_open(&c->host, index, &d->handle, &d->props), "device_open");
     }
     if (status) {
         bski_free(&c->allocator, grown);
@@ -218,8 +230,10 @@ static bsk_status device_add(bsk_context *c, const bski_backend *b, int32_t inde
 /* Opens the devices of one backend. A fault is a note, unless memory is short. */
 static bsk_status open_devices(bsk_context *c, const bski_backend *b)
 {
+    const bski_error none = {""};
     int32_t count = 0;
-    bsk_status status = b->api->probe(&c->host, &count);
+    bski_error_restore(&none);
+    bsk_status status = explained(b->api->probe(&c->host, &count), "probe");
     if (status == BSK_E_NOMEM)
         return status;
     if (status)
@@ -243,6 +257,27 @@ static bool backend_opened(const bsk_context *c, const bski_backend *b)
     return false;
 }
 
+/* BSK_E_PLUGIN, with the notes in the same line, as far as there is room. */
+static bsk_status fail_noted(const bsk_context *c, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static bsk_status fail_noted(const bsk_context *c, const char *format, ...)
+{
+    char line[sizeof(bski_error)];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    size_t used = strlen(line);
+    const char *between = ": ";
+    for (const char *p = c->notes; p && *p && used < sizeof(line) - 1; between = "; ") {
+        const int n = (int)strcspn(p, "\n");
+        used += (size_t)snprintf(line + used, sizeof(line) - used, "%s%.*s", between, n, p);
+        p += n + (p[n] != 0);
+    }
+    return bski_fail(BSK_E_PLUGIN, "%s", line);
+}
+
 static bsk_status open_named(bsk_context *c, const char *names)
 {
     for (const char *p = names; *p;) {
@@ -252,16 +287,14 @@ static bsk_status open_named(bsk_context *c, const char *names)
             if (strlen(c->backends[i].api->name) == n && !strncmp(c->backends[i].api->name, p, n))
                 found = &c->backends[i];
         if (!found)
-            return bski_fail(BSK_E_PLUGIN, "backend \"%.*s\" is not there%s%s", (int)n, p,
-                             c->notes ? ": " : "", c->notes ? c->notes : "");
+            return fail_noted(c, "backend \"%.*s\" is not there", (int)n, p);
         p += n + (p[n] == ',');
         if (backend_opened(c, found)) /* named twice */
             continue;
         size_t before = c->device_count;
         BSKI_TRY(open_devices(c, found));
         if (c->device_count == before)
-            return bski_fail(BSK_E_PLUGIN, "backend \"%s\" has no device%s%s", found->api->name,
-                             c->notes ? ": " : "", c->notes ? c->notes : "");
+            return fail_noted(c, "backend \"%s\" has no device", found->api->name);
     }
     return BSK_OK;
 }
@@ -311,8 +344,7 @@ static bsk_status apply_max_arch(bsk_context *c)
 static bsk_status choose_default(bsk_context *c)
 {
     if (!c->device_count)
-        return bski_fail(BSK_E_PLUGIN, "no device%s%s", c->notes ? ": " : "",
-                         c->notes ? c->notes : "");
+        return fail_noted(c, "no device");
     c->default_device = c->devices[0];
     if (!c->settings.device)
         return BSK_OK;
@@ -424,6 +456,8 @@ const bsk_device *bsk_context_device(const bsk_context *context, size_t index)
 bsk_status bsk_context_find_device(const bsk_context *context, const char *id,
                                    const bsk_device **device)
 {
+    if (device)
+        *device = NULL;
     if (!context || !device)
         return bski_fail(BSK_E_INVALID, "bsk_context_find_device: %s is NULL",
                          context ? "device" : "context");

@@ -28,14 +28,15 @@ const char *bski_reason_name(bsk_reason reason)
     return (unsigned)reason < BSK_REASON_COUNT ? reasons[reason] : "unknown reason";
 }
 
+enum { MAX_GLOB = 127 };
+
 /* One item of a list "+glob,-glob". */
 typedef struct item {
     char sign;
-    char glob[128];
+    char glob[MAX_GLOB + 1];
 } item;
 
-/* Reads the item at *list and moves past it. False at the end, or for an item too long to be an
- * entry's name, which then matches nothing. */
+/* Reads the item at *list, which was checked, and moves past it. False at the end. */
 static bool next_item(const char **list, item *out)
 {
     const char *p = *list;
@@ -43,11 +44,8 @@ static bool next_item(const char **list, item *out)
         return false;
     size_t n = strcspn(p, ",");
     out->sign = *p;
-    size_t length = n > 0 ? n - 1 : 0;
-    if (length >= sizeof(out->glob))
-        length = 0;
-    memcpy(out->glob, p + 1, length);
-    out->glob[length] = 0;
+    memcpy(out->glob, p + 1, n - 1);
+    out->glob[n - 1] = 0;
     *list = p + n + (p[n] == ',');
     return true;
 }
@@ -81,20 +79,42 @@ static bool list_forces(const char *list, const bski_backend *backend, bsk_op op
     return false;
 }
 
+/* Checks the form of a list, so that its items can be read. */
+static bsk_status check_form(const char *kernels, bsk_status error, const char *name)
+{
+    for (const char *p = kernels;; p++) {
+        const bool sign = *p == '+' || *p == '-';
+        const size_t n = sign ? strcspn(p + 1, ",+- ") : 0;
+        if (!n || (p[1 + n] && p[1 + n] != ','))
+            return bski_fail(error,
+                             "%s is \"%s\"; legal are \"+glob\" and \"-glob\" separated by ','",
+                             name, kernels);
+        if (n > MAX_GLOB)
+            return bski_fail(error,
+                             "%s: \"%.20s...\" is too long a glob of %zu characters; legal "
+                             "are up to %d",
+                             name, p, n, MAX_GLOB);
+        p += 1 + n;
+        if (!*p)
+            return BSK_OK;
+    }
+}
+
 bsk_status bski_kernels_check(const bsk_context *context, const char *kernels, bsk_status error,
                               const char *name)
 {
     item i;
+    BSKI_TRY(check_form(kernels, error, name));
     for (const char *list = kernels; next_item(&list, &i);) {
         bool found = false;
         for (size_t b = 0; b < context->backend_count; b++)
             for (size_t e = 0; e < context->backends[b].api->entry_count; e++)
                 found |= item_matches(&i, context->backends[b].entries[e]->name);
-        if (!found || (i.sign != '+' && i.sign != '-'))
+        if (!found)
             return bski_fail(error,
                              "%s: \"%c%s\" matches no entry; legal are '+' or '-' and the name of "
                              "an entry or a glob",
-                             name, i.sign ? i.sign : ' ', i.glob);
+                             name, i.sign, i.glob);
     }
     return BSK_OK;
 }

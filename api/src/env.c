@@ -59,7 +59,7 @@ static bsk_status parse_threads(const source *from, const char *text,
     char *end;
     errno = 0;
     long n = strtol(text, &end, 10);
-    if (errno || end == text || *end || n < 1 || n > MAX_THREADS)
+    if (errno || text[0] < '0' || text[0] > '9' || *end || n < 1 || n > MAX_THREADS)
         return bski_fail(from->status, "%s is \"%s\"; legal are 1 to %d", from->name, text,
                          MAX_THREADS);
     s->num_threads = (int32_t)n;
@@ -120,19 +120,7 @@ static bsk_status parse_arch(const source *from, const char *text, const bsk_all
 static bsk_status parse_kernels(const source *from, const char *text,
                                 const bsk_allocator *allocator, bski_settings *s)
 {
-    for (const char *p = text;; p++) {
-        bool sign = *p == '+' || *p == '-';
-        p += sign;
-        size_t n = strcspn(p, ",+- ");
-        p += n;
-        if (!sign || !n || (*p && *p != ','))
-            return bski_fail(from->status,
-                             "%s is \"%s\"; legal are \"+glob\" and \"-glob\" separated by ','",
-                             from->name, text);
-        if (!*p)
-            break;
-    }
-    s->kernels_error = from->status;
+    s->kernels_error = from->status; /* it is checked after the backends loaded */
     return keep_text(text, allocator, &s->kernels);
 }
 

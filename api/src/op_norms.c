@@ -22,8 +22,15 @@ static int64_t rows_of(const bsk_tensor *x, bsk_axis axis)
     return x->dims[axis == BSK_NC ? 0 : 1];
 }
 
-static bsk_status expect_segments(const bski_op_info *op, int64_t segments, int64_t features)
+/* Without features, any number divides them; of segments of all rows there are no more than can be
+ * counted. */
+static bsk_status expect_segments(const bski_op_info *op, int64_t segments, int64_t features,
+                                  int64_t rows)
 {
+    const int64_t most = INT64_MAX / (rows > 0 ? rows : 1);
+    if (segments > most)
+        return bski_fail(BSK_E_INVALID, "%s: segments is %lld; legal are up to %lld with %lld rows",
+                         op->name, (long long)segments, (long long)most, (long long)rows);
     if (features % segments == 0)
         return BSK_OK;
     return bski_fail(BSK_E_INVALID, "%s: segments is %lld; must divide the %lld features", op->name,
@@ -47,7 +54,7 @@ static bsk_status layer_norm_check(const bski_op_info *op, const void *params,
     const int64_t features = features_of(&p->x, p->axis), rows = rows_of(&p->x, p->axis);
     if (p->mean.dtype != BSK_NONE && (p->rms || op != &bski_op_layer_norm))
         return bski_fail(BSK_E_INVALID, "%s: mean is given; it counts as 0 here", op->name);
-    BSKI_TRY(expect_segments(op, p->segments, features));
+    BSKI_TRY(expect_segments(op, p->segments, features, rows));
     BSKI_TRY(bski_expect_like(op, "y", &p->y, &p->x, "as x"));
     BSKI_TRY(bski_expect_vector(op, "gain", &p->gain, features, "features"));
     BSKI_TRY(bski_expect_vector(op, "bias", &p->bias, features, "features"));
@@ -97,7 +104,7 @@ static bsk_status layer_norm_grad_check(const bski_op_info *op, const void *para
     if (rms ? p->mean.dtype != BSK_NONE : p->mean.dtype == BSK_NONE)
         return bski_fail(BSK_E_INVALID, "%s: mean is %s", op->name,
                          rms ? "given; it counts as 0 here" : "absent but required");
-    BSKI_TRY(expect_segments(op, p->segments, features));
+    BSKI_TRY(expect_segments(op, p->segments, features, rows));
     BSKI_TRY(bski_expect_like(op, "x", &p->x, &p->dy, "as dy"));
     BSKI_TRY(bski_expect_like(op, "dx", &p->dx, &p->dy, "as dy"));
     BSKI_TRY(expect_statistics(op, "rstd", &p->rstd, p->segments, rows));

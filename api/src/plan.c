@@ -10,15 +10,21 @@
 /* Of any version's params, args or info struct, in bytes. */
 enum { MAX_STRUCT = 65536 };
 
+/* Any version's size is a multiple of the alignment; others would cut a field in two. */
+static bsk_status check_size(const char *name, size_t size)
+{
+    if (size >= sizeof(size_t) && size <= MAX_STRUCT && size % _Alignof(size_t) == 0)
+        return BSK_OK;
+    return bski_fail(BSK_E_INVALID,
+                     "%s.struct_size is %zu; legal are multiples of %zu from %zu to %d", name, size,
+                     _Alignof(size_t), sizeof(size_t), MAX_STRUCT);
+}
+
 bsk_status bski_struct_read(const char *name, const void *source, size_t full_size, void *full)
 {
     size_t size;
     memcpy(&size, source, sizeof(size));
-    /* Any version's size is a multiple of the alignment; others would cut a field in two. */
-    if (size < sizeof(size_t) || size > MAX_STRUCT || size % _Alignof(size_t))
-        return bski_fail(BSK_E_INVALID,
-                         "%s.struct_size is %zu; legal are multiples of %zu from %zu to %d", name,
-                         size, _Alignof(size_t), sizeof(size_t), MAX_STRUCT);
+    BSKI_TRY(check_size(name, size));
     for (size_t i = full_size; i < size; i++)
         if (((const char *)source)[i])
             return bski_fail(BSK_E_VERSION,
@@ -35,9 +41,7 @@ bsk_status bski_struct_write(const char *name, const void *full, size_t full_siz
 {
     size_t size;
     memcpy(&size, out, sizeof(size));
-    if (size < sizeof(size_t) || size > MAX_STRUCT)
-        return bski_fail(BSK_E_INVALID, "%s.struct_size is %zu; legal are %zu to %d", name, size,
-                         sizeof(size_t), MAX_STRUCT);
+    BSKI_TRY(check_size(name, size));
     memset((char *)out + sizeof(size), 0, size - sizeof(size));
     memcpy((char *)out + sizeof(size), (const char *)full + sizeof(size),
            (size < full_size ? size : full_size) - sizeof(size));
@@ -187,6 +191,18 @@ static bool overlaps_itself(const bsk_tensor *t)
     return false;
 }
 
+static bsk_status bad_strides(const bski_op_info *op, const bski_arg *a, const bsk_tensor *t,
+                              const char *rule)
+{
+    char text[BSK_MAX_RANK * 24] = "";
+    for (int i = 0; i < t->rank; i++) {
+        const size_t used = strlen(text);
+        snprintf(text + used, sizeof(text) - used, "%s%lld", i ? ", " : "",
+                 (long long)t->strides[i]);
+    }
+    return bski_fail(BSK_E_INVALID, "%s: %s.strides are %s: %s", op->name, a->name, text, rule);
+}
+
 static bsk_status check_arg(const bski_op_info *op, int i, bsk_plan *plan)
 {
     const bski_arg *a = &op->args[i];
@@ -206,15 +222,9 @@ static bsk_status check_arg(const bski_op_info *op, int i, bsk_plan *plan)
     BSKI_TRY(bski_tensor_check(op->name, a->name, t, &elements, &plan->extents[i]));
     bski_tensor_normalise(t);
     if (elements && !strides_ok(a, t))
-        return bski_fail(BSK_E_INVALID, "%s: %s.strides are %lld, %lld, %lld ...: %s", op->name,
-                         a->name, (long long)t->strides[0], (long long)t->strides[1],
-                         (long long)t->strides[2], stride_rules[a->strides]);
+        return bad_strides(op, a, t, stride_rules[a->strides]);
     if (elements && a->role != BSKI_IN && overlaps_itself(t))
-        return bski_fail(BSK_E_INVALID,
-                         "%s: %s.strides are %lld, %lld, %lld ...: an output must not overlap "
-                         "itself",
-                         op->name, a->name, (long long)t->strides[0], (long long)t->strides[1],
-                         (long long)t->strides[2]);
+        return bad_strides(op, a, t, "an output must not overlap itself");
     plan->bytes += (double)elements * (double)bsk_dtype_size(t->dtype) *
                    (a->list ? plan->pairs : 1) * (a->role == BSKI_INOUT ? 2 : 1);
     return BSK_OK;
@@ -590,8 +600,20 @@ typedef struct place {
     int view;
 } place;
 
-/* Views of a long list are compared with all others in groups of so many. */
-enum { MAX_PLACES = 512 };
+/* Views of a long list are compared with all others in groups of so many. The others are looked at
+ * one by one only in spans, of so many in a row, whose places come near those of the group. */
+enum { MAX_PLACES = 512, SPAN_VIEWS = 1024, MAX_SPANS = BSKI_MAX_PAIRS / SPAN_VIEWS };
+
+/* Views of output o from number `first` on, by their places. */
+typedef struct group {
+    int o, first, count;
+    place places[MAX_PLACES];
+} group;
+
+/* The first and the last place in a span of a list. */
+typedef struct span {
+    uintptr_t low, high;
+} span;
 
 /* By address. Runs do not allocate, as qsort may. */
 static void places_sort(place *p, int count)
@@ -620,40 +642,77 @@ static int places_find(const place *p, int count, size_t bytes, uintptr_t at)
     return low;
 }
 
+/* The spans of argument i. */
+static void spans_fill(const bsk_plan *plan, const bsk_mem *views, int i, span *spans)
+{
+    for (int p = 0; p < view_count(plan, i); p++) {
+        const uintptr_t at = place_of(&views[p]);
+        span *s = &spans[p / SPAN_VIEWS];
+        if (p % SPAN_VIEWS == 0)
+            *s = (span){at, at};
+        s->low = at < s->low ? at : s->low;
+        s->high = at > s->high ? at : s->high;
+    }
+}
+
+/* Whether view p of argument i clashes with one of the group. */
+static bool group_clashes(const bsk_plan *plan, const group *g, const bsk_mem *mo, int i, int p,
+                          const bsk_mem *mi)
+{
+    const uintptr_t at = place_of(mi);
+    for (int k = places_find(g->places, g->count, plan->extents[g->o], at);
+         k < g->count && g->places[k].at < at + plan->extents[i]; k++)
+        if (!(i == g->o && p <= g->places[k].view) &&
+            views_clash(plan, g->o, &mo[g->places[k].view], i, mi))
+            return true;
+    return false;
+}
+
+/* Compares a group with the views of argument i that it has not been compared with. */
+static bsk_status check_group(const bsk_plan *plan, const void *args, const group *g, int i,
+                              const span *spans)
+{
+    const bski_op_info *op = plan->op;
+    const bsk_mem *mo = arg_views(&op->args[g->o], args), *mi = arg_views(&op->args[i], args);
+    const uintptr_t low = g->places[0].at;
+    const uintptr_t end = g->places[g->count - 1].at + plan->extents[g->o];
+    for (int p = i == g->o ? g->first : 0; p < view_count(plan, i); p++) {
+        const span *s = &spans[p / SPAN_VIEWS];
+        if (s->high + plan->extents[i] <= low || s->low >= end)
+            p |= SPAN_VIEWS - 1; /* on to the next span */
+        else if (group_clashes(plan, g, mo, i, p, &mi[p]))
+            return bski_fail(BSK_E_INVALID, "%s: args.%s overlaps args.%s", op->name,
+                             op->args[g->o].name, op->args[i].name);
+    }
+    return BSK_OK;
+}
+
 /* Compares views of output o, from number `first` on, with all that they have not been compared
  * with. */
 static bsk_status check_output(const bsk_plan *plan, const void *args, const bsk_mem *packed, int o,
-                               int first)
+                               int first, span (*spans)[MAX_SPANS])
 {
     const bski_op_info *op = plan->op;
     const bsk_tensor *out = bski_arg_tensor(op, plan->params, o);
-    const bsk_mem *mo = arg_views(&op->args[o], args);
+    const bsk_mem *mo = arg_views(&op->args[o], args) + first;
     const size_t image = packed ? plan->prepared.packed_bytes : 0;
     const bsk_tensor image_desc = image_bytes(image);
-    const int left = view_count(plan, o) - first, count = left < MAX_PLACES ? left : MAX_PLACES;
-    place places[MAX_PLACES];
-    for (int k = 0; k < count; k++) {
-        if (packed && views_meet(out, plan->extents[o], &mo[first + k], &image_desc, image, packed))
+    const int left = view_count(plan, o) - first;
+    group g; /* filling all of it would take as long as a short run */
+    g.o = o;
+    g.first = first;
+    g.count = left < MAX_PLACES ? left : MAX_PLACES;
+    for (int k = 0; k < g.count; k++) {
+        if (packed && views_meet(out, plan->extents[o], &mo[k], &image_desc, image, packed))
             return bski_fail(BSK_E_INVALID, "%s: args.%s overlaps args.packed", op->name,
                              op->args[o].name);
-        places[k] = (place){place_of(&mo[first + k]), first + k};
+        g.places[k] = (place){place_of(&mo[k]), first + k};
     }
-    places_sort(places, count);
-    for (int i = 0; i < op->arg_count; i++) {
-        if (!plan->extents[i] || (op->args[i].role != BSKI_IN && i < o) ||
-            (packed && i == BSKI_PACKED))
-            continue;
-        const bsk_mem *mi = arg_views(&op->args[i], args);
-        for (int p = i == o ? first : 0; p < view_count(plan, i); p++) {
-            const uintptr_t at = place_of(&mi[p]);
-            for (int k = places_find(places, count, plan->extents[o], at);
-                 k < count && places[k].at < at + plan->extents[i]; k++)
-                if (!(i == o && p <= places[k].view) &&
-                    views_clash(plan, o, &mo[places[k].view], i, &mi[p]))
-                    return bski_fail(BSK_E_INVALID, "%s: args.%s overlaps args.%s", op->name,
-                                     op->args[o].name, op->args[i].name);
-        }
-    }
+    places_sort(g.places, g.count);
+    for (int i = 0; i < op->arg_count; i++)
+        if (plan->extents[i] && (op->args[i].role == BSKI_IN || i >= o) &&
+            !(packed && i == BSKI_PACKED))
+            BSKI_TRY(check_group(plan, args, &g, i, spans[i]));
     return BSK_OK;
 }
 
@@ -661,10 +720,14 @@ static bsk_status check_output(const bsk_plan *plan, const void *args, const bsk
 static bsk_status check_overlap(const bsk_plan *plan, const void *args, const bsk_mem *packed)
 {
     const bski_op_info *op = plan->op;
+    span spans[BSKI_MAX_ARGS][MAX_SPANS];
+    for (int i = 0; i < op->arg_count; i++)
+        if (plan->extents[i] && !(packed && i == BSKI_PACKED))
+            spans_fill(plan, arg_views(&op->args[i], args), i, spans[i]);
     for (int o = 0; o < op->arg_count; o++)
         for (int64_t v = 0; v < view_count(plan, o); v += MAX_PLACES)
             if (op->args[o].role != BSKI_IN && plan->extents[o])
-                BSKI_TRY(check_output(plan, args, packed, o, (int)v));
+                BSKI_TRY(check_output(plan, args, packed, o, (int)v, spans));
     return BSK_OK;
 }
 
@@ -709,8 +772,8 @@ static bsk_status check_packed(const bsk_plan *plan, const bsk_mem *packed)
     size_t need = packed_bytes(plan);
     if (!need)
         return bski_fail(BSK_E_INVALID,
-                         "%s: args.packed is given; legal where bsk_plan_info.packed_bytes is not "
-                         "0, but it is for entry %s",
+                         "%s: entry %s takes no packed image here; args.packed is legal where "
+                         "bsk_plan_info.packed_bytes is not 0",
                          plan->op->name, plan->entry->name);
     return check_bytes(plan, "packed", packed, need, plan->prepared.packed_alignment);
 }
@@ -780,6 +843,16 @@ bsk_status bski_plan_prepack(const bski_op_info *op, const bsk_plan *plan, bsk_q
     return plan->entry->pack(&plan->prepared, queue->handle, unpacked, packed);
 }
 
+/* Whether all outputs are empty. Entries would still walk the rows of operands without elements, of
+ * which there may be any number. */
+static bool writes_nothing(const bsk_plan *plan)
+{
+    for (int i = 0; i < plan->op->arg_count; i++)
+        if (plan->op->args[i].role != BSKI_IN && plan->extents[i])
+            return false;
+    return true;
+}
+
 bsk_status bski_plan_run(const bski_op_info *op, const bsk_plan *plan, bsk_queue *queue,
                          const void *args)
 {
@@ -794,6 +867,8 @@ bsk_status bski_plan_run(const bski_op_info *op, const bsk_plan *plan, bsk_queue
         args = full.bytes;
     }
     BSKI_TRY(check_args(plan, args));
+    if (writes_nothing(plan))
+        return BSK_OK;
     if (op->lower_args) {
         size = bski_kernel_op(op->kernel_op)->args_size;
         memset(lowered.bytes, 0, size);

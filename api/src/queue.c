@@ -184,8 +184,11 @@ bsk_status bsk_event_elapsed(bsk_event *start, bsk_event *stop, double *millisec
         return null_argument("bsk_event_elapsed", !start  ? "start"
                                                   : !stop ? "stop"
                                                           : "milliseconds");
-    if (start->device != stop->device || !start->recorded || !stop->recorded)
-        return bski_fail(BSK_E_INVALID,
-                         "bsk_event_elapsed: both events must be recorded on one device");
+    if (start->device != stop->device)
+        return bski_fail(BSK_E_INVALID, "bsk_event_elapsed: start is of %s, stop of %s",
+                         start->device->id, stop->device->id);
+    if (!start->recorded || !stop->recorded)
+        return bski_fail(BSK_E_INVALID, "bsk_event_elapsed: %s is not recorded",
+                         start->recorded ? "stop" : "start");
     return start->device->backend->api->event_elapsed(start->handle, stop->handle, milliseconds);
 }

@@ -17,7 +17,7 @@
 
 #include "api/src/internal.h"
 
-enum { MAX_FILE = 1 << 20, MAX_RECORDS = 8192, FORMAT = 1 };
+enum { MAX_FILE = 4 << 20, MAX_RECORDS = 8192, FORMAT = 1 };
 
 /* --- Keys ------------------------------------------------------------------------------------- */
 
@@ -255,11 +255,21 @@ static bool write_records(const bski_tuning *t, FILE *f)
     bool good = fprintf(f, "%s\n", first) > 0;
     for (size_t i = 0; i < t->count; i++) {
         const bski_tuning_record *r = &t->records[i];
-        const int64_t nanoseconds = llround(1000 * r->microseconds);
+        const int64_t nanoseconds = llround(fmin(fmax(1000 * r->microseconds, 1), 1e15));
         good &= fprintf(f, "%s\t%016" PRIx64 "\t%s\t%" PRId64 ".%03d\n", r->device, r->key,
                         r->entry, nanoseconds / 1000, (int)(nanoseconds % 1000)) > 0;
     }
     return good;
+}
+
+/* Makes what lies above a file; opening it tells what could not be made. */
+static void make_parents(char *path)
+{
+    for (char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {
+        *p = 0;
+        mkdir(path, 0700);
+        *p = '/';
+    }
 }
 
 /* Through a file beside it, so that readers see the old records or the new ones. */
@@ -269,16 +279,13 @@ bsk_status bski_tuning_save(const bsk_context *c)
     char fresh[4096];
     if (!path)
         return bski_fail(BSK_E_INVALID, "tuning: BSK_TUNING is off or there is no cache directory");
-    if ((size_t)snprintf(fresh, sizeof(fresh), "%s.%ld", path, (long)getpid()) >= sizeof(fresh))
+    if ((size_t)snprintf(fresh, sizeof(fresh), "%s.XXXXXX", path) >= sizeof(fresh))
         return bski_fail(BSK_E_INVALID, "tuning: the path %s is too long", path);
-    char *slash = strrchr(fresh, '/');
-    *slash = 0;
-    if (*fresh)
-        mkdir(fresh, 0700); /* its parent is there in all usual cases; open reports the others */
-    *slash = '/';
-    int file = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (file < 0) /* the file of that name, if it is that, is another thread's */
+    make_parents(fresh);
+    int file = mkstemp(fresh);
+    if (file < 0)
         return bski_fail(BSK_E_INVALID, "tuning: %s: %s", fresh, strerror(errno));
+    fcntl(file, F_SETFD, FD_CLOEXEC);
     FILE *f = fdopen(file, "w");
     bool good = f && write_records(&c->tuning, f);
     if (f)

@@ -72,7 +72,7 @@ static bool map_whole(const simt_map *m, const map_arg *arg, i64 vec, i64 groups
     const i64 count = arg->shape.size[SHAPE_LAST];
     return arg->whole > 0 && arg->whole * vec == count && arg->beta == 0 &&
            groups <= SIMT_MAX_GROUPS &&
-           (!m->random || (arg->number[SHAPE_LAST] == 1 && count / 4 <= UINT32_MAX));
+           (!m->random || (arg->number[SHAPE_LAST] == 1 && arg->whole <= UINT32_MAX));
 }
 
 bsk_status bski_simt_map_launch(const bsk_prepared *prepared, void *queue, const simt_map *m,

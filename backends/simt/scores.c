@@ -41,13 +41,14 @@ static bool grid_fits(i64 a, i64 b, i64 c, i64 d, i64 *groups)
            bski_mul_i64(*groups, d, groups) && *groups <= SIMT_MAX_GROUPS;
 }
 
+/* shares: of the heads, that have groups of their own. */
 static bsk_reason product_accept(const bsk_problem *problem, const bsk_device_props *props,
-                                 i64 heads, i64 groups_of_each, i64 a, i64 b)
+                                 i64 heads, i64 shares, i64 groups_of_each, i64 a, i64 b)
 {
     const bsk_layout_tables *t = problem->layout;
     i64 groups;
     return props->local_bytes >= LOCAL_BYTES && t->nnz <= INT32_MAX && rules_fit(t, heads) &&
-                   grid_fits(heads, groups_of_each, a, b, &groups)
+                   grid_fits(shares, groups_of_each, a, b, &groups)
                ? BSK_ACCEPT
                : BSK_REFUSE_LIMIT;
 }
@@ -115,8 +116,8 @@ SIMT_ACCEPT(attn_scores)
     const bsk_reason reason = ACCEPT(&p->q, &p->k, &p->s);
     const scores_cut cut = cut_of(t);
     return reason ? reason
-                  : product_accept(problem, props, p->q.dims[1], p->q.dims[0],
-                                   strips_make(t, &cut, NULL), cut.tiles_m);
+                  : product_accept(problem, props, p->q.dims[1], p->q.dims[1] / t->heads,
+                                   p->q.dims[0], strips_make(t, &cut, NULL), cut.tiles_m);
 }
 
 SIMT_PREPARE(attn_scores)
@@ -203,7 +204,7 @@ SIMT_ACCEPT(attn_apply)
     if (reason || p->v.dims[1] > INT32_MAX || p->y.dims[1] > INT32_MAX)
         return reason ? reason : BSK_REFUSE_LIMIT;
     return bski_mul_i64(grid, most, &tiles)
-               ? product_accept(problem, props, p->y.dims[1], p->y.dims[0], tiles,
+               ? product_accept(problem, props, p->y.dims[1], p->y.dims[1], p->y.dims[0], tiles,
                                 bski_ceil_div(p->y.dims[3], APPLY_COLS))
                : BSK_REFUSE_LIMIT;
 }

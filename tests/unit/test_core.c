@@ -264,8 +264,13 @@ static void test_info_sizes(const bsk_device *device)
     memset(untouched, 0x5a, sizeof untouched);
     CHECK(!memcmp(&info.name, untouched, sizeof info.name));
     CHECK(info.struct_size == offsetof(bsk_device_info, name));
-    info.struct_size = 3;
-    CHECK_STATUS(bsk_device_query(device, &info), BSK_E_INVALID);
+    static const size_t wrong[] = {3, offsetof(bsk_device_info, backend) + 4, 1 << 20};
+    const char *const id = info.id;
+    for (size_t i = 0; i < UNIT_COUNT(wrong); i++) {
+        info.struct_size = wrong[i];
+        CHECK_ERROR(bsk_device_query(device, &info), BSK_E_INVALID, "info.struct_size");
+        CHECK(info.id == id);
+    }
     info.struct_size = sizeof info;
     CHECK_STATUS(bsk_device_query(NULL, &info), BSK_E_INVALID);
     CHECK_STATUS(bsk_device_query(device, NULL), BSK_E_INVALID);
@@ -284,9 +289,14 @@ static void test_devices(const bsk_context *context)
     CHECK_OK(bsk_context_find_device(context, NULL, &device));
     CHECK(device == bsk_context_device(context, 0));
     static const char *const wrong[] = {"", "cpu", "cpu:1", "cpu:00", "cuda:0", "CPU:0"};
-    for (size_t i = 0; i < UNIT_COUNT(wrong); i++)
+    for (size_t i = 0; i < UNIT_COUNT(wrong); i++) {
+        device = bsk_context_device(context, 0);
         CHECK_ERROR(bsk_context_find_device(context, wrong[i], &device), BSK_E_INVALID, "cpu:0");
+        CHECK(!device);
+    }
+    device = bsk_context_device(context, 0);
     CHECK_STATUS(bsk_context_find_device(NULL, "cpu:0", &device), BSK_E_INVALID);
+    CHECK(!device);
     CHECK_STATUS(bsk_context_find_device(context, "cpu:0", NULL), BSK_E_INVALID);
 
     bsk_device_info info = BSK_INIT(bsk_device_info);
@@ -419,8 +429,9 @@ static void test_events(const bsk_device *device)
     } else {
         CHECK_OK(status);
         CHECK_OK(bsk_event_create(device, &stop));
-        CHECK_STATUS(bsk_event_elapsed(start, stop, &ms), BSK_E_INVALID); /* not recorded */
+        CHECK_ERROR(bsk_event_elapsed(start, stop, &ms), BSK_E_INVALID, "start is not recorded");
         CHECK_OK(bsk_event_record(start, queue));
+        CHECK_ERROR(bsk_event_elapsed(start, stop, &ms), BSK_E_INVALID, "stop is not recorded");
         CHECK_OK(bsk_event_record(stop, queue));
         CHECK_OK(bsk_event_elapsed(start, stop, &ms));
         CHECK(ms >= 0);
@@ -474,8 +485,22 @@ static void test_choice(const bsk_device *device)
     CHECK_ERROR(bsk_bias_act_plan(device, &p, &options, &plan), BSK_E_UNSUPPORTED, "ref_bias_act");
     options.kernels = "+bias_act_sm90a";
     CHECK_ERROR(bsk_bias_act_plan(device, &p, &options, &plan), BSK_E_INVALID, "bias_act_sm90a");
-    options.kernels = "bias_act";
-    CHECK_ERROR(bsk_bias_act_plan(device, &p, &options, &plan), BSK_E_INVALID, "kernels");
+    static const char *const forms[] = {"bias_act", "", "+ref_bias_act,", "+ref_bias_act,,-*_base",
+                                        "+ref_bias_act -*_base"};
+    for (size_t i = 0; i < UNIT_COUNT(forms); i++) {
+        options.kernels = forms[i];
+        CHECK_ERROR(bsk_bias_act_plan(device, &p, &options, &plan), BSK_E_INVALID,
+                    "options.kernels is");
+    }
+    char long_item[129] = "+";
+    memset(long_item + 1, '*', 127);
+    options.kernels = long_item;
+    CHECK_OK(bsk_bias_act_plan(device, &p, &options, &plan));
+    bsk_plan_destroy(&plan);
+    char longer_item[130] = "+";
+    memset(longer_item + 1, '*', 128);
+    options.kernels = longer_item;
+    CHECK_ERROR(bsk_bias_act_plan(device, &p, &options, &plan), BSK_E_INVALID, "up to 127");
     options.kernels = NULL;
     options.fallback = (bsk_fallback)9;
     CHECK_ERROR(bsk_bias_act_plan(device, &p, &options, &plan), BSK_E_INVALID, "fallback");
@@ -797,20 +822,28 @@ static void test_notes(void)
     CHECK_OK(bsk_context_create(&params, &context));
     CHECK(notes == 3);
     bsk_context_destroy(&context);
+    params.backends = "nosuch"; /* an error has one line */
+    CHECK_ERROR(bsk_context_create(&params, &context), BSK_E_PLUGIN,
+                "\"nosuch\" is not there: /nonexistent/a: cannot be read; /nonexistent/b");
+    CHECK(!strchr(bsk_last_error(), '\n'));
 }
 
 /* Long lists: every pair of views is compared, wherever both stand. */
 static void test_list_overlap(const bsk_device *device)
 {
-    enum { COUNT = 1300, LISTS = 4, SIZE = 2 };
+    enum { COUNT = 3300, LISTS = 4, SIZE = 2, ORDERS = 3 };
     static const char *const names[LISTS] = {"param", "grad", "m", "v"};
     static const struct {
         int list, view, other, place, off; /* view `view` is put `off` elements into the other */
     } rows[] = {
-        {0, 3, 0, 900, 0},    {0, 1299, 0, 0, 1},  {0, 600, 1, 511, 0},
-        {1, 512, 0, 1298, 1}, {2, 1100, 3, 7, 0},  {3, 1299, 3, 5, 0},
-        {3, 0, 1, 1299, 1},   {2, 700, 2, 701, 0}, {1, 1024, 2, 512, 0},
+        {0, 3, 0, 900, 0},    {0, 1299, 0, 0, 1}, {0, 600, 1, 511, 0}, {1, 512, 0, 1298, 1},
+        {2, 1100, 3, 7, 0},   {3, 1299, 3, 5, 0}, {3, 0, 1, 1299, 1},  {2, 700, 2, 701, 0},
+        {1, 1024, 2, 512, 0}, {0, 3299, 3, 0, 1}, {0, 5, 2, 3299, 0},  {2, 1023, 2, 2048, 1},
     };
+    /* where view i of list l is: neither forwards nor backwards, forwards, each list apart */
+    static const struct {
+        int view, list;
+    } orders[ORDERS] = {{7 * LISTS, 1}, {LISTS, 1}, {1, COUNT}};
     static float memory[COUNT * LISTS * SIZE];
     static bsk_mem views[LISTS][COUNT];
     bsk_adam_n_params p = BSK_INIT(bsk_adam_n_params);
@@ -824,21 +857,24 @@ static void test_list_overlap(const bsk_device *device)
     a.grad = views[1];
     a.m = views[2];
     a.v = views[3];
-    for (int l = 0; l < LISTS; l++)
-        for (int i = 0; i < COUNT; i++) /* neither forwards nor backwards */
-            views[l][i] = bsk_host_ptr(memory + (i * 7 % COUNT * LISTS + l) * SIZE);
     CHECK_OK(bsk_adam_n_plan(device, &p, NULL, &plan));
     CHECK_OK(bsk_queue_create(device, &queue));
-    CHECK_OK(bsk_adam_n_run(plan, queue, &a));
-    for (size_t r = 0; r < UNIT_COUNT(rows); r++) {
-        bsk_mem *moved = &views[rows[r].list][rows[r].view], before = *moved;
-        moved->handle = (float *)views[rows[r].other][rows[r].place].handle + rows[r].off;
-        CHECK_ERROR(bsk_adam_n_run(plan, queue, &a), BSK_E_INVALID, names[rows[r].list]);
-        *moved = before;
+    for (size_t o = 0; o < ORDERS; o++) {
+        for (int l = 0; l < LISTS; l++)
+            for (int i = 0; i < COUNT; i++)
+                views[l][i] = bsk_host_ptr(memory + (i * orders[o].view + l * orders[o].list) %
+                                                        (COUNT * LISTS) * SIZE);
+        CHECK_OK(bsk_adam_n_run(plan, queue, &a));
+        for (size_t r = 0; r < UNIT_COUNT(rows); r++) {
+            bsk_mem *moved = &views[rows[r].list][rows[r].view], before = *moved;
+            moved->handle = (float *)views[rows[r].other][rows[r].place].handle + rows[r].off;
+            CHECK_ERROR(bsk_adam_n_run(plan, queue, &a), BSK_E_INVALID, names[rows[r].list]);
+            *moved = before;
+        }
+        /* two gradients may be one */
+        views[1][4] = views[1][1200];
+        CHECK_OK(bsk_adam_n_run(plan, queue, &a));
     }
-    /* two gradients may be one */
-    views[1][4] = views[1][1200];
-    CHECK_OK(bsk_adam_n_run(plan, queue, &a));
     CHECK_OK(bsk_queue_sync(queue));
     bsk_queue_destroy(&queue);
     bsk_plan_destroy(&plan);

@@ -57,6 +57,8 @@ static const struct {
     {"BSK_NUM_THREADS", "0", "1 to "},
     {"BSK_NUM_THREADS", "-3", "1 to "},
     {"BSK_NUM_THREADS", "4x", "1 to "},
+    {"BSK_NUM_THREADS", " 4", "1 to "},
+    {"BSK_NUM_THREADS", "+4", "1 to "},
     {"BSK_NUM_THREADS", "1000000", "1 to "},
     {"BSK_NUM_THREADS", "99999999999999999999", "1 to "},
 };

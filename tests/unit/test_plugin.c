@@ -461,6 +461,38 @@ static void test_silent_fault(const char *path)
     bsk_context_destroy(&context);
     fake_check_clean(fake);
     fake->reset();
+
+    /* The same of the notes about a backend. */
+    static const struct {
+        fake_point point;
+        const char *note;
+    } rows[] = {{FAKE_PROBE, "fake: probe answers BSK_E_DEVICE"},
+                {FAKE_OPEN, "fake:0: device_open answers BSK_E_DEVICE"}};
+    for (size_t i = 0; i < UNIT_COUNT(rows); i++) {
+        CHECK_STATUS(bsk_queue_sync(NULL), BSK_E_INVALID);
+        fake->silent(1);
+        fake->fail(rows[i].point, BSK_E_DEVICE, 0);
+        context = context_in(path, NULL);
+        CHECK(!strcmp(bsk_context_backend_notes(context), rows[i].note));
+        bsk_context_destroy(&context);
+        fake->reset();
+    }
+}
+
+/* Times are of two events of one device. */
+static void test_event_devices(const char *path)
+{
+    bsk_context *context = context_in(path, NULL);
+    bsk_event *start = NULL, *stop = NULL;
+    double ms;
+    CHECK_OK(bsk_event_create(fake_device_find(context, "fake:0"), &start));
+    CHECK_OK(bsk_event_create(fake_device_find(context, "fake:1"), &stop));
+    CHECK_ERROR(bsk_event_elapsed(start, stop, &ms), BSK_E_INVALID,
+                "start is of fake:0, stop of fake:1");
+    bsk_event_destroy(&start);
+    bsk_event_destroy(&stop);
+    bsk_context_destroy(&context);
+    fake_check_clean(fake);
 }
 
 /* Host memory that runs out at any moment leaves nothing behind in the backend either. */
@@ -506,6 +538,7 @@ int main(int argc, char **argv)
     test_plan_info(directory.path);
     test_faults(directory.path);
     test_silent_fault(directory.path);
+    test_event_devices(directory.path);
     test_allocator(directory.path);
     fake_directory_remove(&directory);
     return unit_report();

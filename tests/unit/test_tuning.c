@@ -256,6 +256,53 @@ static void test_locale(void)
     unlink(path);
 }
 
+/* Any number of records that is legal, with names as long as they may be and with any times. */
+static void test_full(void)
+{
+    enum { MOST = 8192 };
+    bsk_context *context = open_context();
+    bski_tuning *t = &context->tuning;
+    t->records = calloc(MOST, sizeof *t->records);
+    if (CHECK(t->records)) {
+        t->count = MOST;
+        for (size_t i = 0; i < MOST; i++) {
+            bski_tuning_record *r = &t->records[i];
+            r->key = i;
+            r->microseconds = i % 3 == 0 ? 1e30 : i % 3 == 1 ? 1e-9 : 1.5;
+            memset(r->device, 'd', sizeof r->device - 1);
+            memset(r->entry, 'e', sizeof r->entry - 1);
+        }
+        CHECK_OK(bski_tuning_save(context));
+    }
+    bsk_context_destroy(&context);
+    context = open_context();
+    CHECK(context->tuning.count == MOST);
+    bsk_context_destroy(&context);
+    unlink(path);
+}
+
+/* In a directory that is yet to be made, beside what a process of the same number left behind. */
+static void test_places(void)
+{
+    char deep[256], left[320];
+    bsk_context_params params = unit_params();
+    bsk_context *context = NULL;
+    snprintf(deep, sizeof deep, "%s/a/b/tuning", folder);
+    snprintf(left, sizeof left, "%s.%ld", deep, (long)getpid());
+    params.tuning = deep;
+    CHECK_OK(bsk_context_create(&params, &context));
+    CHECK_OK(bski_tuning_save(context));
+    FILE *f = fopen(left, "w");
+    CHECK(f && !fclose(f));
+    CHECK_OK(bski_tuning_save(context));
+    bsk_context_destroy(&context);
+    CHECK(!unlink(left) && !unlink(deep));
+    for (int level = 0; level < 2; level++) {
+        *strrchr(deep, '/') = 0;
+        CHECK(!rmdir(deep)); /* with nothing else in it */
+    }
+}
+
 int main(void)
 {
     if (!mkdtemp(folder))
@@ -268,6 +315,8 @@ int main(void)
     test_bad_files();
     test_read_error();
     test_locale();
+    test_full();
+    test_places();
     unit_log_free(lines);
     rmdir(folder);
     return unit_report();

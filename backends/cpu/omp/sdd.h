@@ -574,26 +574,30 @@ static void FN(block_finish)(const FN(sdd) * d, const FN(target) * g, int64_t sl
     }
 }
 
-/* bsum of columns col .. col + cols - 1, at most SPAN. */
+/* bsum of columns col .. col + cols - 1, at most SPAN, by sums of PACK_N rows: of millions of rows in
+ * f32 the last would not count. */
 static void FN(columns_sum)(const FN(sdd) * d, const FN(packing) * b, int64_t col, int64_t cols)
 {
-    T sum[FN(SPAN)] = {0}, part[FN(PACK_N) * FN(SPAN)];
+    T part[FN(PACK_N) * FN(SPAN)];
+    double sum[FN(SPAN)] = {0};
     for (int64_t pair = 0; pair < d->p->pairs; pair++)
         for (int64_t batch = 0; batch < d->batch; batch++) {
             const FN(matrix) m = FN(operand)(b, pair, batch);
             for (int64_t k = 0; k < d->end; k += FN(PACK_N)) {
                 const int64_t rows = min_i64(FN(PACK_N), d->end - k);
                 FN(tile_load)(part, FN(SPAN), &m, k, col, rows, cols);
-                for (int64_t r = 0; r < rows; r++)
+                for (int64_t r = 1; r < rows; r++)
                     for (int64_t c = 0; c < cols; c++)
-                        sum[c] += part[r * FN(SPAN) + c];
+                        part[c] += part[r * FN(SPAN) + c];
+                for (int64_t c = 0; c < cols; c++)
+                    sum[c] += part[c];
             }
         }
     const bsk_mem none = {0};
     const T alpha = (T)d->args->alpha * FN(operand_scale)(d->args->b_scale, none);
     for (int64_t c = 0; c < cols; c++) {
         T *to = (T *)bsk_mem_address(d->args->bsum) + (col + c) * d->p->bsum.strides[0];
-        *to = alpha * sum[c] + (d->beta == 0 ? 0 : d->beta * *to);
+        *to = alpha * (T)sum[c] + (d->beta == 0 ? 0 : d->beta * *to);
     }
 }
 

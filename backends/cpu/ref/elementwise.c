@@ -336,7 +336,7 @@ REF_OP(cwise_linear_grad, cwise_linear_grad)
     for (int64_t c = 0; c < p->dy.dims[1]; c++) {
         const channel k = channel_of(&gain, &bias, p->bias_first, c);
         double sum_gain = 0, sum_bias = 0;
-        for (int64_t n = 0; n < p->dy.dims[0]; n++)
+        for (int64_t n = 0; p->dy.dims[2] > 0 && n < p->dy.dims[0]; n++)
             for (int64_t s = 0; s < p->dy.dims[2]; s++) {
                 const double v = view_given(&x) ? view_get3(&x, n, c, s) : 0;
                 double g = view_get3(&dy, n, c, s);

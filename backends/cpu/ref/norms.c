@@ -108,12 +108,18 @@ REF_OP(layer_norm_grad, layer_norm_grad)
 
 /* --- batch_norm --------------------------------------------------------------------------- */
 
+/* How many n of x [N, C, S] have elements: none, however many there are, where S is 0. */
+static int64_t channel_rows(const bsk_tensor *shape)
+{
+    return shape->dims[2] > 0 ? shape->dims[0] : 0;
+}
+
 /* Sums over a channel of x [N, C, S]: of x - mean, to the given power. */
 static double channel_sum(const bsk_tensor *shape, const ref_view *x, int64_t c, double mean,
                           int power)
 {
     double sum = 0;
-    for (int64_t n = 0; n < shape->dims[0]; n++)
+    for (int64_t n = 0; n < channel_rows(shape); n++)
         for (int64_t s = 0; s < shape->dims[2]; s++)
             sum += pow(view_get3(x, n, c, s) - mean, power);
     return sum;
@@ -123,7 +129,7 @@ static double channel_sum(const bsk_tensor *shape, const ref_view *x, int64_t c,
 static void channel_norm(const bsk_tensor *shape, const ref_view *x, const ref_view *y, int64_t c,
                          double mean, double scale, double bias)
 {
-    for (int64_t n = 0; n < shape->dims[0]; n++)
+    for (int64_t n = 0; n < channel_rows(shape); n++)
         for (int64_t s = 0; s < shape->dims[2]; s++)
             view_set3(y, n, c, s, (view_get3(x, n, c, s) - mean) * scale + bias);
 }
@@ -162,16 +168,17 @@ REF_OP(batch_norm_grad, batch_norm_grad)
     const ref_view gain = view_of(&p->gain, a->gain), dx = view_of(&p->dx, a->dx);
     const ref_view dgain = view_of(&p->dgain, a->dgain), dbias = view_of(&p->dbias, a->dbias);
     const double count = (double)p->x.dims[0] * (double)p->x.dims[2];
+    const int64_t rows = channel_rows(&p->x);
     for (int64_t c = 0; c < p->x.dims[1]; c++) {
         const double m = view_get1(&mean, c), rstd = 1 / sqrt(view_get1(&var, c) + p->eps);
         const double scale = optional1(&gain, c, 1) * rstd;
         double sum = 0, sum_h = 0;
-        for (int64_t n = 0; n < p->x.dims[0]; n++)
+        for (int64_t n = 0; n < rows; n++)
             for (int64_t s = 0; s < p->x.dims[2]; s++) {
                 sum += view_get3(&dy, n, c, s);
                 sum_h += view_get3(&dy, n, c, s) * (view_get3(&x, n, c, s) - m) * rstd;
             }
-        for (int64_t n = 0; view_given(&dx) && n < p->x.dims[0]; n++)
+        for (int64_t n = 0; view_given(&dx) && n < rows; n++)
             for (int64_t s = 0; s < p->x.dims[2]; s++) {
                 const double h = (view_get3(&x, n, c, s) - m) * rstd;
                 const double part = p->infer ? 0 : (sum + h * sum_h) / count;

@@ -44,6 +44,12 @@ static double dsd_element(const op_lists *l, const ref_view *s, const ref_view *
     return sum;
 }
 
+/* What follows a sum takes it in the type of the arithmetic: that of exact integers is f32. */
+static double rounded_sum(const bsk_tensor *operand, double sum)
+{
+    return operand->dtype == BSK_I8 ? (float)sum : sum;
+}
+
 /* A batched operand's member, or the operand itself where it is not batched. */
 static ref_view batch_member(const bsk_tensor *tensor, bsk_mem mem, int32_t plain_rank, int64_t m)
 {
@@ -88,8 +94,8 @@ REF_LAYOUT_OP(dsd, dsd)
         const ref_view residual = batch_member(&p->residual, a->residual, 2, m);
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < cols; j++) {
-                double v =
-                    a->alpha * scale * dsd_element(&lists, &s, &b, &gate, m % t->heads, i, j);
+                const double sum = dsd_element(&lists, &s, &b, &gate, m % t->heads, i, j);
+                double v = a->alpha * scale * rounded_sum(&p->s, sum);
                 if (view_given(&row_scale))
                     v *= view_get1(&row_scale, i);
                 if (view_given(&col_scale))
@@ -153,7 +159,7 @@ static double sdd_block(const bsk_layout_tables *t, const bsk_sdd_params *p, con
             for (int64_t j = 0; j < slot_width(t, slot); j++) {
                 int64_t row = (int64_t)t->slot_row[slot] * t->block_rows + i;
                 int64_t col = (int64_t)t->slot_col[slot] * t->block_cols + j;
-                double sum = skip ? 0 : sdd_element(p, a, range, row, col);
+                double sum = skip ? 0 : rounded_sum(&p->a, sdd_element(p, a, range, row, col));
                 if (p->dgate.dtype != BSK_NONE && !skip)
                     dot += sum * view_get3(&w, slot, i, j);
                 double v = zero ? 0 : a->alpha * sum * scale;
