@@ -125,6 +125,17 @@ class Packed:
         return address, owner
 
 
+# Outputs that beta has no part in, of ops that have one.
+_WITHOUT_BETA = {
+    "batch_norm_grad": {"dx"},
+    "bias_act_grad": {"dx"},
+    "cwise_linear_grad": {"dx"},
+    "global_norm": {"norm", "norm_scale"},
+    "layer_norm_grad": {"dx"},
+    "rms_norm_grad": {"dx"},
+}
+
+
 class Description:
     """What an op's structs say, sorted by what a Python function does with it."""
 
@@ -339,7 +350,7 @@ def _source(op):
             continue
         add(f"    m_{n} = not p_{n}" + ("" if n in op.required else f" and {n}"))
         add(f"    if m_{n}:")
-        if "beta" in op.scalars:
+        if "beta" in op.scalars and n not in _WITHOUT_BETA.get(op.name, ()):
             add(f"        if beta: _unread({n!r})")
         add(f"        {n} = _plan.makers[{n!r}]()")
         add(f"        p_{n} = _describe[_type({n})]({n})[1]")

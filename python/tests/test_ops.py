@@ -31,6 +31,22 @@ def test_matmul(np, data):
                                np.maximum(2 * x @ dense + bias, 0), rtol=1e-5, atol=1e-4)
 
 
+def test_beta_of_some_outputs(np):
+    """Outputs that beta has no part in need not be given with it; others do."""
+    g = np.array([3.0, 4.0], np.float32)
+    total = np.array([144.0], np.float32)
+    result = ops.global_norm([g], sum=total, beta=1.0, norm=True)
+    assert total[0] == 169 and result.norm[0] == 13
+    with pytest.raises(bsk.InvalidError, match="sum is read where beta is not 0"):
+        ops.global_norm([g], beta=1.0, norm=True)
+    dy = np.ones((5, 3), np.float32)
+    dbias = np.ones(3, np.float32)
+    result = ops.bias_act_grad(dy, dx=True, dbias=dbias, beta=1.0)
+    assert (dbias == 6).all() and (result.dx == dy).all()
+    with pytest.raises(bsk.InvalidError, match="dbias is read where beta is not 0"):
+        ops.bias_act_grad(dy, dx=True, dbias=True, beta=1.0)
+
+
 def test_axis_and_strides(np, data):
     layout, x, w, dense = data
     y = ops.matmul(layout, np.ascontiguousarray(x.T), w, axis="cn")
