@@ -136,7 +136,7 @@ typedef struct bench_row {
     const char *device;
     bool packed; /* weights were prepacked: packing them is not in the time */
     double density, ms, least, spread, flops, host_us;
-    double bytes, bytes_read; /* operands and results once each; of these, operands */
+    double bytes, bytes_read;     /* operands and results once each; of these, operands */
     double dense_ms, dense_flops; /* of the fastest dense peer; 0 where there is none */
     double eta, roof;             /* 0 where not known */
     int samples, launches;

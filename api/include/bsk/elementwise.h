@@ -95,8 +95,8 @@ typedef enum bsk_unary_kind {
  * Shapes    x and y of one shape of any rank.
  * Dtypes    x and y any floats.
  * In place  y = x when types and strides agree.
- * Numerics  in f32 all but the reference may give 0 where a sigmoid, of x or in swish of c x, is below
- *           3e-39.
+ * Numerics  in f32 all but the reference may give 0 where a sigmoid, of x or in swish of c x, or what
+ *           gelu multiplies x with is below 3e-39.
  * Source    openai/blocksparse EwZXa. */
 typedef struct bsk_unary_params {
     size_t struct_size;

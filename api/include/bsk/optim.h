@@ -15,7 +15,7 @@ extern "C" {
  * m = beta1 m + (1 - beta1) g
  * p -= lr * (m sqrt(1 - beta2^step) / (1 - beta1^step) / (s + eps) + weight_decay p)
  *
- * Shapes    param, grad, m, v: one shape of any rank, contiguous; norm_scale: one element.
+ * Shapes    param, grad, m, v: one shape of any rank but 0, contiguous; norm_scale: one element.
  * Dtypes    param f32, or f64 where m is f64; m and v of one type: f32, f64, bf16, or u16, which
  *           holds the formats below; grad any float; norm_scale f32.
  * 16 bits   m and v are rounded where they are stored; p is updated with what they were before.

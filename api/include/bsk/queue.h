@@ -72,7 +72,8 @@ BSK_API bsk_status bsk_event_elapsed(bsk_event *start, bsk_event *stop, double *
 
 /* The frozen answer to "how does this device compute this problem": made by bsk_<op>_plan,
  * executed by bsk_<op>_run. Making a plan may compile, upload and block; a run does neither, nor
- * does it allocate, lock or read the environment, unless the plan is a staged fallback.
+ * does it allocate, lock or read the environment, unless the plan is a staged fallback, or, in OpenCL,
+ * other runs hold all copies of a kernel, which hold its arguments: then one more is made.
  * Thread-safety: immutable; any thread, many queues at once with distinct workspaces. */
 typedef struct bsk_plan bsk_plan;
 
