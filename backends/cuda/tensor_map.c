@@ -62,10 +62,11 @@ bool bski_cuda_tensor_fits(const bski_cuda_tensor *t)
     return true;
 }
 
-/* The driver encodes for threads that have a context: see bski_cuda_wake. */
 bsk_status bski_cuda_tensor_map(const bski_cuda_encoder *encoder, const bski_cuda_tensor *t,
                                 void *address, CUtensorMap *map)
 {
+    /* The driver encodes for threads that have a context. */
+    static _Thread_local bool awake;
     const type_row *type = type_find(t->dtype);
     cuuint64_t dims[BSKI_TENSOR_MAX_RANK], strides[BSKI_TENSOR_MAX_RANK];
     cuuint32_t box[BSKI_TENSOR_MAX_RANK], steps[BSKI_TENSOR_MAX_RANK];
@@ -80,8 +81,9 @@ bsk_status bski_cuda_tensor_map(const bski_cuda_encoder *encoder, const bski_cud
     const encode_fn encode = (encode_fn)(uintptr_t)encoder->function;
     CUresult result = CUDA_ERROR_INVALID_CONTEXT;
     for (int i = 0; i < 2 && result == CUDA_ERROR_INVALID_CONTEXT; i++) {
-        if (i)
+        if (i || !awake)
             TRY(bski_cuda_wake(encoder->device));
+        awake = true;
         result = encode(map, type->type, (cuuint32_t)t->rank, address, dims, strides, box, steps,
                         CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(t->swizzle),
                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
