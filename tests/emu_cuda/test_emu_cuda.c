@@ -92,6 +92,7 @@ static CUtensorMap map_of(void *matrix)
     const cuuint64_t dims[] = {SIZE, SIZE}, strides[] = {SIZE * 2};
     const cuuint32_t box[] = {SIZE, SIZE}, steps[] = {1, 1};
     const encode_fn encode = (encode_fn)(uintptr_t)driver_find("cuTensorMapEncodeTiled");
+    CHECK(cudaSetDevice(0) == cudaSuccess);
     CHECK(encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, matrix, dims, strides, box, steps,
                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                  CU_TENSOR_MAP_L2_PROMOTION_NONE,
