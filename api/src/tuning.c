@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "api/src/internal.h"
+#include "common/parents.h"
 
 enum { MAX_FILE = 4 << 20, MAX_RECORDS = 8192, FORMAT = 1 };
 
@@ -262,16 +263,6 @@ static bool write_records(const bski_tuning *t, FILE *f)
     return good;
 }
 
-/* Makes what lies above a file; opening it tells what could not be made. */
-static void make_parents(char *path)
-{
-    for (char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {
-        *p = 0;
-        mkdir(path, 0700);
-        *p = '/';
-    }
-}
-
 /* Through a file beside it, so that readers see the old records or the new ones. */
 bsk_status bski_tuning_save(const bsk_context *c)
 {
@@ -281,7 +272,7 @@ bsk_status bski_tuning_save(const bsk_context *c)
         return bski_fail(BSK_E_INVALID, "tuning: BSK_TUNING is off or there is no cache directory");
     if ((size_t)snprintf(fresh, sizeof(fresh), "%s.XXXXXX", path) >= sizeof(fresh))
         return bski_fail(BSK_E_INVALID, "tuning: the path %s is too long", path);
-    make_parents(fresh);
+    bski_make_parents(fresh);
     int file = mkstemp(fresh);
     if (file < 0)
         return bski_fail(BSK_E_INVALID, "tuning: %s: %s", fresh, strerror(errno));

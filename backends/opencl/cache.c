@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <backends/opencl/opencl.h>
+#include <common/parents.h>
 
 enum { MAX_PAYLOAD = 64 << 20 };
 
@@ -142,11 +143,7 @@ static void make_directory(const char *path)
     if (n >= sizeof part)
         return;
     memcpy(part, path, n + 1);
-    for (char *p = strchr(part + 1, '/'); p; p = strchr(p + 1, '/')) {
-        *p = 0;
-        mkdir(part, 0700);
-        *p = '/';
-    }
+    bski_make_parents(part);
     mkdir(part, 0700);
 }
 

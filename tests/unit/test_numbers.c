@@ -157,6 +157,78 @@ static void test_window(bsk_context *context, const bsk_device *device, bsk_queu
     bsk_layout_release(&layout);
 }
 
+/* A weight gradient on a layout of one block, with the entry that is chosen or one of a list. */
+static void run_wgrad(const bsk_device *device, bsk_queue *queue, const char *kernels,
+                      bsk_matmul_wgrad_params *p, bsk_matmul_wgrad_args *a)
+{
+    bsk_layout_params one = BSK_INIT(bsk_layout_params);
+    bsk_plan_options options = BSK_INIT(bsk_plan_options);
+    bsk_plan_info info = BSK_INIT(bsk_plan_info);
+    bsk_layout *layout = NULL;
+    bsk_plan *plan = NULL;
+    const int32_t at = 0;
+    one.rows = one.cols = one.block_rows = one.block_cols = 1;
+    options.kernels = kernels;
+    CHECK_OK(bsk_layout_from_coo(NULL, &one, 1, NULL, &at, &at, &layout));
+    p->layout = layout;
+    if (CHECK_OK(bsk_matmul_wgrad_plan(device, p, &options, &plan))) {
+        CHECK_OK(bsk_plan_query(plan, &info));
+        CHECK_OK(bsk_mem_alloc(device, info.workspace_bytes, &a->workspace));
+        CHECK_OK(bsk_matmul_wgrad_run(plan, queue, a));
+        CHECK_OK(bsk_queue_sync(queue));
+        bsk_mem_free(device, &a->workspace);
+    }
+    bsk_plan_destroy(&plan);
+    bsk_layout_release(&layout);
+}
+
+/* From 2^24 on an f32 does not grow by 1. */
+static void test_bias_sum(const bsk_device *device, bsk_queue *queue)
+{
+    enum { N = (1 << 24) + 1000 };
+    bsk_matmul_wgrad_params p = BSK_INIT(bsk_matmul_wgrad_params);
+    bsk_matmul_wgrad_args a = BSK_INIT_ALPHA(bsk_matmul_wgrad_args);
+    float *x = malloc(N * sizeof *x), dw = 0, dbias = 0;
+    if (!x)
+        abort();
+    for (int i = 0; i < N; i++)
+        x[i] = 1;
+    const bsk_mem mem = bsk_host_ptr(x);
+    p.x = p.dy = bsk_tensor_2d(BSK_F32, N, 1);
+    p.dw = bsk_tensor_3d(BSK_F32, 1, 1, 1);
+    p.dbias = bsk_tensor_1d(BSK_F32, 1);
+    a.x = a.dy = &mem;
+    a.dw = bsk_host_ptr(&dw);
+    a.dbias = bsk_host_ptr(&dbias);
+    run_wgrad(device, queue, NULL, &p, &a);
+    CHECK(dbias == N);
+    free(x);
+}
+
+/* Exact sums of i8 become f32 before anything else, in the reference too. */
+static void test_whole_sum(const bsk_device *device, bsk_queue *queue)
+{
+    enum { N = 4096 };
+    static const char *const kernels[] = {NULL, "+ref_*"};
+    static int8_t x[N], dy[N];
+    for (int i = 0; i < N; i++)
+        x[i] = dy[i] = 127;
+    x[0] = 126; /* 66064257 in all */
+    for (size_t i = 0; i < UNIT_COUNT(kernels); i++) {
+        bsk_matmul_wgrad_params p = BSK_INIT(bsk_matmul_wgrad_params);
+        bsk_matmul_wgrad_args a = BSK_INIT_ALPHA(bsk_matmul_wgrad_args);
+        const bsk_mem left = bsk_host_ptr(x), right = bsk_host_ptr(dy);
+        double dw = 0;
+        p.x = p.dy = bsk_tensor_2d(BSK_I8, N, 1);
+        p.dw = bsk_tensor_3d(BSK_F64, 1, 1, 1);
+        a.x = &left;
+        a.dy = &right;
+        a.dw = bsk_host_ptr(&dw);
+        run_wgrad(device, queue, kernels[i], &p, &a);
+        CHECK(dw == 66064256);
+    }
+}
+
 int main(void)
 {
     for (size_t i = 0; i < UNIT_COUNT(archs); i++) {
@@ -170,6 +242,8 @@ int main(void)
         test_smoothing(device, queue);
         test_whole_numbers(device, queue);
         test_window(context, device, queue);
+        test_bias_sum(device, queue);
+        test_whole_sum(device, queue);
         bsk_queue_destroy(&queue);
         bsk_context_destroy(&context);
     }
