@@ -380,7 +380,7 @@ uint32_t gpu_shared_address(const void *p)
     const gpu_block *b = gpu.lane->warp->block;
     const uintptr_t at = (uintptr_t)p;
     if (at - (uintptr_t)b->shared <= gpu.shared_bytes)
-        return GPU_DYNAMIC + (uint32_t)(at - (uintptr_t)b->shared);
+        return (b->rank << GPU_WINDOW_AT) + GPU_DYNAMIC + (uint32_t)(at - (uintptr_t)b->shared);
     if (at - (uintptr_t)run.statics >= run.static_bytes)
         gpu_fault("an address in shared memory of something that lies elsewhere");
     if (gpu.cluster > 1)
@@ -388,8 +388,17 @@ uint32_t gpu_shared_address(const void *p)
     return GPU_STATIC + (uint32_t)(at - (uintptr_t)run.statics);
 }
 
+/* Without the number of a block of the cluster. */
+static uint32_t own_address(uint32_t address)
+{
+    if (address >> GPU_WINDOW_AT >= gpu.cluster)
+        gpu_fault("shared address 0x%x: of no block of the cluster", address);
+    return address & ((1u << GPU_WINDOW_AT) - 1);
+}
+
 static void *shared_at(const gpu_block *b, uint32_t address, uint32_t bytes, uint32_t alignment)
 {
+    address = own_address(address);
     if (address % alignment)
         gpu_fault("shared address 0x%x is no multiple of %u", address, alignment);
     if (address >= GPU_STATIC) {
@@ -437,6 +446,7 @@ static uint64_t bar_mark(uint32_t address)
 
 static gpu_mbar *bar_find(gpu_block *b, uint32_t address)
 {
+    address = own_address(address);
     const uint64_t *word = shared_at(b, address, 8, 8);
     if (*word == bar_mark(address))
         for (int i = 0; i < b->bar_count; i++)
@@ -450,6 +460,7 @@ void gpu_mbar_init(uint32_t bar, uint32_t arrivals)
     gpu_block *b = gpu.lane->warp->block;
     uint64_t *word = shared_at(b, bar, 8, 8);
     gpu_mbar *m = NULL;
+    bar = own_address(bar);
     if (!arrivals || arrivals >= 1 << 20)
         gpu_fault("a barrier of %u arrivals", arrivals);
     for (int i = 0; i < b->bar_count; i++)

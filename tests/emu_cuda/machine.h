@@ -80,8 +80,9 @@ typedef struct gpu_machine {
 
 extern gpu_machine gpu;
 
-/* Where dynamic shared memory begins, as a number; and static. */
-enum { GPU_DYNAMIC = 0x400, GPU_STATIC = 0x40000 };
+/* Where dynamic shared memory begins, as a number; and static. Above, from the bit on, is the number
+ * of the block in its cluster, as on the chip: what cuts it off where it has to be is tested. */
+enum { GPU_DYNAMIC = 0x400, GPU_STATIC = 0x40000, GPU_WINDOW_AT = 24 };
 
 _Noreturn void gpu_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 uint32_t gpu_random(uint32_t below);
