@@ -393,29 +393,41 @@ FN void store_plain(const dsd_epilogue &e, const int32_t *columns, const float (
     }
 }
 
-/* The same with samples contiguous. */
+/* The same with samples contiguous: matrices of 8 samples x 8 outputs are transposed, and each four
+ * lanes exchange what they have of four, so that they store 64 bytes of an output. */
 template <class C>
-FN void store_plain_n(const dsd_epilogue &e, const float (&sum)[SUMS], int output, int64_t n0,
-                      int lane)
+FN void store_plain_n(const dsd_epilogue &e, const int32_t *columns, const float (&sum)[SUMS],
+                      int64_t n0, int lane)
 {
+    enum { EACH = DSD_RUN / C::T /* of a unit */, FOUR = 4 };
     const bool bf16 = e.c.type == BSK_BF16;
-    const int64_t feature = output + lane / 4;
-    uint16_t *to = (uint16_t *)e.c.data + feature * e.c.feature + n0;
+    const int64_t first = n0 + lane % 4 * 8;
     float bias[DSD_RUN];
-    dsd_bias(e, feature, true, bias);
+    sums_bias<C>(e, columns, lane, bias);
 #pragma unroll
-    for (int i = 0; i < RUNS; i++) {
-        float v[DSD_RUN];
-        run_take(v, sum, i);
-        run_sort<C::UNIT>(v, lane);
-        run_transpose(v, lane);
+    for (int k = 0; k < DSD_RUN; k += 2) {
+        const int column = __ldg(columns + k / EACH);
+        const int feature = column + lane / 8 * EACH + k % EACH + lane / 4 % 2;
+        uint16_t *to = (uint16_t *)e.c.data + feature * e.c.feature + first;
 #pragma unroll
-        for (int k = 0; k < DSD_RUN; k++)
-            v[k] = e.alpha * v[k] + bias[k];
-        if (output >= 0 && feature < e.features && n0 + i * 8 < e.n)
-            store_global_16(to + i * 8,
-                            make_uint4(dsd_pack(bf16, v[0], v[1]), dsd_pack(bf16, v[2], v[3]),
-                                       dsd_pack(bf16, v[4], v[5]), dsd_pack(bf16, v[6], v[7])));
+        for (int i = 0; i < RUNS; i += FOUR) {
+            uint32_t w[FOUR];
+#pragma unroll
+            for (int m = 0; m < FOUR; m++) {
+                float v[DSD_RUN];
+                run_take(v, sum, i + m);
+                w[m] = movmatrix_trans(
+                    dsd_pack(bf16, e.alpha * v[k] + bias[k], e.alpha * v[k + 1] + bias[k + 1]));
+            }
+#pragma unroll
+            for (int bit = 1; bit < FOUR; bit *= 2)
+#pragma unroll
+                for (int m = 0; m < FOUR; m++)
+                    if (!(m & bit))
+                        exchange(w[m], w[m + bit], lane & bit, bit);
+            if (column >= 0 && feature < e.features && first + i * 8 < e.n)
+                store_global_16(to + i * 8, make_uint4(w[0], w[1], w[2], w[3]));
+        }
     }
 }
 
@@ -428,7 +440,7 @@ FN void tile_store(const dsd_mma_arg &a, const int32_t *columns, const float (&s
         if (e.plain)
             store_plain<C>(e, columns, sum, output, n0, lane);
         else
-            store_plain_n<C>(e, sum, output, n0, lane);
+            store_plain_n<C>(e, columns, sum, n0, lane);
         return;
     }
     /* One copy of the code for all runs, which are taken out of the sums by selection. */
