@@ -320,10 +320,12 @@ static void device_props(bski_cl_device *d, bsk_device_props *props)
     };
     device_text(id, CL_DEVICE_NAME, props->name, sizeof props->name);
     device_text(id, CL_DRIVER_VERSION, props->driver, sizeof props->driver);
-    d->simt.props = *props;
     /* Simulators say that they are everything, and are here for what GPUs run. */
     const cl_device_type type = DEVICE_NUMBER(id, CL_DEVICE_TYPE, cl_device_type);
-    d->simt.wide = type & CL_DEVICE_TYPE_CPU && !(type & CL_DEVICE_TYPE_GPU);
+    if (type & CL_DEVICE_TYPE_CPU && !(type & CL_DEVICE_TYPE_GPU))
+        props->wave = 1;
+    d->simt.props = *props;
+    d->simt.wide = simt_props_wide(props);
 }
 
 static void device_identity(bski_cl_device *d)

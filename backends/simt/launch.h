@@ -63,6 +63,12 @@ struct simt_device {
     int32_t wide; /* a CPU behind OpenCL: wide vectors, no local memory, groups of one */
 };
 
+/* What simt_device.wide will be, for those who know the properties only. */
+static inline bool simt_props_wide(const bsk_device_props *props)
+{
+    return props->wave == 1;
+}
+
 /* Whether a view starts where vectors may be loaded. */
 static inline bool simt_aligned(bsk_mem mem)
 {

@@ -197,8 +197,9 @@ bsk_reason simt_dsd_accept(const bsk_problem *problem, const bsk_device_props *p
     if (!dtype_runs(props, problem->dtype) || !dtype_runs(props, p->c.dtype) ||
         !dtype_runs(props, p->residual.dtype))
         return BSK_REFUSE_DTYPE;
-    return device_fits(props) && dsd_shape(problem, false, &state, &bytes) ? BSK_ACCEPT
-                                                                           : BSK_REFUSE_LIMIT;
+    return device_fits(props) && dsd_shape(problem, simt_props_wide(props), &state, &bytes)
+               ? BSK_ACCEPT
+               : BSK_REFUSE_LIMIT;
 }
 
 /* Most entries first, then by row. */
@@ -398,7 +399,7 @@ static i64 strips_make(const bsk_layout_tables *t, const sdd_arg *a, i32 units, 
 }
 
 /* bsum: parts [splits][cols] in the workspace. */
-static bool bsum_shape(const simt_device *d, const bsk_problem *problem, sdd_state *state,
+static bool bsum_shape(const bsk_device_props *props, const bsk_problem *problem, sdd_state *state,
                        size_t *bytes)
 {
     const bsk_sdd_params *p = problem->params;
@@ -416,7 +417,7 @@ static bool bsum_shape(const simt_device *d, const bsk_problem *problem, sdd_sta
                             .cols = a->cols,
                             .batch = batch_count(&p->b),
                             .type = (i32)problem->dtype,
-                            .splits = split_count(d, tiles, a->n, MAX_SPLITS)};
+                            .splits = split_count(props, tiles, a->n, MAX_SPLITS)};
     state->sum.along_k = state->sum.b_col != 1;
     state->sum_end = finish_of(problem->dtype, 1, a->cols, a->cols, state->sum.splits);
     state->sum_parts = *bytes;
@@ -427,13 +428,13 @@ static bool bsum_shape(const simt_device *d, const bsk_problem *problem, sdd_sta
            bski_add_size(*bytes, own, bytes);
 }
 
-/* Tiles, parts and workspace. Without a device: whether the problem can be counted at all. */
-static bool sdd_shape(const simt_device *d, const bsk_problem *problem, sdd_state *state,
+/* Tiles, parts and workspace. */
+static bool sdd_shape(const bsk_device_props *props, const bsk_problem *problem, sdd_state *state,
                       size_t *bytes)
 {
     const bsk_sdd_params *p = problem->params;
     const bsk_layout_tables *t = problem->layout;
-    const bool wide = d && d->wide;
+    const bool wide = simt_props_wide(props);
     sdd_arg *a = &state->arg;
     const bsk_dtype dtype = problem->dtype;
     sdd_fill(problem, a);
@@ -449,9 +450,10 @@ static bool sdd_shape(const simt_device *d, const bsk_problem *problem, sdd_stat
     if (!grid_size(a->groups, strips, a->tiles_m, &groups) || !bski_mul_i64(a->members, a->n, &all))
         return false;
     a->strips = (i32)strips;
-    a->splits = split_count(d, groups, all, state->dense ? DENSE_SPLITS : MAX_SPLITS);
+    a->splits = split_count(props, groups, all, state->dense ? DENSE_SPLITS : MAX_SPLITS);
     a->direct = a->splits == 1 && p->pairs == 1 && p->dgate.dtype == BSK_NONE && !state->dense;
-    if (!grid_size(groups, a->splits, 1, &state->groups) || !bsum_shape(d, problem, state, bytes))
+    if (!grid_size(groups, a->splits, 1, &state->groups) ||
+        !bsum_shape(props, problem, state, bytes))
         return false;
     if (!a->direct) {
         a->part = (i64)a->groups * a->nnz * block;
@@ -479,8 +481,8 @@ bsk_reason simt_sdd_accept(const bsk_problem *problem, const bsk_device_props *p
     size_t bytes;
     if (!dtype_runs(props, problem->dtype) || !dtype_runs(props, p->s.dtype))
         return BSK_REFUSE_DTYPE;
-    return device_fits(props) && sdd_shape(NULL, problem, &state, &bytes) ? BSK_ACCEPT
-                                                                          : BSK_REFUSE_LIMIT;
+    return device_fits(props) && sdd_shape(props, problem, &state, &bytes) ? BSK_ACCEPT
+                                                                           : BSK_REFUSE_LIMIT;
 }
 
 /* The strips of the tiled form, and the blocks by entry. */
@@ -544,7 +546,7 @@ bsk_status simt_sdd_prepare(void *device, bsk_prepared *prepared)
     TRY(state_new(d, sizeof(sdd_state), prepared));
     sdd_state *state = prepared->state;
     bsk_status status = BSK_OK;
-    if (!sdd_shape(d, problem, state, &prepared->workspace_bytes))
+    if (!sdd_shape(&d->props, problem, state, &prepared->workspace_bytes))
         status = limit_fail(d, "sdd");
     if (!status)
         status = sdd_kernels(d, problem, state);
@@ -651,8 +653,8 @@ static bsk_tensor turned(const bsk_tensor *t, bool turn)
 }
 
 /* The one block has the rows and columns of dw. Empty ones have no blocks. */
-static bool dense_shape(const simt_device *d, const bsk_problem *problem, dense_state *state,
-                        size_t *bytes)
+static bool dense_shape(const bsk_device_props *props, const bsk_problem *problem,
+                        dense_state *state, size_t *bytes)
 {
     static const i64 starts[] = {0, 1}, none[] = {0, 0};
     static const i32 zero[] = {0};
@@ -690,7 +692,7 @@ static bool dense_shape(const simt_device *d, const bsk_problem *problem, dense_
                                    .params = &state->params,
                                    .layout = &state->layout};
     state->product.dense = true;
-    if (!sdd_shape(d, &state->problem, &state->product, bytes))
+    if (!sdd_shape(props, &state->problem, &state->product, bytes))
         return false;
     const i32 splits = some ? state->product.arg.splits : 0;
     i64 groups;
@@ -707,8 +709,8 @@ bsk_reason simt_dense_wgrad_accept(const bsk_problem *problem, const bsk_device_
     size_t bytes;
     if (!dtype_runs(props, problem->dtype) || !dtype_runs(props, p->dw.dtype))
         return BSK_REFUSE_DTYPE;
-    return device_fits(props) && dense_shape(NULL, problem, &state, &bytes) ? BSK_ACCEPT
-                                                                            : BSK_REFUSE_LIMIT;
+    return device_fits(props) && dense_shape(props, problem, &state, &bytes) ? BSK_ACCEPT
+                                                                             : BSK_REFUSE_LIMIT;
 }
 
 bsk_status simt_dense_wgrad_prepare(void *device, bsk_prepared *prepared)
@@ -717,7 +719,7 @@ bsk_status simt_dense_wgrad_prepare(void *device, bsk_prepared *prepared)
     TRY(state_new(d, sizeof(dense_state), prepared));
     dense_state *state = prepared->state;
     bsk_status status = BSK_OK;
-    if (!dense_shape(d, prepared->problem, state, &prepared->workspace_bytes))
+    if (!dense_shape(&d->props, prepared->problem, state, &prepared->workspace_bytes))
         status = limit_fail(d, "dense_wgrad");
     if (!status)
         status = sdd_kernels(d, &state->problem, &state->product);

@@ -151,13 +151,12 @@ static inline i32 tile_of(i32 block, i32 most)
 }
 
 /* How many parts a sum of `terms` is cut into when there are `groups` of them. Only few are cut, so
- * that no cut makes a grid too large: without a device, one. */
-static inline i32 split_count(const simt_device *d, i64 groups, i64 terms, i64 most)
+ * that no cut makes a grid too large. */
+static inline i32 split_count(const bsk_device_props *props, i64 groups, i64 terms, i64 most)
 {
-    if (!d)
-        return 1;
-    const i64 units = d->props.compute_units > 0 ? d->props.compute_units : 1;
-    const i64 wanted = bski_ceil_div(units * (d->wide ? 2 : UNIT_GROUPS), groups > 0 ? groups : 1);
+    const i64 units = props->compute_units > 0 ? props->compute_units : 1;
+    const i64 resident = simt_props_wide(props) ? 2 : UNIT_GROUPS;
+    const i64 wanted = bski_ceil_div(units * resident, groups > 0 ? groups : 1);
     return (i32)clamp(wanted, 1, clamp(terms / MIN_TERMS, 1, most));
 }
 

@@ -25,8 +25,8 @@ static norm_arg norm_fill(const bsk_tensor *t, bsk_axis axis, i32 block, bsk_nor
                       .along_n = t->strides[feature] != 1};
 }
 
-static bool reduced_shape(const simt_device *d, const bsk_problem *problem, reduced_state *state,
-                          size_t *bytes)
+static bool reduced_shape(const bsk_device_props *props, const bsk_problem *problem,
+                          reduced_state *state, size_t *bytes)
 {
     const bsk_reduced_wgrad_params *p = problem->params;
     const bsk_dtype dtype = problem->dtype;
@@ -39,7 +39,7 @@ static bool reduced_shape(const simt_device *d, const bsk_problem *problem, redu
     const i64 n = state->x.n, strips = bski_ceil_div(n, NORM_ROWS);
     if (!grid_size(bski_ceil_div(rows, PRODUCT_ROWS), bski_ceil_div(cols, PRODUCT_COLS), 1, &tiles))
         return false;
-    const i32 splits = split_count(d, tiles, n, MAX_SPLITS);
+    const i32 splits = split_count(props, tiles, n, MAX_SPLITS);
     state->product = (reduced_arg){.n = n, .rows = rows, .cols = cols, .splits = splits};
     state->end = finish_of(dtype, rows, cols, p->g.strides[0], splits);
     if (!grid_size(strips, rows, 1, &state->x_groups) ||
@@ -59,8 +59,8 @@ bsk_reason simt_reduced_wgrad_accept(const bsk_problem *problem, const bsk_devic
     size_t bytes;
     if (!dtype_runs(props, problem->dtype))
         return BSK_REFUSE_DTYPE;
-    return device_fits(props) && reduced_shape(NULL, problem, &state, &bytes) ? BSK_ACCEPT
-                                                                              : BSK_REFUSE_LIMIT;
+    return device_fits(props) && reduced_shape(props, problem, &state, &bytes) ? BSK_ACCEPT
+                                                                               : BSK_REFUSE_LIMIT;
 }
 
 bsk_status simt_reduced_wgrad_prepare(void *device, bsk_prepared *prepared)
@@ -70,7 +70,7 @@ bsk_status simt_reduced_wgrad_prepare(void *device, bsk_prepared *prepared)
     TRY(state_new(d, sizeof(reduced_state), prepared));
     reduced_state *state = prepared->state;
     bsk_status status = BSK_OK;
-    if (!reduced_shape(d, prepared->problem, state, &prepared->workspace_bytes))
+    if (!reduced_shape(&d->props, prepared->problem, state, &prepared->workspace_bytes))
         status = limit_fail(d, "reduced_wgrad");
     if (!status)
         status = small_kernel(d, "block_norms", dtype, &state->norms);

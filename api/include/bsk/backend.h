@@ -171,7 +171,8 @@ typedef struct bsk_device_props {
     uint32_t dtypes;      /* arithmetic and storage types: bit 1 << bsk_dtype */
     uint64_t local_bytes; /* shared or local memory of a group; 0 on CPUs */
     int32_t max_group;    /* work items of a group; 0 on CPUs */
-    int32_t wave;         /* lanes that execute together; 0 on CPUs */
+    int32_t wave;         /* lanes that execute together; 0 on CPUs and where not known, 1 where a
+                             group is one lane: CPUs behind OpenCL */
 } bsk_device_props;
 
 /* A plan's share of an entry. problem is set before prepare; the rest is prepare's to fill. */
