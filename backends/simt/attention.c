@@ -11,9 +11,9 @@ enum { WIDE = 0 };               /* in place of a tile's lines */
 
 /* --- what both directions share --- */
 
-static i32 tile_of(const simt_device *d, i32 side)
+static i32 tile_of(const bsk_device_props *props, i32 side)
 {
-    return d->wide ? WIDE : side <= 16 ? 16 : 32;
+    return simt_props_wide(props) ? WIDE : side <= 16 ? 16 : 32;
 }
 
 static i32 lanes_of(const void *queue)
@@ -27,8 +27,7 @@ static i64 width_of(bsk_dtype type, i32 tile)
     return tile == WIDE ? ATTENTION_WIDE_WIDTH : type == BSK_F64 ? 128 : 256;
 }
 
-/* A result by tiles of the layout's rows, or of its columns; false: more than a grid has. No tile
- * gives more groups than WIDE. */
+/* A result by tiles of the layout's rows, or of its columns; false: more than a grid has. */
 static bool tiles_fill(tiles_arg *tiles, const bsk_problem *problem, const bsk_tensor *out,
                        bool turned, i32 tile, i64 *groups)
 {
@@ -104,9 +103,9 @@ static bsk_reason accept_size(const bsk_problem *problem, const bsk_device_props
 
 /* --- attention --- */
 
-static i32 attention_tile(const simt_device *d, const bsk_problem *problem)
+static i32 attention_tile(const bsk_device_props *props, const bsk_problem *problem)
 {
-    return tile_of(d, problem->layout->block_rows);
+    return tile_of(props, problem->layout->block_rows);
 }
 
 SIMT_RELEASE(attention)
@@ -119,7 +118,7 @@ SIMT_ACCEPT(attention)
     i64 groups;
     if (reason != BSK_ACCEPT)
         return reason;
-    if (!tiles_fill(&tiles, problem, &p->o, false, WIDE, &groups))
+    if (!tiles_fill(&tiles, problem, &p->o, false, attention_tile(props, problem), &groups))
         return BSK_REFUSE_LIMIT;
     return accept_size(problem, props, p->q.dims[1], p->q.dims[3], p->v.dims[3]);
 }
@@ -127,8 +126,10 @@ SIMT_ACCEPT(attention)
 SIMT_PREPARE(attention)
 {
     static const simt_need need = {.file = "attention", .rows = true};
+    const simt_device *d = device;
     TRY(bski_simt_prepare(device, prepared, &need));
-    return tile_kernel(device, prepared, 0, "attention", attention_tile(device, prepared->problem));
+    return tile_kernel(device, prepared, 0, "attention",
+                       attention_tile(&d->props, prepared->problem));
 }
 
 SIMT_LAUNCH(attention)
@@ -150,7 +151,8 @@ SIMT_LAUNCH(attention)
     };
     i64 groups;
     tiles_fill(&arg.tiles, prepared->problem, &p->o, false,
-               attention_tile(queue_device(queue), prepared->problem), &groups); /* as accepted */
+               attention_tile(&queue_device(queue)->props, prepared->problem),
+               &groups); /* as accepted */
     set_dropout(&arg.rules, type, p->dropout, a->keep, a->seed, a->offset);
     return LAUNCH_LANES(0, lanes_of(queue), groups, 1, arg, a->q, a->k, a->v, a->o,
                         mem_of(&p->lse, a->lse), RULES_MEMS(p, a), table_of(prepared, ROW_START),
@@ -161,9 +163,9 @@ SIMT_LAUNCH(attention)
 
 enum { DELTA, BY_ROWS, BY_COLS };
 
-static i32 grad_tile(const simt_device *device, const bsk_problem *problem, bool turned)
+static i32 grad_tile(const bsk_device_props *props, const bsk_problem *problem, bool turned)
 {
-    return tile_of(device, turned ? problem->layout->block_cols : problem->layout->block_rows);
+    return tile_of(props, turned ? problem->layout->block_cols : problem->layout->block_rows);
 }
 
 SIMT_RELEASE(attention_grad)
@@ -179,7 +181,8 @@ SIMT_ACCEPT(attention_grad)
     for (int i = 0; i < 3; i++) {
         tiles_arg tiles;
         i64 groups;
-        if (!tiles_fill(&tiles, problem, results[i], i > 0, WIDE, &groups))
+        if (!tiles_fill(&tiles, problem, results[i], i > 0, grad_tile(props, problem, i > 0),
+                        &groups))
             return BSK_REFUSE_LIMIT;
     }
     if (!attention_rows(&p->q, &rows) || rows / (ATTENTION_LANES / DELTA_LANES) > SIMT_MAX_GROUPS)
@@ -196,6 +199,7 @@ SIMT_PREPARE(attention_grad)
                                    .cols = true};
     const bsk_problem *problem = prepared->problem;
     const bsk_attention_grad_params *p = problem->params;
+    const simt_device *d = device;
     size_t at;
     i64 rows = 0;
     if (!attention_rows(&p->q, &rows) ||
@@ -203,9 +207,9 @@ SIMT_PREPARE(attention_grad)
         return BSK_E_NOMEM;
     TRY(bski_simt_prepare(device, prepared, &need));
     TRY(tile_kernel(device, prepared, BY_ROWS, "attention_grad",
-                    grad_tile(device, problem, false)));
+                    grad_tile(&d->props, problem, false)));
     return tile_kernel(device, prepared, BY_COLS, "attention_grad",
-                       grad_tile(device, problem, true));
+                       grad_tile(&d->props, problem, true));
 }
 
 /* An operand of attention and its gradient. */
@@ -246,7 +250,7 @@ static bsk_status run_grad(const bsk_prepared *prepared, void *queue,
     i64 groups;
     set_dropout(&arg.rules, type, p->dropout, a->keep, a->seed, a->offset);
     tiles_fill(&arg.tiles, prepared->problem, r->out.tensor, r->turned,
-               grad_tile(queue_device(queue), prepared->problem, r->turned),
+               grad_tile(&queue_device(queue)->props, prepared->problem, r->turned),
                &groups); /* as accepted */
     return LAUNCH_LANES(r->turned ? BY_COLS : BY_ROWS, lanes_of(queue), groups, 1, arg, r->x.mem,
                         r->y.mem, r->x2.mem, r->y2.mem, r->z.mem, r->out.mem, a->lse, a->workspace,

@@ -9,6 +9,8 @@ typedef bsk_reason (*accepts)(const bsk_problem *problem, const bsk_device_props
     bsk_reason simt_##op##_accept(const bsk_problem *problem, const bsk_device_props *props);
 
 ACCEPT_OF(attn_scores)
+ACCEPT_OF(attention)
+ACCEPT_OF(attention_grad)
 ACCEPT_OF(dsd)
 ACCEPT_OF(sdd)
 
@@ -60,7 +62,7 @@ static bsk_reason scores_accept(bsk_context *context, int32_t heads, int64_t tim
 
 /* --- ops whose tiles differ between the two --- */
 
-enum { BLOCKS = 16 }; /* on a diagonal */
+enum { BLOCKS = 16, HEAD = 8 }; /* blocks on a diagonal; features of a head */
 
 static bsk_status plan_dsd(const bsk_device *device, const bsk_layout *layout, int32_t block,
                            int64_t batch, bsk_plan **plan)
@@ -85,6 +87,26 @@ static bsk_status plan_sdd(const bsk_device *device, const bsk_layout *layout, i
     return bsk_sdd_plan(device, &p, NULL, plan);
 }
 
+static bsk_status plan_attention(const bsk_device *device, const bsk_layout *layout, int32_t block,
+                                 int64_t batch, bsk_plan **plan)
+{
+    bsk_attention_params p = BSK_INIT(bsk_attention_params);
+    p.layout = layout;
+    p.q = p.k = p.v = p.o = bsk_tensor_heads(BSK_F32, batch, 1, (int64_t)BLOCKS * block, HEAD);
+    return bsk_attention_plan(device, &p, NULL, plan);
+}
+
+static bsk_status plan_attention_grad(const bsk_device *device, const bsk_layout *layout,
+                                      int32_t block, int64_t batch, bsk_plan **plan)
+{
+    bsk_attention_grad_params p = BSK_INIT(bsk_attention_grad_params);
+    p.layout = layout;
+    p.q = p.k = p.v = p.o = bsk_tensor_heads(BSK_F32, batch, 1, (int64_t)BLOCKS * block, HEAD);
+    p.dout = p.dq = p.dk = p.dv = p.q;
+    p.lse = bsk_tensor_3d(BSK_F32, batch, 1, (int64_t)BLOCKS * block);
+    return bsk_attention_grad_plan(device, &p, NULL, plan);
+}
+
 /* The largest batches, or nearly, on either. */
 typedef struct limit {
     bsk_status (*plan)(const bsk_device *device, const bsk_layout *layout, int32_t block,
@@ -97,6 +119,8 @@ typedef struct limit {
 static const limit limits[] = {
     {plan_dsd, simt_dsd_accept, 64, 2000000, 250000},
     {plan_sdd, simt_sdd_accept, 64, 2000000, 500000},
+    {plan_attention, simt_attention_accept, 32, 1000000, 250000},
+    {plan_attention_grad, simt_attention_grad_accept, 32, 500000, 250000},
 };
 
 static bsk_reason limit_reason(bsk_context *context, const limit *l, int64_t batch,
