@@ -58,6 +58,7 @@ struct bski_op_info {
     uint16_t layout; /* offset of the layout in params, or 0 */
     uint8_t heads;   /* layouts with several heads are legal */
     uint8_t main;    /* index of the argument whose type is the problem's */
+    uint32_t widens; /* bit i: the problem is f64 where argument i is, whatever main's type */
     uint8_t arg_count, attr_count, scalar_count;
     uint16_t pairs;     /* offset of params.pairs, or 0 */
     uint16_t workspace; /* offset in args */

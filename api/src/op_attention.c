@@ -361,10 +361,13 @@ const bski_op_info bski_op_block_softmax = {
 };
 BSKI_DEFINE_OP(block_softmax, block_softmax)
 
+enum { SOFTMAX_GRAD_DY, SOFTMAX_GRAD_Y, SOFTMAX_GRAD_DX, SOFTMAX_GRAD_X };
+
 static const bski_arg block_softmax_grad_args[] = {
     {SCORES_ARG(block_softmax_grad, dy)},
     {SCORES_ARG(block_softmax_grad, y)},
-    {SCORES_ARG(block_softmax_grad, dx), .role = BSKI_OUT, .alias = 1 << 0 | 1 << 1},
+    {SCORES_ARG(block_softmax_grad, dx), .role = BSKI_OUT,
+     .alias = 1 << SOFTMAX_GRAD_DY | 1 << SOFTMAX_GRAD_Y},
     {SCORES_ARG(block_softmax_grad, x), .optional = 1},
 };
 
@@ -396,6 +399,7 @@ const bski_op_info bski_op_block_softmax_grad = {
     BSKI_STRUCTS(block_softmax_grad),
     .layout = offsetof(bsk_block_softmax_grad_params, layout),
     .heads = 1,
+    .widens = 1 << SOFTMAX_GRAD_Y | 1 << SOFTMAX_GRAD_X,
     BSKI_TABLE(arg, block_softmax_grad_args),
     BSKI_TABLE(attr, block_softmax_grad_attrs),
     BSKI_TABLE(scalar, block_softmax_grad_scalars),

@@ -271,6 +271,14 @@ static bsk_status check_problem(bsk_plan *plan)
     return op->check(op, plan->params, plan->layout ? &plan->layout->tables : NULL);
 }
 
+static bsk_dtype problem_dtype(const bski_op_info *op, const void *params)
+{
+    for (int i = 0; i < op->arg_count; i++)
+        if (op->widens >> i & 1 && bski_arg_tensor(op, params, i)->dtype == BSK_F64)
+            return BSK_F64;
+    return bski_arg_tensor(op, params, op->main)->dtype;
+}
+
 static bsk_status fill_problem(bsk_plan *plan)
 {
     const bski_op_info *op = plan->op, *kernel = bski_kernel_op(op->kernel_op);
@@ -286,7 +294,7 @@ static bsk_status fill_problem(bsk_plan *plan)
     plan->problem = (bsk_problem){
         .struct_size = sizeof(bsk_problem),
         .op = op->kernel_op,
-        .dtype = bski_arg_tensor(op, plan->params, op->main)->dtype,
+        .dtype = problem_dtype(op, plan->params),
         .params = plan->kernel_params,
         .layout = plan->layout ? &plan->layout->tables : NULL,
     };

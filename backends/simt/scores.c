@@ -496,7 +496,7 @@ SIMT_LAUNCH(block_softmax_grad)
     const bsk_block_softmax_grad_params *p = prepared->problem->params;
     const bsk_layout_tables *t = prepared->problem->layout;
     const bsk_block_softmax_grad_args *a = args;
-    const bsk_dtype type = p->dy.dtype;
+    const bsk_dtype type = prepared->problem->dtype;
     const i64 heads = p->dy.dims[1] * t->heads;
     const bsk_mem x = mem_of(&p->x, a->x);
     const block_softmax_grad_arg arg = {
@@ -524,7 +524,7 @@ SIMT_LAUNCH(block_softmax_grad)
     rows.dx_batch = arg.dx.batch;
     rows.dx_group = arg.dx.group;
     rows.factor = simt_num(prepared, a->alpha * (a->scale != 0 ? a->scale : 1));
-    if (p->softcap == 0 && a->beta == 0 && groups > 0 && arg.dy.vector &&
+    if (p->softcap == 0 && a->beta == 0 && groups > 0 && packed_view(&arg.dy, type) &&
         packed_view(&arg.y, type) && packed_view(&arg.dx, type))
         return LAUNCH(PACKED, groups, t->heads * rows.shares, rows, a->dy, a->y, a->dx,
                       table_of(prepared, ROW_START), table_of(prepared, ROW_SLOT));

@@ -208,14 +208,14 @@ KERNEL(block_softmax, LANES)
     }
 }
 
-/* A pass for the sum of dy * y, a pass that writes. */
+/* A pass for the sum of dy * y, a pass that writes. dy has the kernel's type, or any beside f64. */
 KERNEL(block_softmax_grad, LANES)
-(BUF(const T, dy), BUF(const u8, y), BUF(const u8, x), BUF(u8, dx), BUF(const i64, start),
+(BUF(const u8, dy), BUF(const u8, y), BUF(const u8, x), BUF(u8, dx), BUF(const i64, start),
  BUF(const i32, col), BUF(const i32, slot), const block_softmax_grad_arg a)
 {
     QUEUE_WAIT();
     LOCAL R scratch[ROW_SCRATCH] ALIGNED;
-    OPEN(const T, dy);
+    OPEN(const u8, dy);
     OPEN(const u8, y);
     OPEN(const u8, x);
     OPEN(u8, dx);
@@ -223,6 +223,7 @@ KERNEL(block_softmax_grad, LANES)
     OPEN(const i32, col);
     OPEN(const i32, slot);
     const i32 parts = LANES / a.lanes;
+    const i32 dy_type = SIMT_CODE == 1 ? a.dy.type : HALF_TYPE(a.dy.type);
     for (i64 group = GROUP(0) * parts; group < a.rows; group += GROUPS(0) * parts) {
         const i64 number = group + LANE / a.lanes;
         const scores_line l = scores_line_at(&a.rules, a.grid_rows, start, number, a.rows, VEC);
@@ -235,8 +236,7 @@ KERNEL(block_softmax_grad, LANES)
                 const i64 dx_at = scores_at(&a.dx, &a.rules, &l, &q);
                 R v[VEC], share[VEC], more[VEC];
                 NAME(load_part)
-                (HALF_TYPE(a.dy.type), dy, scores_at(&a.dy, &a.rules, &l, &q), 1, q.count,
-                 a.dy.vector, v);
+                (dy_type, dy, scores_at(&a.dy, &a.rules, &l, &q), 1, q.count, a.dy.vector, v);
                 NAME(load_part)
                 (a.y.type, y, scores_at(&a.y, &a.rules, &l, &q), 1, q.count, a.y.vector, share);
                 if (!pass) {

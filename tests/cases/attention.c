@@ -462,14 +462,14 @@ static void build_softmax_grad(test_case *c)
     ((bsk_block_softmax_grad_params *)(void *)c->params)->softcap =
         has_rule(c, RULE_SOFTCAP) ? SOFTCAP : 0;
     ((bsk_block_softmax_grad_args *)(void *)c->args)->scale = c->spec.value;
-    set_scores(c, "dy", c->spec.dtype);
+    set_scores(c, "dy", c->spec.kind == GRAD_OF_F32 ? BSK_F32 : c->spec.dtype);
     set_scores(c, "y", c->spec.dtype)->content =
         c->spec.options & OPT_TINY ? CONTENT_GATE : CONTENT_UNIT;
     set_scores(c, "dx", test_out_type(c));
     if (has_rule(c, RULE_SOFTCAP))
         set_scores(c, "x", c->spec.dtype);
     if (c->spec.options & OPT_INPLACE)
-        test_arg_at(c, "dx")->alias = test_index(c, c->spec.kind ? "y" : "dy");
+        test_arg_at(c, "dx")->alias = test_index(c, c->spec.kind == GRAD_OVER_Y ? "y" : "dy");
 }
 
 /* d score / d product, and its error. */

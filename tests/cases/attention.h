@@ -9,6 +9,9 @@
 
 #define SOFTCAP 1.5
 
+/* Of block_softmax_grad: what dx replaces in place; and a dy of f32 beside a y of f64. */
+enum { GRAD_OVER_DY, GRAD_OVER_Y, GRAD_OF_F32 };
+
 static inline bool has_rule(const test_case *c, uint32_t rule)
 {
     return (c->spec.rules & rule) != 0;

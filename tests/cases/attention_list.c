@@ -1,5 +1,5 @@
 /* The cases of block-sparse attention, and its gradients for gradients.c. */
-#include "tests/harness/test.h"
+#include "tests/cases/attention.h"
 
 static const bsk_dtype dtypes[] = {BSK_F64, BSK_F32, BSK_F16, BSK_BF16};
 
@@ -136,6 +136,24 @@ static void list_softmax(test_list *list)
                 s.beta = i % 3 == 2 && !(s.options & OPT_INPLACE) ? -1 : 0;
                 test_emit(list, s);
             }
+}
+
+/* Gradients of which some operands are f64 and dy is not. */
+static void list_softmax_wider(test_list *list)
+{
+    static const uint32_t rules[] = {0, RULE_SOFTCAP};
+    for (int g = 0; g < TEST_COUNT(grids); g++)
+        for (int r = 0; r < TEST_COUNT(rules); r++) {
+            if (left_out(list, 2 * g + r, 4, 1))
+                continue;
+            test_spec s = spec_of("block_softmax_grad", g, r, g % TEST_COUNT(patterns), 0);
+            s.dtype = BSK_F64;
+            s.rules = rules[r];
+            s.kind = GRAD_OF_F32;
+            s.value = r ? -0.75 : 0;
+            s.beta = g % 2 ? -1 : 0;
+            test_emit(list, s);
+        }
 }
 
 /* Rows of more scores than a group of lanes holds. */
@@ -495,6 +513,7 @@ void cases_attention(test_list *list)
     list_named(list);
     list_products(list);
     list_softmax(list);
+    list_softmax_wider(list);
     list_long_rows(list);
     list_attention(list);
     list_tiles(list);

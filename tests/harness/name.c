@@ -43,7 +43,7 @@ static const struct {
     {"sparse_relu_grad", {"", "constant"}},
     {"rectified_topk", {"", "rebase", "constant", "rebase_constant"}},
     {"masked_softmax_grad", {"", "over_y"}},
-    {"block_softmax_grad", {"", "over_y"}},
+    {"block_softmax_grad", {"", "over_y", "f32_dy"}},
     {"batch_norm_grad", {"", "infer"}},
     {"lstm_gates", {"merged", "split"}},
     {"quantize", {"", "stochastic", "flush", "stochastic_flush"}},

@@ -182,7 +182,7 @@ BSK_API bsk_status bsk_block_softmax_run(const bsk_plan *plan, bsk_queue *queue,
  * where cap is 1, or with softcap 1 - tanh(scale * x / softcap)^2. Elements whose y is 0 add
  * nothing to the sum, and their gradient is 0, whatever dy holds: masks are not needed again.
  * Shapes    dy, y, dx and x score arrays of one shape; x is needed with softcap, and only then.
- * Dtypes    any floats.
+ * Dtypes    any floats. Arithmetic is f64 if one of dy, y and x is f64.
  * In place  dx = dy or dx = y when types and strides agree. */
 typedef struct bsk_block_softmax_grad_params {
     size_t struct_size;
