@@ -35,6 +35,7 @@
  *                 outside [0, masks) means that all of the block is visible. Without bits_index,
  *                 slot i has mask i, and masks = nnz. Full and partial blocks are thereby told
  *                 apart, and equal masks are stored once: see bsk_layout_element_bits.
+ * All of these tensors are contiguous, and so are slopes.
  * A row that sees nothing gives zeros, and -infinity as its log-sum-exp.
  * Where a mask other than a length or a missing block excludes an element, its key and value are
  * multiplied by 0: they must be finite. Probabilities below the smallest normal number of the
@@ -143,6 +144,7 @@ BSK_API bsk_status bsk_attn_apply_t_run(const bsk_plan *plan, bsk_queue *queue,
  *           q_time and k_time are the layout's rows and columns: where interleave does not divide
  *           the time, give q_len and k_len.
  * Dtypes    x, y any floats; lse, slopes f32 (f64 where x is f64); bias any float.
+ * Strides   blocks of x and y contiguous; lse contiguous; of bias any.
  * In place  y = x when types and strides agree.
  * Source    openai/blocksparse masked_softmax, partial_autoregressive_mask (at most 32768 keys, a
  *           positive scale, no empty rows there). */
@@ -183,6 +185,7 @@ BSK_API bsk_status bsk_block_softmax_run(const bsk_plan *plan, bsk_queue *queue,
  * nothing to the sum, and their gradient is 0, whatever dy holds: masks are not needed again.
  * Shapes    dy, y, dx and x score arrays of one shape; x is needed with softcap, and only then.
  * Dtypes    any floats. Arithmetic is f64 if one of dy, y and x is f64.
+ * Strides   blocks contiguous.
  * In place  dx = dy or dx = y when types and strides agree. */
 typedef struct bsk_block_softmax_grad_params {
     size_t struct_size;
@@ -262,6 +265,7 @@ BSK_API bsk_status bsk_attention_run(const bsk_plan *plan, bsk_queue *queue,
  * Shapes     as attention; dout like o, dq like q, dk like k, dv like v. dq, or dk and dv together,
  *            may be absent.
  * Dtypes     q, k, v, o, dout equal floats; dq, dk, dv any floats.
+ * Strides    the last axis of all with heads contiguous; lse contiguous.
  * Padding    queries and keys beyond their lengths get 0 (plus beta * old). */
 typedef struct bsk_attention_grad_params {
     size_t struct_size;

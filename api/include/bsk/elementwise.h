@@ -335,6 +335,7 @@ BSK_API bsk_status bsk_filter_run(const bsk_plan *plan, bsk_queue *queue,
  * std is that of the population. NaN in a row makes the row NaN.
  * Shapes    x, y [N, F] (NC) or [F, N] (CN); a row is the F features of one n.
  * Dtypes    x and y any floats.
+ * Strides   the feature or the N axis of x and y contiguous.
  * In place  y = x when types and strides agree.
  * Source    openai/blocksparse SparseRelu (alpha there is sigmas here). */
 typedef struct bsk_sparse_relu_params {
@@ -359,7 +360,7 @@ BSK_API bsk_status bsk_sparse_relu_run(const bsk_plan *plan, bsk_queue *queue,
 /* sparse_relu_grad: with g = dy where x > cut, 0 elsewhere, and G its sum over the row:
  * dx = alpha * (g - G * (1 + sigmas * (x - mean) / std) / F) + beta * dx, and without the term of G
  * if constant_cut = 1. Where std is 0, its quotient counts as 0.
- * Shapes and dtypes as sparse_relu. In place: dx = dy when types and strides agree.
+ * Shapes, dtypes and strides as sparse_relu. In place: dx = dy when types and strides agree.
  * Source    constant_cut = 1: openai/blocksparse, the relu gradient on y. */
 typedef struct bsk_sparse_relu_grad_params {
     size_t struct_size;

@@ -16,6 +16,7 @@ extern "C" {
  *           u, f, o along the features: gates [N, 4K] or [4K, N]; or split: i, u, f and o, each as
  *           c. bias [4K] in the same order, optional for both.
  * Dtypes    any floats; bias f32 (f64 where c is f64).
+ * Strides   the feature or the N axis of each tensor contiguous.
  * In place  c_next = c when types and strides agree.
  * Source    openai/blocksparse LSTMGates, LSTMGates4 (bias for merged gates only there). */
 typedef struct bsk_lstm_gates_params {
@@ -47,6 +48,7 @@ BSK_API bsk_status bsk_lstm_gates_run(const bsk_plan *plan, bsk_queue *queue,
  * Shapes    as lstm_gates; the gradients of the gates are merged or split as the gates are. dc is
  *           optional.
  * Dtypes    any floats; bias f32 (f64 where dh is f64).
+ * Strides   as lstm_gates.
  * In place  dc = dc_next, dgates = gates when types and strides agree. */
 typedef struct bsk_lstm_gates_grad_params {
     size_t struct_size;
@@ -72,6 +74,7 @@ BSK_API bsk_status bsk_lstm_gates_grad_run(const bsk_plan *plan, bsk_queue *queu
 /* --- split4: the four quarters of x along the features, y0 to y3 -----------------------------
  * Shapes    x [N, 4K] (NC) or [4K, N] (CN); y0 to y3 [N, K] or [K, N].
  * Dtypes    any floats.
+ * Strides   the feature or the N axis of each tensor contiguous.
  * Gradient  concat4, and the reverse. */
 typedef struct bsk_split4_params {
     size_t struct_size;
@@ -90,7 +93,8 @@ BSK_API bsk_status bsk_split4_plan(const bsk_device *device, const bsk_split4_pa
 BSK_API bsk_status bsk_split4_run(const bsk_plan *plan, bsk_queue *queue,
                                   const bsk_split4_args *args);
 
-/* concat4: y = x0 to x3 side by side along the features. y [N, 4K] (NC) or [4K, N] (CN). */
+/* concat4: y = x0 to x3 side by side along the features. y [N, 4K] (NC) or [4K, N] (CN).
+ * Strides as split4. */
 typedef struct bsk_concat4_params {
     size_t struct_size;
     bsk_axis axis;

@@ -9,6 +9,8 @@
  *    Make such args with BSK_INIT_ALPHA.
  *  - An output must not overlap an input or another output unless the op's "In place" line allows
  *    it, and the workspace must not overlap any of them.
+ *  - Strides are free but where a "Strides" line says otherwise. Vectors ([n]) are contiguous, and
+ *    the elements of an output lie apart. A plan is refused (INVALID) where that is not so.
  *  - Empty is defined: nnz = 0, N = 0 or an empty block row give zeros (plus the epilogue), never
  *    stale memory.
  *  - Results are deterministic, and do not depend on the number of threads.
@@ -111,6 +113,7 @@ BSK_API bsk_status bsk_matmul_prepack(const bsk_plan *plan, bsk_queue *queue, bs
  *
  * Shapes    NC: dy [N, M], dx [N, K]; CN: dy [M, N], dx [K, N]. w and gate as in matmul.
  * Dtypes    dy and w equal floats, i8 both or f8 both; dx any float. f8, i8, numerics: as matmul.
+ * Strides   the feature or the N axis of dy and dx contiguous. w contiguous.
  * Source    openai/blocksparse bprop. The same kernels as matmul, through the transposed lists. */
 typedef struct bsk_matmul_dgrad_params {
     size_t struct_size;
@@ -162,6 +165,7 @@ typedef enum bsk_gate_mode {
  *           (bias_act_grad sums dY for both).
  * Dtypes    x, dy equal floats, or i8 or f8 both, without dgate; dw any float; w as x; gate, dgate,
  *           dbias f32 (f64 with f64).
+ * Strides   the feature or the N axis of x and dy contiguous. dw and w contiguous.
  * Memory    args.x and args.dy point to arrays of `pairs` views, read during the call only.
  * Source    openai/blocksparse updat (at most 8 pairs there), gate gradient. */
 typedef struct bsk_matmul_wgrad_params {
@@ -316,6 +320,7 @@ BSK_API bsk_status bsk_sdd_run(const bsk_plan *plan, bsk_queue *queue, const bsk
  *           be cut short); g [ceil(K / block_rows), ceil(M / block_cols)].
  * Dtypes    x, dy equal floats; g f32 (f64 with f64). The reduced values are kept in f32 (R1
  *           rounds them to f16).
+ * Strides   the feature or the N axis of x and dy contiguous; the last axis of g contiguous.
  * Source    openai/blocksparse BlocksparseReducedDW. */
 typedef struct bsk_reduced_wgrad_params {
     size_t struct_size;

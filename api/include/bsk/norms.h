@@ -16,6 +16,8 @@ extern "C" {
  * Shapes    x, y [N, F] (NC) or [F, N] (CN); gain, bias [F]; mean, rstd [segments, N]: what the
  *           gradient needs. segments divides F.
  * Dtypes    x and y any floats; the rest f32 (f64 where x is f64).
+ * Strides   the feature or the N axis of x and y contiguous.
+ *           The rest contiguous.
  * In place  y = x when types and strides agree.
  * Numerics  the mean is subtracted before squares are summed.
  * Source    openai/blocksparse layer_norm (segments on the NC axis only there). */
@@ -50,6 +52,8 @@ BSK_API bsk_status bsk_layer_norm_run(const bsk_plan *plan, bsk_queue *queue,
  * Shapes    as layer_norm. mean is needed unless rms = 1, bias (where the forward had one) with
  *           relu; dx, dgain and dbias each optional, one at least.
  * Dtypes    dy, x, dx any floats; the rest f32 (f64 where dy is f64).
+ * Strides   the feature or the N axis of dy, x and dx contiguous.
+ *           The rest contiguous.
  * In place  dx = dy when types and strides agree. */
 typedef struct bsk_layer_norm_grad_params {
     size_t struct_size;

@@ -11,8 +11,9 @@ extern "C" {
 #endif
 
 /* --- embedding: y[n] = table[index[n]]; zeros where the index lies outside [0, V) --------------
- * Shapes    table [V, D], index [N] of i64, i32, u16 or u8, y [N, D]. D contiguous.
+ * Shapes    table [V, D], index [N] of i64, i32, u16 or u8, y [N, D].
  * Dtypes    table and y any float.
+ * Strides   D contiguous.
  * Source    openai/blocksparse EmbeddingLookup. */
 typedef struct bsk_embedding_params {
     size_t struct_size;
@@ -31,7 +32,7 @@ BSK_API bsk_status bsk_embedding_run(const bsk_plan *plan, bsk_queue *queue,
                                      const bsk_embedding_args *args);
 
 /* embedding_grad: dtable[v] = alpha * sum of dy[n] over index[n] = v, in order of n, + beta *
- * dtable[v]. Deterministic. dy and dtable any float. */
+ * dtable[v]. Deterministic. dy and dtable any float; D contiguous in both. */
 typedef struct bsk_embedding_grad_params {
     size_t struct_size;
     bsk_tensor dy, index, dtable;
@@ -54,6 +55,7 @@ BSK_API bsk_status bsk_embedding_grad_run(const bsk_plan *plan, bsk_queue *queue
  * The weight gradient of a dense layer, for any N, up to millions of rows.
  * Shapes    x [N, C], dy [N, K] (NC) or [C, N], [K, N] (CN); dw [C, K].
  * Dtypes    x and dy equal floats; dw any float. Sums in f32 (f64 with f64).
+ * Strides   one of the two axes of x, dy and dw each contiguous.
  * Source    openai/blocksparse DwMatmulLargeN (with atomics there). */
 typedef struct bsk_dense_wgrad_params {
     size_t struct_size;
@@ -77,6 +79,7 @@ BSK_API bsk_status bsk_dense_wgrad_run(const bsk_plan *plan, bsk_queue *queue,
 /* --- bias_act: y = act(x + bias) ------------------------------------------------------------
  * Shapes    x, y [N, F] (NC) or [F, N] (CN); bias [F], optional.
  * Dtypes    x, y any float; bias f32 (f64 where x is f64).
+ * Strides   the feature or the N axis of x and y contiguous.
  * In place  y = x when types and strides agree.
  * Source    openai/blocksparse bias_relu. */
 typedef struct bsk_bias_act_params {
@@ -101,7 +104,8 @@ BSK_API bsk_status bsk_bias_act_run(const bsk_plan *plan, bsk_queue *queue,
 /* bias_act_grad: dx = dy * act'(x + bias); dbias = alpha * sum over N of dx + beta * dbias.
  * x is the forward's input; for BSK_ACT_RELU its output may be given instead, as x and without
  * bias, since the sign is the same; for BSK_ACT_NONE x is not needed. relu'(0) = 0.
- * Shapes as bias_act; dx and dbias each optional, one at least. alpha and beta apply to dbias.
+ * Shapes and strides as bias_act; dx and dbias each optional, one at least. alpha and beta apply to
+ * dbias.
  * In place: dx = dy when types and strides agree. */
 typedef struct bsk_bias_act_grad_params {
     size_t struct_size;
@@ -133,6 +137,7 @@ BSK_API bsk_status bsk_bias_act_grad_run(const bsk_plan *plan, bsk_queue *queue,
  * Shapes    logits, dlogits [N, V]; labels [N] of i64, i32, u16 or u8; loss, dloss [N].
  *           loss and dlogits each optional, one at least; dloss needs dlogits.
  * Dtypes    logits and dlogits any float; loss and dloss f32 (f64 where logits is f64).
+ * Strides   V, the last axis of logits and dlogits, contiguous; labels, loss and dloss contiguous.
  * In place  dlogits = logits when types and strides agree.
  * Numerics  the exact form: maximum subtracted, f32 sums. A row with NaN or +infinity gives NaN.
  * Source    openai/blocksparse SoftmaxCrossEntropy, without its compressed gradient. */

@@ -99,6 +99,7 @@ BSK_API bsk_status bsk_reduce_max_grad_run(const bsk_plan *plan, bsk_queue *queu
 /* --- fancy_gather: y[i] = x[i, index[i]]; zeros where the index lies outside [0, B) ----------
  * Shapes    x [A, B, C], index [A], y [A, C].
  * Dtypes    x and y any floats, or both i32 (by the CPU); index i64, i32, u16 or u8.
+ * Strides   free, that of index too.
  * Source    openai/blocksparse FancyGather. */
 typedef struct bsk_fancy_gather_params {
     size_t struct_size;
@@ -141,6 +142,7 @@ BSK_API bsk_status bsk_fancy_gather_grad_run(const bsk_plan *plan, bsk_queue *qu
  * Of equal ones the first comes first; NaN is larger than any number.
  * Shapes    x [N, D]; values and index [N, k], k <= D. Rows of any length.
  * Dtypes    x and values any floats; index optional, i64, i32, u16 or u8, which must hold D - 1.
+ * Strides   the last axis of x, values and index contiguous.
  * Source    openai/blocksparse TopK (rows of at most 1024 there). */
 typedef struct bsk_topk_params {
     size_t struct_size;
@@ -160,7 +162,8 @@ BSK_API bsk_status bsk_topk_plan(const bsk_device *device, const bsk_topk_params
 BSK_API bsk_status bsk_topk_run(const bsk_plan *plan, bsk_queue *queue, const bsk_topk_args *args);
 
 /* topk_grad: dx[n, index[n, j]] = alpha * dy[n, j] + beta * dx[...]; beta * dx elsewhere.
- * Shapes    dy, index [N, k]; dx [N, D]. Dtypes as topk. */
+ * Shapes    dy, index [N, k]; dx [N, D]. Dtypes as topk.
+ * Strides   the last axis of dy, index and dx contiguous. */
 typedef struct bsk_topk_grad_params {
     size_t struct_size;
     bsk_tensor dy, index, dx;
@@ -183,6 +186,7 @@ BSK_API bsk_status bsk_topk_grad_run(const bsk_plan *plan, bsk_queue *queue,
  * stays NaN.
  * Shapes    x, y [N, D].
  * Dtypes    x and y any floats.
+ * Strides   the last axis of x and y contiguous.
  * In place  y = x when types and strides agree.
  * Source    openai/blocksparse RectifiedTopK. */
 typedef struct bsk_rectified_topk_params {
@@ -207,7 +211,7 @@ BSK_API bsk_status bsk_rectified_topk_run(const bsk_plan *plan, bsk_queue *queue
 /* rectified_topk_grad: dx = alpha * g + beta * dx, where g = dy for those of the k largest that
  * exceed the cut, 0 for the others; and the k-th largest, where it is the cut, gets minus the sum
  * of the row's g, unless constant_cut = 1.
- * Shapes and dtypes as rectified_topk. In place: dx = dy when types and strides agree. */
+ * Shapes, dtypes and strides as rectified_topk. In place: dx = dy when types and strides agree. */
 typedef struct bsk_rectified_topk_grad_params {
     size_t struct_size;
     int64_t k;      /* from 1 to D */

@@ -2,7 +2,7 @@
  * Part of bsk; include <bsk/bsk.h>. The rules at the top of matmul.h hold here too.
  *
  * w stands for the kept blocks [nnz][r][c] of params.layout. Parts of edge blocks that lie outside
- * the matrix are neither read nor written. */
+ * the matrix are neither read nor written. Arrays of blocks are contiguous in all ops below. */
 #ifndef BSK_WEIGHTS_H
 #define BSK_WEIGHTS_H
 
@@ -304,7 +304,7 @@ BSK_API bsk_status bsk_block_renew_run(const bsk_plan *plan, bsk_queue *queue,
 
 /* block_gather: y[i] = x[index[i]], block by block; zeros where index[i] is -1 or out of range.
  * Moves weights and states after bsk_layout_compact, _crop or a change of order.
- * Shapes: x [n, r, c], y [m, r, c] of one type (any float), index i32 [m]. All contiguous. */
+ * Shapes: x [n, r, c], y [m, r, c] of one type (any float), index i32 [m]. */
 typedef struct bsk_block_gather_params {
     size_t struct_size;
     bsk_tensor x, index, y;
@@ -335,6 +335,7 @@ BSK_API bsk_status bsk_block_gather_run(const bsk_plan *plan, bsk_queue *queue,
  *
  * Shapes    NC: x [N, large] and so on; CN: [large, N]. index i32 [small].
  * Dtypes    all data of one float type.
+ * Strides   the feature or the N axis of all data contiguous.
  * In place  y = x, dx = dy (add, mul, mul_grad). Duplicate entries in index are the caller's error:
  *           the result at such rows is then unspecified (but memory stays safe).
  * Source    openai/blocksparse SparseProj. */
