@@ -157,7 +157,7 @@ DEVICE void NAME(slope_of_run)(const NAME(row_slope) * s, i64 run, R *v)
 }
 
 /* dlogits of a row from its logits, from its end on: what was read last is still in the cache. Of
- * the first runs `kept` for each lane lie in `keep`. */
+ * the first runs `kept` for each lane lie in `keep`. A label of -VEC is none. */
 DEVICE void NAME(row_gradient)(const cross_entropy_arg *a, const GLOBAL T *logits,
                                GLOBAL u8 *dlogits, i64 n, i64 label, R most, R sum, R factor,
                                const LOCAL_ARG RAW *keep, i32 kept, i32 lanes)
@@ -267,18 +267,20 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
         const R most = s.most;
         if (smoothing > 0)
             s.total = NAME(tree_sum)(scratch, LANE, lanes, s.total);
-        if (most == LOWEST)
-            s.sum = most - most; /* only -infinity: NaN */
-        if (loss && LANE == 0) {
+        const i32 masked = s.sum == 0; /* only -infinity: zeros */
+        if (loss && LANE == 0 && masked)
+            loss[n] = 0;
+        else if (loss && LANE == 0) {
             R l = MATH(log)(s.sum) - (1 - smoothing) * (chosen - most);
             if (smoothing > 0)
                 l -= s.total - smoothing * most;
             loss[n] = l;
         }
+        const R factor = masked ? (R)0 : dloss ? alpha * dloss[n] : alpha;
         if (dlogits)
             NAME(row_gradient)
-        (a, logits, dlogits, n, label, most, s.sum, dloss ? alpha * dloss[n] : alpha, keep, kept,
-         lanes);
+        (a, logits, dlogits, n, masked ? -VEC : label, masked ? (R)0 : most, masked ? (R)1 : s.sum,
+         factor, keep, kept, lanes);
     }
 }
 

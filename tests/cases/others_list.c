@@ -361,8 +361,12 @@ static void list_cross_entropy(test_list *list)
                 s.index = labels[(o + i) % 4];
                 s.alpha = o % 2 ? 8 : 0;
                 test_emit(list, s);
+                s.kind = i == 2 || i == 6;
+                if (s.kind)
+                    test_emit(list, s);
                 if (i != 2 || (options[o] & OPT_INPLACE))
                     continue;
+                s.kind = 0;
                 s.out = dtypes[(t + 1) % 4];
                 test_emit(list, s);
                 s.fill = FILL_SPECIAL;
@@ -379,7 +383,9 @@ static void list_cross_entropy(test_list *list)
             s.m = 49160;
             s.index = labels[o % 3];
             s.alpha = o % 2 ? 8 : 0;
-            test_emit(list, s);
+            for (s.kind = 0; s.kind < 2; s.kind++)
+                test_emit(list, s);
+            s.kind = 0;
             if (o == 0) {
                 s.fill = FILL_SPECIAL;
                 test_emit(list, s);

@@ -397,9 +397,10 @@ static double content_float(test_case *c, const test_tensor *t, int64_t e)
     default:
         break;
     }
-    if (t->content == CONTENT_ROWS && t->desc.rank >= 1 && t->desc.dims[0] > 0 &&
+    const bool rows = t->content == CONTENT_ROWS || t->content == CONTENT_MASKED;
+    if (rows && t->desc.rank >= 1 && t->desc.dims[0] > 0 &&
         e / (t->elems / t->desc.dims[0]) % 3 == 0)
-        return 0;
+        return t->content == CONTENT_ROWS ? 0 : -INFINITY;
     if (c->spec.fill == FILL_INT)
         return (double)(int64_t)(test_random(r) % 5) - 2;
     if (c->spec.fill == FILL_HUGE)
@@ -504,7 +505,8 @@ static void fill_view(test_case *c, test_tensor *t, uint8_t *base)
 /* One NaN and one infinity in each plain floating-point input. */
 static void fill_special(test_case *c, test_tensor *t)
 {
-    bool plain = t->content == CONTENT_DEFAULT || t->content == CONTENT_POSITIVE;
+    bool plain = t->content == CONTENT_DEFAULT || t->content == CONTENT_POSITIVE ||
+                 t->content == CONTENT_MASKED;
     if (c->spec.fill != FILL_SPECIAL || !plain || !t->elems || !is_float(t->desc.dtype))
         return;
     for (int k = 0; k < 2; k++) {

@@ -38,6 +38,7 @@ static const struct {
     {"unary",
      {"neg", "rcp", "sqr", "sqrt", "exp", "log", "sigmoid", "tanh", "relu", "elu", "gelu",
       "gelu_erf", "swish"}},
+    {"cross_entropy", {"", "masked"}},
     {"cwise_linear", {"", "bias_first"}},
     {"filter", {"", "zero_infs", "zero_nans", "zero_both"}},
     {"sparse_relu_grad", {"", "constant"}},

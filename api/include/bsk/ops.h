@@ -132,7 +132,8 @@ BSK_API bsk_status bsk_bias_act_grad_run(const bsk_plan *plan, bsk_queue *queue,
  * t = (1 - smoothing) * onehot(label) + smoothing / V
  * loss[n] = -sum_v t[v] * log softmax(logits[n])[v]
  * dlogits[n] = alpha * (softmax(logits[n]) - t) * (dloss[n] where given)
- * Rows whose label is ignore_index, or lies outside [0, V), have loss 0 and gradient 0.
+ * Rows whose label is ignore_index, or lies outside [0, V), have loss 0 and gradient 0; so have
+ * rows whose logits are all -infinity.
  *
  * Shapes    logits, dlogits [N, V]; labels [N] of i64, i32, u16 or u8; loss, dloss [N].
  *           loss and dlogits each optional, one at least; dloss needs dlogits.

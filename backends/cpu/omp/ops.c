@@ -340,7 +340,7 @@ OMP_ACCEPT(cross_entropy)
 /* What one row of logits comes to. */
 typedef struct softmax_row {
     float max;
-    double sum;   /* of e^(x - max) */
+    double sum;   /* of e^(x - max); 0 where all are -infinity */
     double total; /* of x, each times its share */
 } softmax_row;
 
@@ -363,7 +363,7 @@ static softmax_row softmax_scan(bsk_dtype type, const void *logits, int64_t at, 
     for (int64_t i = 0; i < cols; i += CHUNK) {
         const int64_t count = min_i64(CHUNK, cols - i);
         row_load_padded(row, type, logits, at + i, count, -INFINITY);
-        r.sum += (double)row_exp(row, count, r.max);
+        r.sum += (double)row_exp(row, count, r.max == -INFINITY ? 0 : r.max);
     }
     return r;
 }
@@ -374,8 +374,7 @@ static void cross_entropy_row(const bsk_cross_entropy_params *p, const bsk_cross
     const int64_t cols = p->logits.dims[1], at = n * p->logits.strides[0];
     const int64_t label =
         bski_load_int(p->labels.dtype, bsk_mem_address(a->labels), n * p->labels.strides[0]);
-    const bool used =
-        label >= 0 && label < cols && !(p->use_ignore_index && label == p->ignore_index);
+    bool used = label >= 0 && label < cols && !(p->use_ignore_index && label == p->ignore_index);
     const void *logits = bsk_mem_address(a->logits);
     void *dlogits = bsk_mem_address(a->dlogits);
     const double even = p->smoothing / (double)cols, hit = 1 - p->smoothing;
@@ -383,6 +382,7 @@ static void cross_entropy_row(const bsk_cross_entropy_params *p, const bsk_cross
 
     if (used)
         r = softmax_scan(p->logits.dtype, logits, at, cols, (float)even);
+    used = used && r.sum != 0;
     if (p->loss.dtype != BSK_NONE) {
         double loss = 0;
         if (used) {

@@ -88,7 +88,8 @@ REF_OP(bias_act_grad, bias_act_grad)
     }
 }
 
-/* softmax(x)[v] = exp(x[v] - max) / sum. NaN or +infinity in a row makes its sum NaN. */
+/* softmax(x)[v] = exp(x[v] - max) / sum. NaN or +infinity in a row makes its sum NaN; the sum of a
+ * row of nothing but -infinity is 0. */
 typedef struct softmax_row {
     double max, sum;
 } softmax_row;
@@ -99,7 +100,7 @@ static softmax_row softmax_of(const ref_view *x, int64_t n, int64_t classes)
     for (int64_t v = 0; v < classes; v++)
         row.max = fmax(row.max, view_get2(x, n, v));
     for (int64_t v = 0; v < classes; v++)
-        row.sum += exp(view_get2(x, n, v) - row.max);
+        row.sum += exp(view_get2(x, n, v) - (row.max == -INFINITY ? 0 : row.max));
     return row;
 }
 
@@ -122,9 +123,9 @@ REF_OP(cross_entropy, cross_entropy)
 
     for (int64_t n = 0; n < p->logits.dims[0]; n++) {
         int64_t label = view_get_int(&labels, n);
-        bool counts =
-            label >= 0 && label < classes && !(p->use_ignore_index && label == p->ignore_index);
-        softmax_row row = softmax_of(&logits, n, classes);
+        const softmax_row row = softmax_of(&logits, n, classes);
+        bool counts = label >= 0 && label < classes &&
+                      !(p->use_ignore_index && label == p->ignore_index) && row.sum != 0;
         if (view_given(&loss))
             view_set1(&loss, n,
                       counts ? cross_entropy_loss(&logits, n, classes, label, p->smoothing, row)

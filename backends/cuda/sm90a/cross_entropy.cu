@@ -165,7 +165,7 @@ template <class T> PTX_FN row_sums row_read(const cross_entropy_arg &a, uint32_t
 }
 
 /* What the gradient of a row takes: factor * (exp(x - most) / sum - t), where t is `base` but for
- * the label. */
+ * the label. A label of -RUN is none. */
 struct row_slope {
     float most, gain, lift, factor, scale, label_t;
     int32_t label;
@@ -243,16 +243,21 @@ PTX_FN void compute_rows(const cross_entropy_arg &a, uint32_t base, float *scrat
         row_sums s = row_read<T>(a, base, at);
         sums_join_warps(scratch, turn, s);
         turn ^= 1;
-        if (s.most == -INFINITY)
-            s.sum = s.most - s.most; /* only -infinity: NaN */
-        if (a.loss && threadIdx.x == 0) {
+        float factor = a.dloss ? a.alpha * a.dloss[row] : a.alpha;
+        const bool masked = s.sum == 0; /* only -infinity: zeros */
+        if (a.loss && threadIdx.x == 0 && masked) {
+            a.loss[row] = 0;
+        } else if (a.loss && threadIdx.x == 0) {
             const float chosen = row_chosen<T>(base, at, label);
             a.loss[row] = logf(s.sum) - (1 - a.smoothing) * (chosen - s.most);
             if (a.smoothing > 0)
                 a.loss[row] -= s.total - a.smoothing * s.most;
         }
-        const float factor = a.dloss ? a.alpha * a.dloss[row] : a.alpha;
-        row_write<T>(a, base, slope_of(a, s, label, factor), to, at);
+        if (masked) {
+            s = {0, 1, 0};
+            factor = 0;
+        }
+        row_write<T>(a, base, slope_of(a, s, masked ? -RUN : label, factor), to, at);
     }
 }
 
