@@ -149,10 +149,9 @@ DEVICE void NAME(slope_of_run)(const NAME(row_slope) * s, i64 run, R *v)
             v[e] = s->factor * (NAME(exp_above)(v[e], s->most) * s->scale -
                                 (e == s->label_at ? s->label_t : s->base));
     } else {
-        const R gain = s->factor * s->scale, lift = s->factor * s->base;
         UNROLL
-        for (i32 e = 0; e < VEC; e++)
-            v[e] = FMA(NAME(fast_exp_above)(v[e], s->most), gain, -lift);
+        for (i32 e = 0; e < VEC; e++) /* factor may be infinite, base 0 */
+            v[e] = s->factor * FMA(NAME(fast_exp_above)(v[e], s->most), s->scale, -s->base);
     }
 }
 
@@ -168,7 +167,7 @@ DEVICE void NAME(row_gradient)(const cross_entropy_arg *a, const GLOBAL T *logit
     s.most = most;
     s.scale = 1 / sum;
     s.factor = factor;
-    s.base = smoothing / (R)a->classes;
+    s.base = label < 0 ? (R)0 : smoothing / (R)a->classes; /* +0 where nothing counts */
     s.label_t = s.base + (1 - smoothing);
     s.label_run = label / VEC;
     s.label_at = (i32)(label % VEC);

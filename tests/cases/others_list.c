@@ -366,10 +366,12 @@ static void list_cross_entropy(test_list *list)
                     test_emit(list, s);
                 if (i != 2 || (options[o] & OPT_INPLACE))
                     continue;
+                s.fill = FILL_SPECIAL;
+                test_emit(list, s);
                 s.kind = 0;
                 s.out = dtypes[(t + 1) % 4];
                 test_emit(list, s);
-                s.fill = FILL_SPECIAL;
+                s.fill = FILL_REAL;
                 test_emit(list, s);
             }
     /* Rows that are copied in pieces, more of them than there is room for at a time; the last tier
@@ -386,7 +388,7 @@ static void list_cross_entropy(test_list *list)
             for (s.kind = 0; s.kind < 2; s.kind++)
                 test_emit(list, s);
             s.kind = 0;
-            if (o == 0) {
+            if (o == 0 || (options[o] & OPT_DLOSS)) {
                 s.fill = FILL_SPECIAL;
                 test_emit(list, s);
             }

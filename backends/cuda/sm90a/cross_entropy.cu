@@ -167,15 +167,15 @@ template <class T> PTX_FN row_sums row_read(const cross_entropy_arg &a, uint32_t
 /* What the gradient of a row takes: factor * (exp(x - most) / sum - t), where t is `base` but for
  * the label. A label of -RUN is none. */
 struct row_slope {
-    float most, gain, lift, factor, scale, label_t;
+    float most, factor, scale, base, label_t;
     int32_t label;
 };
 
 PTX_FN row_slope slope_of(const cross_entropy_arg &a, const row_sums &s, int32_t label,
                           float factor)
 {
-    const float base = a.smoothing / (float)a.classes, scale = 1 / s.sum;
-    return {s.most, factor * scale, factor * base, factor, scale, base + (1 - a.smoothing), label};
+    const float base = label < 0 ? 0 : a.smoothing / (float)a.classes, scale = 1 / s.sum;
+    return {s.most, factor, scale, base, base + (1 - a.smoothing), label};
 }
 
 /* The gradient of run number `run`. At the label it is a difference, so exp is exact there. */
@@ -187,13 +187,13 @@ template <class T> PTX_FN uint4 slope_run(const row_slope &s, int32_t run, uint4
 #pragma unroll
         for (int e = 0; e < RUN; e++) {
             const float p = exp2f((v[e] - s.most) * LOG2_E) * s.scale;
-            v[e] = e == s.label % RUN ? s.factor * (p - s.label_t) : s.factor * p - s.lift;
+            v[e] = s.factor * (p - (e == s.label % RUN ? s.label_t : s.base));
         }
     } else {
         exp_run(v, s.most, v);
 #pragma unroll
         for (int e = 0; e < RUN; e++)
-            v[e] = v[e] * s.gain - s.lift;
+            v[e] = s.factor * (v[e] * s.scale - s.base); /* factor may be infinite, base 0 */
     }
     return pack_run<T>(v);
 }
