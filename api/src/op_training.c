@@ -17,6 +17,8 @@ static const bski_arg adafactor_args[] = {
     {BSKI_VECTOR(adafactor, row), .role = BSKI_INOUT, .optional = 1, .dtypes = BSKI_SAME},
     {BSKI_ARG(adafactor, norm_scale), .optional = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
      .dtypes = BSK_DTYPE_BIT(BSK_F32)},
+    {BSKI_ARG(adafactor, steps), .optional = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSK_DTYPE_BIT(BSK_I64)},
 };
 
 static const bski_field adafactor_attrs[] = {
@@ -44,7 +46,8 @@ static bsk_status adafactor_check(const bski_op_info *op, const void *params,
     BSKI_TRY(
         bski_expect_vector(op, "col", &p->col, p->param.dims[matrix ? 1 : 0], "columns of param"));
     BSKI_TRY(bski_expect_vector(op, "row", &p->row, p->param.dims[0], "rows of param"));
-    return bski_expect_one(op, "norm_scale", &p->norm_scale);
+    BSKI_TRY(bski_expect_one(op, "norm_scale", &p->norm_scale));
+    return bski_expect_one(op, "steps", &p->steps);
 }
 
 const bski_op_info bski_op_adafactor = {

@@ -371,8 +371,10 @@ static adafactor_arg adafactor_of(const bsk_prepared *prepared, const bsk_adafac
                                   const factor_plan *f)
 {
     const bsk_adafactor_params *p = prepared->problem->params;
+    const bool counted = p->steps.dtype != BSK_NONE; /* on the device */
     const double step = (double)a->step;
-    const double decay = p->beta2 * (1 - pow(p->beta2, step)) / (1 - pow(p->beta2, step + 1));
+    const double log_beta2 = log(p->beta2); /* 1 - beta2^step would cancel */
+    const double decay = p->beta2 * expm1(step * log_beta2) / expm1((step + 1) * log_beta2);
     return (adafactor_arg){
         .rows = f->rows,
         .cols = f->cols,
@@ -381,11 +383,13 @@ static adafactor_arg adafactor_of(const bsk_prepared *prepared, const bsk_adafac
         .row_parts = f->row_parts,
         .square_parts = f->square_parts,
         .grad_scale = simt_num(prepared, one_if_zero(a->grad_scale)),
-        .decay = simt_num(prepared, decay),
-        .rest = simt_num(prepared, 1 - decay),
+        .decay = simt_num(prepared, counted ? p->beta2 : decay),
+        .rest = simt_num(prepared, 1 - (counted ? p->beta2 : decay)),
         .eps = simt_num(prepared, p->eps),
         .rate = simt_num(prepared, a->lr),
         .clip = simt_num(prepared, p->clip),
+        .log_beta2 = simt_num(prepared, log_beta2),
+        .step = a->step,
         .grad_type = (i32)p->grad.dtype,
         .lanes_run = f->lanes_run,
     };
@@ -397,6 +401,7 @@ SIMT_LAUNCH(adafactor)
     const bsk_adafactor_params *p = prepared->problem->params;
     const bsk_adafactor_args *a = args;
     const bsk_mem row = mem_of(&p->row, a->row), norm = mem_of(&p->norm_scale, a->norm_scale);
+    const bsk_mem steps = mem_of(&p->steps, a->steps);
     factor_plan f;
     if (!factor_of(p, d, &f))
         return bski_simt_unplanned(queue, "adafactor");
@@ -409,9 +414,9 @@ SIMT_LAUNCH(adafactor)
     arg.vector = ALL_VECTOR(arg.rows, arg.cols, a->param, a->grad);
     arg.col_vector = ALL_VECTOR(1, arg.cols, a->col);
     if (f.row_parts > 0)
-        TRY(LAUNCH(FACTOR_ROWS, f.row_parts, 1, arg, a->grad, norm, row, row_parts));
+        TRY(LAUNCH(FACTOR_ROWS, f.row_parts, 1, arg, a->grad, norm, steps, row, row_parts));
     TRY(LAUNCH(FACTOR_COL_PARTS, f.across, f.cut.shares, arg, a->grad, norm, col_parts));
-    TRY(LAUNCH(FACTOR_COL, simt_finish_groups(d, f.cols), 1, arg, col_parts, norm, a->col));
+    TRY(LAUNCH(FACTOR_COL, simt_finish_groups(d, f.cols), 1, arg, col_parts, norm, steps, a->col));
     TRY(LAUNCH(FACTOR_SQUARE, f.square_parts, 1, arg, a->grad, norm, a->col, row, row_parts,
                squares));
     return LAUNCH(FACTOR_STEP, f.square_parts, 1, arg, a->param, a->grad, norm, a->col, row,

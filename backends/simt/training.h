@@ -55,6 +55,8 @@ typedef struct loss_scale_arg {
 typedef struct adafactor_arg {
     i64 rows, cols, share, shares, row_parts, square_parts;
     i64 grad_scale, decay, rest, eps, rate, clip; /* NUM */
+    i64 log_beta2;                                /* NUM */
+    i64 step;                                     /* beside steps */
     i32 grad_type, vector, col_vector, lanes_run;
 } adafactor_arg;
 
@@ -447,22 +449,38 @@ DEVICE void NAME(factor_load)(const adafactor_arg *a, const GLOBAL u8 *grad, R s
         g[e] *= scale;
 }
 
+/* The factors of what a moment was and of what is new. With steps on the device those in the
+ * arguments are beta2 and 1 - beta2. */
+DEVICE void NAME(factor_decay)(const adafactor_arg *a, const GLOBAL i64 *steps, R *decay, R *rest)
+{
+    *decay = NUM(a->decay);
+    *rest = NUM(a->rest);
+    if (steps) {
+        const R step = (R)a->step + (R)steps[0], log_beta2 = NUM(a->log_beta2);
+        const R bias = MATH(expm1)((step + 1) * log_beta2);
+        *decay *= MATH(expm1)(step * log_beta2) / bias;
+        *rest /= -bias;
+    }
+}
+
 /* Rows to groups: the moments by row, and the sum of those of a group. */
 KERNEL(adafactor_rows, LANES)
-(BUF(const u8, grad), BUF(const f32, norm_scale), BUF(R, row), BUF(R, row_parts),
- const adafactor_arg a)
+(BUF(const u8, grad), BUF(const f32, norm_scale), BUF(const i64, steps), BUF(R, row),
+ BUF(R, row_parts), const adafactor_arg a)
 {
     QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const u8, grad);
     OPEN(const f32, norm_scale);
+    OPEN(const i64, steps);
     OPEN(R, row);
     OPEN(R, row_parts);
     const f32 norm = norm_scale_of(norm_scale);
     const R scale = NUM(a.grad_scale) * norm, eps = NUM(a.eps);
-    R total = 0;
+    R total = 0, decay, rest;
     if (norm == 0)
         return;
+    NAME(factor_decay)(&a, steps, &decay, &rest);
     for (i64 k = GROUP(0); k < a.rows; k += GROUPS(0)) {
         R sum = 0;
         for (i64 run = LANE; run * VEC < a.cols; run += LANES) {
@@ -475,7 +493,7 @@ KERNEL(adafactor_rows, LANES)
         }
         sum = NAME(tree_sum)(scratch, LANE, LANES, sum);
         if (LANE == 0) {
-            const R v = NUM(a.decay) * row[k] + NUM(a.rest) * (sum / (R)a.cols);
+            const R v = decay * row[k] + rest * (sum / (R)a.cols);
             row[k] = v;
             total += v;
         }
@@ -519,20 +537,24 @@ KERNEL(adafactor_cols, LANES)
 
 /* The moments by column. A group sums SHARE_COLS columns. */
 KERNEL(adafactor_col, LANES)
-(BUF(const R, parts), BUF(const f32, norm_scale), BUF(R, col), const adafactor_arg a)
+(BUF(const R, parts), BUF(const f32, norm_scale), BUF(const i64, steps), BUF(R, col),
+ const adafactor_arg a)
 {
     QUEUE_WAIT();
     LOCAL R scratch[LANES];
     OPEN(const R, parts);
     OPEN(const f32, norm_scale);
+    OPEN(const i64, steps);
     OPEN(R, col);
+    R decay, rest;
     if (norm_scale_of(norm_scale) == 0)
         return;
+    NAME(factor_decay)(&a, steps, &decay, &rest);
     for (i64 first = GROUP(0) * SHARE_COLS; first < a.cols; first += GROUPS(0) * SHARE_COLS) {
         const i64 c = first + LANE % SHARE_COLS;
         const R sum = NAME(shares_sum)(scratch, SHARE_COLS, parts, a.shares, a.cols, c);
         if (LANE < SHARE_COLS && c < a.cols)
-            col[c] = NUM(a.decay) * col[c] + NUM(a.rest) * (sum / (R)a.rows);
+            col[c] = decay * col[c] + rest * (sum / (R)a.rows);
     }
 }
 

@@ -132,7 +132,8 @@ def global_norm(grads, grad_scale=1.0, saturate=0.0, zero_infs=False, zero_nans=
 
 
 class _Optimizer(torch.optim.Optimizer):
-    """Loops over parameters; `_update` does one."""
+    """Loops over parameters; `_update` does one. ``state[p]["step"]`` is the number of steps made,
+    a Tensor [1] beside the parameter: the host need not know which were skipped."""
 
     def __init__(self, params, options, norm_scale, saturate, zero_infs, zero_nans):
         super().__init__(params, options)
@@ -144,12 +145,21 @@ class _Optimizer(torch.optim.Optimizer):
         """One step; norm_scale is that of `clip_by_global_norm`."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         norm_scale = self.norm_scale if norm_scale is None else norm_scale
+        made = 1 if norm_scale is None else (norm_scale.isfinite() & (norm_scale != 0)).reshape(1)
         for number, group in enumerate(self.param_groups):
             for at, p in enumerate(group["params"]):
                 if p.grad is not None:
                     self._update(p, _filtered(p.grad, *self.filters), group, norm_scale,
                                  f"{number}_{at}")
+                    state = self.state[p]
+                    state["step"] = state["step"] + made  # not in place: copies may share it
         return loss
+
+    def _steps(self, p):
+        """The number of steps made, which may have been loaded as a number or on another device."""
+        state = self.state[p]
+        state["step"] = torch.as_tensor(state["step"]).to(p.device, torch.int64).reshape(1)
+        return state["step"]
 
 
 class AdamOptimizer(_Optimizer):
@@ -206,9 +216,8 @@ class AdamOptimizer(_Optimizer):
             kind = torch.uint16 if self.fp16 and p.numel() >= 8192 else p.dtype
             state.update(step=0, exp_avg=torch.zeros_like(p, dtype=kind),
                          exp_avg_sq=torch.zeros_like(p, dtype=kind))
-        state["step"] += 1
         m, v = state["exp_avg"], state["exp_avg_sq"]
-        ops.adam(p, grad, m, v, norm_scale=norm_scale, step=state["step"],
+        ops.adam(p, grad, m, v, norm_scale=norm_scale, steps=self._steps(p), step=1,
                  lazy=int(group["lazy"]), **options)
         for (what, spec), x in zip(self.specs.items(), (p, m, v)):
             if spec is not None:
@@ -234,9 +243,8 @@ class AdafactorOptimizer(_Optimizer):
             state.update(step=0, col=p.new_zeros(p.shape[-1]))
             if p.dim() == 2:
                 state["row"] = p.new_zeros(p.shape[0])
-        state["step"] += 1
         ops.adafactor(p, grad, state["col"], row=state.get("row"), norm_scale=norm_scale,
-                      step=state["step"], **options)
+                      steps=self._steps(p), step=1, **options)
 
 
 @torch.no_grad()

@@ -223,12 +223,37 @@ def test_optimizers():
     before = ours.detach().clone()
     mine.step(norm_scale=torch.zeros(1))  # skipped
     assert torch.equal(before, ours)
+    assert int(mine.state[ours]["step"]) == 5
     ema = bs.Ema(0.9)
     ema.apply([ours])
     with torch.no_grad():
         ours.add_(1)
     ema.apply([ours])
     assert torch.allclose(ema.average(ours), before + 0.1, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [bs.AdamOptimizer, bs.AdafactorOptimizer])
+def test_skipped_steps_are_not_counted(kind):
+    """The same as without them, also where the number of steps was loaded."""
+    torch.manual_seed(0)
+    start, grads = torch.randn(12, 8), torch.randn(4, 12, 8)
+
+    def trained(scales):
+        p = start.clone().requires_grad_()
+        optimizer = kind([p], learning_rate=0.1)
+        for scale, grad in scales:
+            p.grad = grads[grad]
+            optimizer.step(norm_scale=None if scale is None else torch.tensor([scale]))
+            again = kind([p], learning_rate=0.1)
+            again.load_state_dict(optimizer.state_dict())
+            again.state[p]["step"] = int(again.state[p]["step"])
+            optimizer = again
+        return p.detach(), optimizer.state[p]["step"]
+
+    plain, steps = trained([(None, 0), (0.5, 1), (None, 2)])
+    skipping, skipped = trained([(0.0, 3), (None, 0), (float("nan"), 3), (0.5, 1),
+                                 (float("inf"), 3), (None, 2)])
+    assert torch.equal(plain, skipping) and steps == skipped == 3
 
 
 def test_blocks():

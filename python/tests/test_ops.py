@@ -163,6 +163,11 @@ def test_update_in_place(np):
             array[:] = 0
     ops.adam_n(*many, lr=0.1)
     np.testing.assert_allclose([a[0] for a in many[0]], [0, 0.9, 1.9], rtol=1e-4)
+    counted, plain = ([np.ones(8, np.float32), g, np.full(8, 0.5, np.float32)] for _ in range(2))
+    ops.adafactor(*counted, lr=0.1, steps=np.array([4], np.int64))
+    ops.adafactor(*plain, lr=0.1, step=5)
+    for x, y in zip(counted, plain):
+        np.testing.assert_allclose(x, y, rtol=1e-6)
 
 
 def test_buffers_need_no_numpy():

@@ -653,8 +653,15 @@ static void list_optimizers(test_list *list)
 {
     static const int64_t grids[][2] = {{1, 0}, {127, 0}, {33, 17},    {1, 100},
                                        {0, 4}, {64, 1},  {1024, 1023}};
-    static const uint32_t options[] = {
-        0, OPT_DECAY, OPT_CLIP, OPT_NORM_SCALE, OPT_SKIP, OPT_DECAY | OPT_CLIP | OPT_OFFSET};
+    static const uint32_t options[] = {0,
+                                       OPT_DECAY,
+                                       OPT_CLIP,
+                                       OPT_NORM_SCALE,
+                                       OPT_SKIP,
+                                       OPT_DECAY | OPT_CLIP | OPT_OFFSET,
+                                       OPT_SAVED,
+                                       OPT_DECAY | OPT_SAVED,
+                                       OPT_SAVED | OPT_SKIP};
     for (int i = 0; i < TEST_COUNT(grids); i++)
         for (int t = 0; t < TEST_COUNT(dtypes); t++)
             for (int o = 0; o < TEST_COUNT(options); o++) {

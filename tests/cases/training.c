@@ -35,7 +35,10 @@ static void set_norm_scale(test_case *c)
                                                  : NAN);
 }
 
-/* --- adafactor: [k, m], or [k] where m is 0 ----------------------------------------------- */
+/* --- adafactor: [k, m], or [k] where m is 0; "saved": with steps --------------------------- */
+
+/* The step, and how many were made before where those are counted on the device. */
+enum { STEP = 3, STEPS_BEFORE = 5 };
 
 static void build_adafactor(test_case *c)
 {
@@ -48,7 +51,7 @@ static void build_adafactor(test_case *c)
     p->clip = s->options & OPT_CLIP ? 0.25 : 0;
     a->lr = 0.01;
     a->grad_scale = s->value;
-    a->step = 3;
+    a->step = STEP;
     test_set(c, "param", shape);
     test_set(c, "col", bsk_tensor_1d(state, s->m ? s->m : s->k))->content = CONTENT_POSITIVE;
     if (s->m)
@@ -56,6 +59,8 @@ static void build_adafactor(test_case *c)
     shape.dtype = s->dtype;
     test_set(c, "grad", shape);
     set_norm_scale(c);
+    if (s->options & OPT_SAVED)
+        set_number(c, "steps", BSK_I64, STEPS_BEFORE);
 }
 
 static void keep_all(test_tensor *t)
@@ -96,6 +101,7 @@ static void oracle_adafactor(test_case *c)
                   test_arg_at(c, "row"),   .rows = s->m ? s->k : 1, .columns = s->m ? s->m : s->k};
     const test_tensor *norm = test_arg_at(c, "norm_scale");
     const double beta2 = s->options & OPT_DECAY ? 0.5 : 0.999;
+    const int step = STEP + (s->options & OPT_SAVED ? STEPS_BEFORE : 0);
     double row_mean = 0, square = 0;
     if ((s->options & OPT_SKIP) || !f.param->elems) {
         keep_all(f.param);
@@ -105,7 +111,13 @@ static void oracle_adafactor(test_case *c)
     }
     f.u = test_arith_eps(c);
     f.scale = one_if_zero(a->grad_scale) * (norm->desc.dtype ? norm->value[0] : 1);
-    f.decay = beta2 * (1 - pow(beta2, 3)) / (1 - pow(beta2, 4));
+    /* beta2 (1 - beta2^step) / (1 - beta2^(step + 1)) as two sums */
+    double before = 0, after = 1;
+    for (int i = 1; i <= step; i++) {
+        before += pow(beta2, i);
+        after += pow(beta2, i);
+    }
+    f.decay = before / after;
     for (int64_t i = 0; i < f.columns; i++)
         expect_moment(&f, f.col, i, i, f.columns, f.rows);
     for (int64_t i = 0; f.row->desc.dtype && i < f.rows; i++) {
@@ -117,9 +129,9 @@ static void oracle_adafactor(test_case *c)
     const double rms = sqrt(square / (double)f.param->elems);
     const double rate = a->lr / fmax(1, rms / (s->options & OPT_CLIP ? 0.25 : 1));
     for (int64_t e = 0; e < f.param->elems; e++) {
-        const double p = f.param->value[e], step = rate * adafactor_step(&f, e, row_mean);
+        const double p = f.param->value[e], move = rate * adafactor_step(&f, e, row_mean);
         const double terms = (double)(f.rows + f.columns + f.param->elems) + 60;
-        test_expect(f.param, e, p - step, f.u * (2 * fabs(p) + terms * fabs(step)));
+        test_expect(f.param, e, p - move, f.u * (2 * fabs(p) + terms * fabs(move)));
     }
 }
 

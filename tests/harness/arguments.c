@@ -128,7 +128,7 @@ static const test_spec legal[] = {
     {.op = "lstm_gates_grad", .n = 6, .m = 5, .kind = 1, .options = OPT_BIAS | OPT_DLOSS},
     {.op = "split4", .n = 6, .m = 5},
     {.op = "concat4", .n = 6, .m = 5},
-    {.op = "adafactor", .k = 6, .m = 5, .options = OPT_NORM_SCALE},
+    {.op = "adafactor", .k = 6, .m = 5, .options = OPT_NORM_SCALE | OPT_SAVED},
     {.op = "ema", .k = 6, .m = 5, .value = 0.5, .options = OPT_GATE},
     {.op = "global_norm", .n = 6, .k = 5, .pairs = 3, .options = OPT_SAVED | OPT_CLIP},
     {.op = "loss_scale", .value = 8, .options = OPT_SAVED},

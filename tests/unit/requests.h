@@ -120,7 +120,7 @@ static const struct {
     {"concat4", "x0=NS x1=NS x2=NS x3=NS y=NM"},
     {"quantize", "x=NM y=NM exponent=1i"},
     {"tensor_stats", "x=NM stats=Sf exponent=1i"},
-    {"adafactor", "param=KMf grad=KM col=Mf row=!Kf norm_scale=1f"},
+    {"adafactor", "param=KMf grad=KM col=Mf row=!Kf norm_scale=1f steps=1l"},
     {"ema", "average=KM param=KM gate=Kf"},
     {"global_norm", "x=KM sum=1f norm=1f norm_scale=1f"},
     {"loss_scale", "scale=1f norm_scale=1f good=1i"},

@@ -17,8 +17,12 @@ extern "C" {
  * Vectors:  col = d col + (1 - d) (g^2 + eps); x = g / sqrt(col)
  * p -= lr * x / max(1, root mean square of x / clip)
  * Shapes    param, grad [R, C] or [C], contiguous; col [C]; row [R] for matrices only; norm_scale
- *           one element: if it is 0 or not finite nothing is written.
- * Dtypes    param, col, row f32 (or all f64); grad any float; norm_scale f32.
+ *           and steps one element.
+ * Dtypes    param, col, row f32 (or all f64); grad any float; norm_scale f32; steps i64.
+ * norm_scale  lives on the device; if it is 0 or not finite nothing is written (a skipped step). The
+ *           caller then does not count the step.
+ * steps     optional: the number of steps made before, on the device, to which step is added in the
+ *           formulas, as in adam (optim.h).
  * Source    openai/blocksparse Adafactor. */
 typedef struct bsk_adafactor_params {
     size_t struct_size;
@@ -27,6 +31,7 @@ typedef struct bsk_adafactor_params {
     double clip;  /* 0 means 1 */
     bsk_tensor param, grad, col;
     bsk_tensor row, norm_scale; /* optional */
+    bsk_tensor steps;           /* optional */
 } bsk_adafactor_params;
 
 typedef struct bsk_adafactor_args {
@@ -37,6 +42,7 @@ typedef struct bsk_adafactor_args {
     bsk_mem workspace;
     bsk_mem param, grad, col;
     bsk_mem row, norm_scale;
+    bsk_mem steps;
 } bsk_adafactor_args;
 
 BSK_API bsk_status bsk_adafactor_plan(const bsk_device *device, const bsk_adafactor_params *params,

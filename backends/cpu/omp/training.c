@@ -263,8 +263,11 @@ OMP_LAUNCH(adafactor)
     const bsk_adafactor_params *p = prepared->problem->params;
     const bsk_adafactor_args *a = args;
     const void *grad = bsk_mem_address(a->grad);
-    const double step = (double)a->step;
-    const double decay = p->beta2 * (1 - pow(p->beta2, step)) / (1 - pow(p->beta2, step + 1));
+    const bool counted = p->steps.dtype != BSK_NONE; /* on the device */
+    const int64_t before = counted ? *(const int64_t *)bsk_mem_address(a->steps) : 0;
+    const double step = (double)a->step + (double)before;
+    const double log_beta2 = log(p->beta2); /* 1 - beta2^step would cancel */
+    const double decay = p->beta2 * expm1(step * log_beta2) / expm1((step + 1) * log_beta2);
     double norm = 1, square = 0;
     if (p->norm_scale.dtype != BSK_NONE)
         norm = (double)*(const float *)bsk_mem_address(a->norm_scale);

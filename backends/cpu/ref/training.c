@@ -41,10 +41,12 @@ static double factored_step(const factored *f, int64_t r, int64_t c, int64_t col
 REF_OP(adafactor, adafactor)
 {
     const ref_view norm_scale = view_of(&p->norm_scale, a->norm_scale);
+    const ref_view steps = view_of(&p->steps, a->steps);
     const double norm = view_given(&norm_scale) ? view_get1(&norm_scale, 0) : 1;
+    const double before = view_given(&steps) ? (double)view_get_int(&steps, 0) : 0;
     const bool matrix = p->param.rank == 2;
     const int64_t rows = matrix ? p->param.dims[0] : 1, columns = p->param.dims[matrix ? 1 : 0];
-    const double step = (double)a->step, count = (double)rows * (double)columns;
+    const double step = (double)a->step + before, count = (double)rows * (double)columns;
     factored f = {view_flat(&p->param, a->param),
                   view_flat(&p->grad, a->grad),
                   view_flat(&p->col, a->col),
@@ -53,7 +55,8 @@ REF_OP(adafactor, adafactor)
                   .eps = p->eps};
     if (!goes_on(norm) || count == 0)
         return;
-    f.decay = p->beta2 * (1 - pow(p->beta2, step)) / (1 - pow(p->beta2, step + 1));
+    const double log_beta2 = log(p->beta2); /* 1 - beta2^step would cancel */
+    f.decay = p->beta2 * expm1(step * log_beta2) / expm1((step + 1) * log_beta2);
 
     for (int64_t c = 0; c < columns; c++)
         decay_into(&f.col, c, f.decay, square_mean(&f, c, columns, rows));
