@@ -382,7 +382,7 @@ BSKI_DEFINE_OP(concrete_gate_infer, concrete_gate_infer)
 /* --- moving blocks ------------------------------------------------------------------------ */
 
 static const bski_arg block_renew_args[] = {
-    {BSKI_BLOCKS(block_renew, w), .role = BSKI_INOUT, .dtypes = FLOATS},
+    {BSKI_BLOCKS(block_renew, w), .role = BSKI_INOUT, .dtypes = FLOATS | BSK_DTYPE_BIT(BSK_U16)},
     {BSKI_VECTOR(block_renew, keep), .dtypes = BSK_DTYPE_BIT(BSK_U8)},
 };
 
@@ -399,6 +399,9 @@ static bsk_status block_renew_check(const bski_op_info *op, const void *params,
 {
     const bsk_block_renew_params *p = params;
     BSKI_TRY(expect_blocks(op, "w", &p->w, l));
+    if (p->w.dtype == BSK_U16 && p->renew != BSK_RENEW_ZERO)
+        return bski_fail(BSK_E_INVALID, "%s: renew is %d; w of u16 needs %d (zeros)", op->name,
+                         (int)p->renew, (int)BSK_RENEW_ZERO);
     return bski_expect_vector(op, "keep", &p->keep, l->nnz, "kept blocks of the layout");
 }
 
@@ -416,7 +419,7 @@ const bski_op_info bski_op_block_renew = {
 BSKI_DEFINE_OP(block_renew, block_renew)
 
 static const bski_arg block_gather_args[] = {
-    {BSKI_BLOCKS(block_gather, x), .dtypes = FLOATS},
+    {BSKI_BLOCKS(block_gather, x), .dtypes = FLOATS | BSKI_SCALED | BSK_DTYPE_BIT(BSK_U16)},
     {BSKI_VECTOR(block_gather, index), .dtypes = BSK_DTYPE_BIT(BSK_I32)},
     {BSKI_BLOCKS(block_gather, y), .role = BSKI_OUT, .dtypes = BSKI_SAME},
 };
@@ -426,6 +429,9 @@ static bsk_status block_gather_check(const bski_op_info *op, const void *params,
 {
     (void)l;
     const bsk_block_gather_params *p = params;
+    if (p->y.dtype != p->x.dtype) /* of two f8 types */
+        return bski_fail(BSK_E_INVALID, "%s: y.dtype is %s; legal is that of x, %s", op->name,
+                         bsk_dtype_name(p->y.dtype), bsk_dtype_name(p->x.dtype));
     BSKI_TRY(bski_expect_dim(op, "y", &p->y, 0, p->index.dims[0], "as index"));
     BSKI_TRY(bski_expect_dim(op, "y", &p->y, 1, p->x.dims[1], "as x"));
     return bski_expect_dim(op, "y", &p->y, 2, p->x.dims[2], "as x");

@@ -12,9 +12,10 @@ enum { SLICE_BYTES = 16 << 20, SLICE_RUNS = 16 };
 
 static bsk_status copy_prepare(void *device, bsk_prepared *prepared)
 {
-    static const simt_need need = {.file = "ops",
-                                   .kernels = {"embedding", "copy_rows", "copy_slices"}};
-    static const simt_need wide = {.file = "ops", .kernels = {"embedding", "copy_rows"}};
+    static const simt_need need = {
+        .file = "ops", .kernels = {"embedding", "copy_rows", "copy_slices"}, .u16_as = BSK_BF16};
+    static const simt_need wide = {
+        .file = "ops", .kernels = {"embedding", "copy_rows"}, .u16_as = BSK_BF16};
     return bski_simt_prepare(device, prepared, ((const simt_device *)device)->wide ? &wide : &need);
 }
 
@@ -48,9 +49,16 @@ SIMT_PREPARE(embedding)
 
 SIMT_RELEASE(block_gather)
 
+static bool of_bytes(bsk_dtype type)
+{
+    return (BSK_DTYPE_BIT(type) & BSKI_SCALED) != 0;
+}
+
 SIMT_PREPARE(block_gather)
 {
-    return copy_prepare(device, prepared);
+    static const simt_need bytes = {.file = "ops", .kernels = {"copy_bytes"}, .type = BSK_BF16};
+    return of_bytes(prepared->problem->dtype) ? bski_simt_prepare(device, prepared, &bytes)
+                                              : copy_prepare(device, prepared);
 }
 
 SIMT_ACCEPT(embedding)
@@ -87,7 +95,7 @@ SIMT_LAUNCH(embedding)
 SIMT_ACCEPT(block_gather)
 {
     const bsk_block_gather_params *p = problem->params;
-    return ACCEPT(&p->x);
+    return ACCEPT(of_bytes(p->x.dtype) ? &p->index : &p->x); /* devices need not know f8 */
 }
 
 /* Blocks are rows of a table. */
@@ -109,7 +117,11 @@ SIMT_LAUNCH(block_gather)
         .vector = bski_simt_vector_rows(d, p->x.dtype, a->x, p->x.dims[0], size) &&
                   bski_simt_vector_rows(d, p->x.dtype, a->y, p->y.dims[0], size),
     };
-    return copy_launch(prepared, queue, &arg, a->x, a->index, a->y);
+    if (!of_bytes(p->x.dtype))
+        return copy_launch(prepared, queue, &arg, a->x, a->index, a->y);
+    arg.vector = size % COPY_BYTES == 0 && simt_aligned(a->x) && simt_aligned(a->y);
+    return LAUNCH(0, bski_simt_groups(d, arg.rows * simt_runs(size, COPY_BYTES)), 1, arg, a->x,
+                  a->index, a->y);
 }
 
 /* --- embedding_grad --- */

@@ -31,6 +31,8 @@ enum { PART_COUNT = 128 };
 /* Rows that a lane of copy_slices copies a run of, and rows of the table that a lane of
  * embedding_grad_packed sums, all of them under way at once. */
 enum { COPY_ROWS = 4, SUM_ROWS = 2 };
+/* Bytes of a run of copy_bytes. */
+enum { COPY_BYTES = 16 };
 
 typedef struct embedding_grad_arg {
     i64 count, parts, rows, cols;

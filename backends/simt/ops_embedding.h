@@ -65,6 +65,37 @@ KERNEL(copy_rows, LANES)
     }
 }
 
+#if SIMT_CODE == 4
+/* The same for types of one byte, which have no kernels of their own. */
+KERNEL(copy_bytes, LANES)
+(BUF(const u8, table), BUF(const u8, index), BUF(u8, y), const embedding_arg a)
+{
+    QUEUE_WAIT();
+    OPEN(const u8, table);
+    OPEN(const u8, index);
+    OPEN(u8, y);
+    walk w = walk_start(a.rows, a.cols, COPY_BYTES);
+    NO_UNROLL
+    for (; w.left > 0; walk_next(&w)) {
+        const i64 col = w.run * COPY_BYTES, from = load_index(a.index_type, index, w.row);
+        const i32 inside = from >= 0 && from < a.table_rows;
+        const i32 count = run_length(a.cols, col, COPY_BYTES);
+        const i64 x_at = (inside ? from * a.table_row : 0) + col, y_at = w.row * a.y_row + col;
+#if LANES > 1
+        if (a.vector) {
+            u32x4 q = {0, 0, 0, 0};
+            if (inside)
+                q = *(const GLOBAL u32x4 *)(table + x_at);
+            u32x4_stream((GLOBAL u32x4 *)(y + y_at), q);
+            continue;
+        }
+#endif
+        for (i32 e = 0; e < count; e++)
+            y[y_at + e] = inside ? table[x_at + e] : 0;
+    }
+}
+#endif
+
 #if LANES > 1
 /* Rows of whole aligned runs as they are, slice by slice of the table, so that the slice that groups
  * are at stays in the cache. Group (i, j): lanes_run runs from j * lanes_run on, share i of the

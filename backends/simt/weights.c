@@ -388,8 +388,10 @@ SIMT_ACCEPT(block_renew)
 
 SIMT_PREPARE(block_renew)
 {
-    static const simt_need need = {
-        .file = "weights", .kernels = {"block_renew", "renew_moments"}, .slots = true};
+    static const simt_need need = {.file = "weights",
+                                   .kernels = {"block_renew", "renew_moments"},
+                                   .slots = true,
+                                   .u16_as = BSK_BF16};
     const bsk_block_renew_params *p = prepared->problem->params;
     if (p->renew != BSK_RENEW_ZERO)
         prepared->workspace_bytes = 3 * RENEW_PARTS * sizeof(double);
@@ -411,7 +413,7 @@ SIMT_LAUNCH(block_renew)
                      .seed = (i64)a->seed,
                      .block_rows = t->block_rows,
                      .block_cols = t->block_cols,
-                     .type = (i32)prepared->problem->dtype};
+                     .type = (i32)(p->w.dtype == BSK_U16 ? BSK_BF16 : p->w.dtype)};
     if (p->renew != BSK_RENEW_ZERO) {
         arg.parts = (i32)(groups < RENEW_PARTS ? groups : RENEW_PARTS);
         for (arg.mode = 0; arg.mode < 2; arg.mode++)

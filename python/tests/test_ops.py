@@ -170,6 +170,19 @@ def test_update_in_place(np):
         np.testing.assert_allclose(x, y, rtol=1e-6)
 
 
+def test_blocks_of_other_types_move(np):
+    layout = Layout.full((4, 8), 2)  # 8 blocks
+    keep, index = np.array([1, 0] * 4, np.uint8), np.array([2, -1, 7], np.int32)
+    for kind in (np.uint16, np.int8):
+        x = np.arange(1, 33).astype(kind).reshape(8, 2, 2)
+        np.testing.assert_array_equal(ops.block_gather(x, index), [x[2], 0 * x[0], x[7]])
+    codes = np.full((8, 2, 2), 0x8123, np.uint16)
+    with pytest.raises(bsk.InvalidError, match="w of u16 needs 0"):
+        ops.block_renew(layout, codes, keep, renew="normal")
+    ops.block_renew(layout, codes, keep, renew="zero")
+    assert not codes[1::2].any() and (codes[::2] == 0x8123).all()
+
+
 def test_buffers_need_no_numpy():
     """array.array in, memoryview or its like out."""
     layout = Layout.full((4, 4), 2)

@@ -463,7 +463,9 @@ static void build_renew(test_case *c)
     p->renew = c->spec.renew;
     a->alpha = alpha_of(c);
     a->seed = c->spec.seed;
-    test_set_blocks(c, "w", c->spec.dtype)->zero_ok = c->info.nnz < 4;
+    test_tensor *w = test_set_blocks(c, "w", c->spec.dtype);
+    w->zero_ok = c->info.nnz < 4;
+    w->limit = 0x10000;
     test_set(c, "keep", bsk_tensor_1d(BSK_U8, c->info.nnz))->content = CONTENT_FLAG;
 }
 
@@ -519,7 +521,7 @@ static void build_block_gather(test_case *c)
 {
     const test_spec *s = &c->spec;
     int32_t r = s->value != 0 ? 8 : 5, q = s->value != 0 ? 16 : 3;
-    test_set(c, "x", bsk_tensor_3d(s->dtype, s->k, r, q));
+    test_set(c, "x", bsk_tensor_3d(s->dtype, s->k, r, q))->limit = 0x10000;
     test_tensor *index = test_set(c, "index", bsk_tensor_1d(BSK_I32, s->m));
     index->content = CONTENT_INDEX;
     index->limit = s->k;
