@@ -109,22 +109,18 @@ DEVICE R NAME(unary_of)(i32 kind, R c, R x)
     return NAME(fast_divide)(x, 1 + NAME(fast_exp2)(-exp_scale * c * x)); /* UNARY_SWISH */
 }
 
-/* The derivative, from x. */
+/* The derivative, from x; of what unary_grad_of does not divide. */
 DEVICE R NAME(unary_slope)(i32 kind, R c, R x)
 {
     R sigmoid;
     if (kind == UNARY_NEG)
         return -1;
-    if (kind == UNARY_RCP)
-        return -1 / (x * x);
     if (kind == UNARY_SQR)
         return 2 * x;
     if (kind == UNARY_SQRT)
         return (R)0.5 / MATH(sqrt)(x);
     if (kind == UNARY_EXP)
         return MATH(exp)(x);
-    if (kind == UNARY_LOG)
-        return 1 / x;
     if (kind == UNARY_SIGMOID)
         return NAME(sigmoid_bend)(exp_scale * x, &sigmoid);
     if (kind == UNARY_TANH)
@@ -135,15 +131,11 @@ DEVICE R NAME(unary_slope)(i32 kind, R c, R x)
     return bend > 0 ? FMA(c * x, bend, sigmoid) : sigmoid;
 }
 
-/* The derivative, from y. */
+/* The same from y. */
 DEVICE R NAME(unary_slope_of_output)(i32 kind, R c, R y)
 {
     if (kind == UNARY_NEG)
         return -1;
-    if (kind == UNARY_RCP)
-        return -y * y;
-    if (kind == UNARY_SQRT)
-        return (R)0.5 / y;
     if (kind == UNARY_EXP)
         return y;
     if (kind == UNARY_SIGMOID)
@@ -153,6 +145,26 @@ DEVICE R NAME(unary_slope_of_output)(i32 kind, R c, R y)
     if (kind == UNARY_RELU)
         return NAME(act_slope)(ACT_RELU, y);
     return y > 0 ? (R)1 : y + c; /* UNARY_ELU */
+}
+
+/* d times the derivative from x or from y. Where the derivative may be beyond R and the product is
+ * not, d is divided instead. */
+DEVICE R NAME(unary_grad_of)(i32 kind, R c, R x, R d)
+{
+    if (kind == UNARY_RCP)
+        return -(d / x) / x;
+    if (kind == UNARY_LOG)
+        return d / x;
+    return d * NAME(unary_slope)(kind, c, x);
+}
+
+DEVICE R NAME(unary_grad_of_output)(i32 kind, R c, R y, R d)
+{
+    if (kind == UNARY_RCP)
+        return -(d * y) * y;
+    if (kind == UNARY_SQRT)
+        return (R)0.5 * d / y;
+    return d * NAME(unary_slope_of_output)(kind, c, y);
 }
 
 /* The kinds that act_of does not have. */
@@ -202,7 +214,7 @@ DEVICE void NAME(unary_grad_whole_run)(const map_arg *a, i64 first, R (*v)[VEC])
     if (a->kind == code) {                                                                         \
         UNROLL                                                                                     \
         for (i32 e = 0; e < VEC; e++)                                                              \
-            v[0][e] *= NAME(unary_slope_of_output)(code, c, v[1][e]);                              \
+            v[0][e] = NAME(unary_grad_of_output)(code, c, v[1][e], v[0][e]);                       \
     }
     if (of_output) {
         EACH(UNARY_NEG)
@@ -220,7 +232,7 @@ DEVICE void NAME(unary_grad_whole_run)(const map_arg *a, i64 first, R (*v)[VEC])
     if (a->kind == code) {                                                                         \
         UNROLL                                                                                     \
         for (i32 e = 0; e < VEC; e++)                                                              \
-            v[0][e] *= NAME(unary_slope)(code, c, v[1][e]);                                        \
+            v[0][e] = NAME(unary_grad_of)(code, c, v[1][e], v[0][e]);                              \
     }
     UNARY_EACH(EACH)
 #undef EACH
@@ -251,11 +263,10 @@ DEVICE void NAME(unary_grad_run)(const map_arg *a, i64 first, R (*v)[VEC])
     const i32 act = unary_act(a->kind), of_output = a->option & UNARY_OF_OUTPUT;
     NO_UNROLL
     for (i32 e = 0; e < VEC; e++) {
-        const R d = NAME(run_turn)(v[0]), x = NAME(run_turn)(v[1]);
-        const R slope = of_output         ? NAME(unary_slope_of_output)(a->kind, c, x)
-                        : act != ACT_NONE ? NAME(act_slope)(act, x)
-                                          : NAME(unary_slope)(a->kind, c, x);
-        v[0][VEC - 1] = d * alpha * slope;
+        const R d = NAME(run_turn)(v[0]) * alpha, x = NAME(run_turn)(v[1]);
+        v[0][VEC - 1] = of_output         ? NAME(unary_grad_of_output)(a->kind, c, x, d)
+                        : act != ACT_NONE ? d * NAME(act_slope)(act, x)
+                                          : NAME(unary_grad_of)(a->kind, c, x, d);
     }
 #endif
 }

@@ -103,6 +103,18 @@ static void list_unary(test_list *list)
                 if (output)
                     test_emit(list, s);
             }
+    /* rcp and log from x, rcp and sqrt from y; f16 has no such numbers */
+    static const int32_t steep[][2] = {{BSK_UNARY_RCP, OPT_TINY},
+                                       {BSK_UNARY_LOG, OPT_TINY},
+                                       {BSK_UNARY_RCP, OPT_TINY | OPT_SAVED},
+                                       {BSK_UNARY_SQRT, OPT_TINY | OPT_SAVED}};
+    for (int i = 0; i < 2 * TEST_COUNT(steep); i++)
+        for (int t = 0; t < 2; t++) {
+            test_spec s = {.op = "unary_grad", .dtype = dtypes[t], .kind = steep[i / 2][0]};
+            set_shape(&s, 2);
+            s.options = (uint32_t)steep[i / 2][1] | (i % 2 ? OPT_LD | OPT_OFFSET : 0);
+            test_emit(list, s);
+        }
 }
 
 static void list_sums(test_list *list)

@@ -337,6 +337,14 @@ static void build_unary_grad(test_case *c)
     set_shaped(c, "dy", c->spec.dtype);
     if (c->spec.kind != BSK_UNARY_NEG || (c->spec.options & OPT_SAVED))
         set_shaped(c, given, c->spec.dtype)->content = domain_of(c, c->spec.options & OPT_SAVED);
+    if (c->spec.options & OPT_TINY) { /* where the derivative is beyond f32, and dx is not */
+        const bool large = c->spec.kind == BSK_UNARY_RCP && (c->spec.options & OPT_SAVED);
+        test_arg_at(c, "dy")->content = test_arg_at(c, given)->content = CONTENT_VALUE;
+        test_arg_at(c, "dy")->constant = 0x1p-66;
+        test_arg_at(c, given)->constant = large                           ? 0x1p76
+                                          : c->spec.kind == BSK_UNARY_RCP ? 0x1p-76
+                                                                          : 0x1p-130;
+    }
     set_output(c, "dx", test_shape(c, test_out_type(c)));
     set_inplace(c, "dx", "dy");
 }

@@ -63,7 +63,7 @@ OMP_INLINE vec_f32 sigmoid_slope(vec_f32 x)
     return e * s * s;
 }
 
-/* The derivative, from the input. */
+/* The derivative, from the input; of what unary_grad_row does not divide. */
 static void unary_slope_row(bsk_unary_kind kind, float c, float *row, int64_t count)
 {
     const vec_f32 zero = {0}, one = splat_f32(1);
@@ -71,8 +71,6 @@ static void unary_slope_row(bsk_unary_kind kind, float c, float *row, int64_t co
     case BSK_UNARY_NEG:
         EACH_VECTOR(i, count) store_f32(row + i, -one);
         break;
-    case BSK_UNARY_RCP:
-        ROW_OF(-(one / x) * (one / x));
     case BSK_UNARY_SQR:
         ROW_OF(x + x);
     case BSK_UNARY_SQRT:
@@ -80,8 +78,6 @@ static void unary_slope_row(bsk_unary_kind kind, float c, float *row, int64_t co
         ROW_OF(0.5f / x);
     case BSK_UNARY_EXP:
         ROW_OF(exp_f32(x));
-    case BSK_UNARY_LOG:
-        ROW_OF(1.0f / x);
     case BSK_UNARY_SIGMOID:
         ROW_OF(sigmoid_slope(x));
     case BSK_UNARY_TANH:
@@ -102,15 +98,11 @@ static void unary_slope_row(bsk_unary_kind kind, float c, float *row, int64_t co
     }
 }
 
-/* The derivative, from the output. */
+/* The same from the output. */
 static void unary_output_slope_row(bsk_unary_kind kind, float c, float *row, int64_t count)
 {
     const vec_f32 zero = {0}, one = splat_f32(1);
     switch (kind) {
-    case BSK_UNARY_RCP:
-        ROW_OF(-x * x);
-    case BSK_UNARY_SQRT:
-        ROW_OF(0.5f / x);
     case BSK_UNARY_EXP:
         break;
     case BSK_UNARY_SIGMOID:
@@ -121,6 +113,33 @@ static void unary_output_slope_row(bsk_unary_kind kind, float c, float *row, int
         ROW_OF(select_f32(x > zero, one, x + c));
     default: /* BSK_UNARY_NEG and BSK_UNARY_RELU, which need not tell the two apart */
         unary_slope_row(kind, c, row, count);
+    }
+}
+
+/* dy times the derivative from x or, with output, from y. Where the derivative may be beyond f32 and
+ * the product is not, dy is divided instead. */
+static void unary_grad_row(bsk_unary_kind kind, bool output, float c, float *row, float *slope,
+                           int64_t count)
+{
+    if (kind == BSK_UNARY_RCP && output) {
+        EACH_VECTOR(i, count)
+        {
+            const vec_f32 y = load_f32(slope + i);
+            store_f32(row + i, -(load_f32(row + i) * y) * y);
+        }
+    } else if (kind == BSK_UNARY_RCP) {
+        EACH_VECTOR(i, count)
+        {
+            const vec_f32 x = load_f32(slope + i);
+            store_f32(row + i, -(load_f32(row + i) / x) / x);
+        }
+    } else if (kind == BSK_UNARY_LOG) {
+        EACH_VECTOR(i, count) store_f32(row + i, load_f32(row + i) / load_f32(slope + i));
+    } else if (kind == BSK_UNARY_SQRT && output) {
+        EACH_VECTOR(i, count) store_f32(row + i, 0.5f * load_f32(row + i) / load_f32(slope + i));
+    } else {
+        (output ? unary_output_slope_row : unary_slope_row)(kind, c, slope, count);
+        EACH_VECTOR(i, count) store_f32(row + i, load_f32(row + i) * load_f32(slope + i));
     }
 }
 
@@ -177,9 +196,7 @@ OMP_LAUNCH(unary_grad)
                 walk_load(&w, &at, 3, p->y.dtype, y, slope);
             else if (input)
                 walk_load(&w, &at, 2, p->x.dtype, x, slope);
-            (output ? unary_output_slope_row : unary_slope_row)(p->kind, c, slope, at.count);
-            EACH_VECTOR(k, at.count)
-            store_f32(row + k, load_f32(row + k) * load_f32(slope + k));
+            unary_grad_row(p->kind, output, c, row, slope, at.count);
             row_blend(row, a->alpha, a->beta, p->dx.dtype, dx, at.at[0], at.count);
             row_put(row, p->dx.dtype, dx, at.at[0], at.count, stream);
         }
