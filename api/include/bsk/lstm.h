@@ -12,13 +12,15 @@ extern "C" {
 /* --- lstm_gates: one step of an LSTM cell from its gates before activation -------------------
  * i = sigmoid(i), f = sigmoid(f + forget_bias), o = sigmoid(o), u = tanh(u), each after its share
  * of bias was added; c_next = f * c + i * u; h_next = o * tanh(c_next).
+ * forget_bias is used as it is: 0 adds nothing, and no other default takes its place.
  * Shapes    c, c_next, h_next [N, K] (NC) or [K, N] (CN). The gates either merged, in the order i,
  *           u, f, o along the features: gates [N, 4K] or [4K, N]; or split: i, u, f and o, each as
  *           c. bias [4K] in the same order, optional for both.
  * Dtypes    any floats; bias f32 (f64 where c is f64).
  * Strides   the feature or the N axis of each tensor contiguous.
  * In place  c_next = c when types and strides agree.
- * Source    openai/blocksparse LSTMGates, LSTMGates4 (bias for merged gates only there). */
+ * Source    openai/blocksparse LSTMGates, LSTMGates4 (bias for merged gates only there, forget_bias
+ *           1 where none is given). */
 typedef struct bsk_lstm_gates_params {
     size_t struct_size;
     bsk_axis axis;
@@ -44,7 +46,7 @@ BSK_API bsk_status bsk_lstm_gates_run(const bsk_plan *plan, bsk_queue *queue,
  * the activated gates: d = dh * o * (1 - tanh(c_next)^2) + dc_next; dc = d * f; and of the gates
  * before activation di = d * u * i (1 - i), du = d * i * (1 - u^2), df = d * c * f (1 - f), do_ =
  * dh * tanh(c_next) * o (1 - o). c_next is computed anew from c. bias_act_grad sums the bias
- * gradient.
+ * gradient. forget_bias is that of lstm_gates.
  * Shapes    as lstm_gates; the gradients of the gates are merged or split as the gates are. dc is
  *           optional.
  * Dtypes    any floats; bias f32 (f64 where dh is f64).
