@@ -286,6 +286,11 @@ def test_zero_that_stands_for_a_default_is_refused(np):
     with pytest.raises(bsk.InvalidError, match="beta1 is 0, which stands for the default 0.9"):
         ops.adam(*state, beta1=0.0)
     assert "beta1 : float, default 0.9" in ops.adam.__doc__
+    for kind in (np.float32, np.float64):
+        p, g, m, v = (np.full(4, x, kind) for x in (1, 0.5, 3, 0))
+        ops.adam(p, g, m, v, lr=0.1, beta1=1e-300, beta2=1e-300)  # as 0 would
+        assert (m == g).all() and (v == g * g).all()
+        np.testing.assert_allclose(p, 0.9, rtol=1e-6)
     np.testing.assert_array_equal(ops.filter(x, scale=None), x)
 
 
