@@ -77,7 +77,8 @@ BSK_API bsk_status bsk_ema_run(const bsk_plan *plan, bsk_queue *queue, const bsk
  * sum = sum over all x_p of (grad_scale * x)^2 + beta * sum; norm = sqrt(sum); norm_scale = clip /
  * max(norm, clip), or 1 without clip, and 0 where norm is not finite, which makes the optimizers
  * skip the step. Tensors of several shapes are several calls: the first with beta = 0, the others
- * with beta = 1, the last with norm and norm_scale. norm is the root of sum as it is stored.
+ * with beta = 1, the last with norm and norm_scale. norm is the root of sum as it is stored: a sum in
+ * f32 is infinite, and the step skipped, from a norm of 1.8e19 on; grad_scale may keep it below.
  * Shapes    pairs tensors x of one description, contiguous, of any rank; sum, norm, norm_scale one
  *           element.
  * Dtypes    x any float; sum and norm f32 (f64 where x is f64); norm_scale f32.
