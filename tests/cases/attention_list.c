@@ -130,8 +130,8 @@ static void list_softmax(test_list *list)
                 test_emit(list, s);
                 s.op = "block_softmax_grad";
                 s.rules &= RULE_SOFTCAP;
-                s.options = (i % 2 ? OPT_TINY : 0) | (i % 4 == 3 ? OPT_INPLACE : 0);
-                s.kind = i % 8 == 7 && !(i % 2);
+                s.options = (i % 8 < 6 && i % 2 ? OPT_TINY : 0) | (i % 4 == 3 ? OPT_INPLACE : 0);
+                s.kind = i % 8 == 7 ? GRAD_OVER_Y : GRAD_OVER_DY;
                 s.alpha = i % 3 == 1 ? 0.5 : 0;
                 s.beta = i % 3 == 2 && !(s.options & OPT_INPLACE) ? -1 : 0;
                 test_emit(list, s);
