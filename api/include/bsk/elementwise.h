@@ -187,10 +187,11 @@ BSK_API bsk_status bsk_assign_add_run(const bsk_plan *plan, bsk_queue *queue,
 
 /* --- cast: y = x in another type, through any strides ----------------------------------------
  * Shapes    x and y of one shape of any rank.
- * Dtypes    every pair of types; those with f8 by the reference. To a float: rounded to nearest even,
- *           overflow to infinity, but in f8 to the largest number. To an integer: fractions are cut
- *           off, but to i8 rounded to nearest even; what lies outside the range becomes the nearest
- *           limit, NaN becomes 0. i64 from and to f64 is exact up to 2^53; between integers exact.
+ * Dtypes    every pair of types; between equal ones numbers stay as they are. To a float: rounded to
+ *           nearest even, overflow to infinity, but in f8 to the largest number, infinity too. To an
+ *           integer: fractions are cut off, but to i8 rounded to nearest even; what lies outside the
+ *           range becomes the nearest limit, NaN becomes 0. i64 from and to f64 is exact up to 2^53;
+ *           between integers exact.
  * Gradient  cast with the types exchanged.
  * Source    openai/blocksparse FloatCast. */
 typedef struct bsk_cast_params {

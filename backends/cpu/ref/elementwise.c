@@ -277,10 +277,13 @@ static double odd_of(int64_t v)
 REF_OP(cast, cast)
 {
     const ref_view x = view_of(&p->x, a->x), y = view_of(&p->y, a->y);
+    const int64_t size = (int64_t)bsk_dtype_size(y.dtype);
     int64_t i[BSK_MAX_RANK] = {0};
     for (int64_t left = shape_count(&p->y); left > 0; left--, shape_next(&p->y, i)) {
         const int64_t from = view_at(&x, i), to = view_at(&y, i);
-        if (is_number(x.dtype) && is_number(y.dtype)) {
+        if (x.dtype == y.dtype) {
+            memcpy((char *)y.data + to * size, (const char *)x.data + from * size, (size_t)size);
+        } else if (is_number(x.dtype) && is_number(y.dtype)) {
             bski_store(y.dtype, y.data, to, bski_load(x.dtype, x.data, from));
         } else if (is_number(x.dtype)) {
             const double v = bski_load(x.dtype, x.data, from);
