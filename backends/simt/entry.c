@@ -174,7 +174,7 @@ bsk_reason bski_simt_accept(const bsk_device_props *props, const bsk_tensor *con
                             size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        if (BSK_DTYPE_BIT(tensors[i]->dtype) & (BSKI_FLOATS | BSKI_SCALED) & ~props->dtypes)
+        if (BSK_DTYPE_BIT(tensors[i]->dtype) & BSKI_FLOATS & ~props->dtypes)
             return BSK_REFUSE_DTYPE;
     return props->max_group < SIMT_LANES ? BSK_REFUSE_LIMIT : BSK_ACCEPT;
 }

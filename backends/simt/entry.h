@@ -205,7 +205,8 @@ bool bski_simt_vector_rows(const simt_device *d, bsk_dtype type, bsk_mem mem, i6
  * count. */
 int bski_simt_inner(const bsk_tensor *const *tensors, int count);
 
-/* What all entries ask of a device: the types of the tensors, and room for a group. */
+/* What all entries ask of a device: the tensors' types of floats, and room for a group. Numbers of 8
+ * bits are bytes to it. */
 bsk_reason bski_simt_accept(const bsk_device_props *props, const bsk_tensor *const *tensors,
                             size_t count);
 #define ACCEPT(...)                                                                                \

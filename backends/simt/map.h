@@ -80,7 +80,9 @@ DEVICE void NAME(map_store)(const map_arg *a, const shape_walk *w, GLOBAL u8 *y,
 
 /* The loop of a kernel with argument a and inputs x: runs of them in v, at place w. */
 #undef MAP_EACH
-#define MAP_EACH(inputs, body)                                                                     \
+#define MAP_EACH(inputs, body) MAP_EACH_BY(NAME(map_load), inputs, body)
+#undef MAP_EACH_BY
+#define MAP_EACH_BY(load, inputs, body)                                                            \
     shape_walk w;                                                                                  \
     shape_start(&w, &a.shape, VEC, LANES);                                                         \
     RAW ahead[2][inputs];                                                                          \
@@ -89,7 +91,7 @@ DEVICE void NAME(map_store)(const map_arg *a, const shape_walk *w, GLOBAL u8 *y,
     NAME(map_fetch)(&a, x, w.at[SHAPE_LAST] + w.step[SHAPE_LAST], inputs, ahead[1]);               \
     NO_UNROLL                                                                                      \
     for (; w.left > 0; shape_next(&w)) {                                                           \
-        NAME(map_load)(&a, x, &w, inputs, ahead[0], v);                                            \
+        load(&a, x, &w, inputs, ahead[0], v);                                                      \
         UNROLL                                                                                     \
         for (i32 k = 0; k < inputs; k++)                                                           \
             ahead[0][k] = ahead[1][k];                                                             \

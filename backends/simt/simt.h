@@ -525,7 +525,10 @@ enum {
     SIMT_I64 = 5,
     SIMT_I32 = 6,
     SIMT_U16 = 7,
-    SIMT_U8 = 8
+    SIMT_U8 = 8,
+    SIMT_F8E4M3 = 9,
+    SIMT_F8E5M2 = 10,
+    SIMT_I8 = 11
 };
 
 DEVICE f32 bf16_load(const GLOBAL u16 *p)
