@@ -6,7 +6,7 @@
 
 #define FLOATS  BSKI_FLOATS
 #define INDICES BSKI_INDICES
-#define CASTS   (FLOATS | INDICES | BSK_DTYPE_BIT(BSK_I8))
+#define CASTS   (FLOATS | INDICES | BSKI_SCALED)
 
 /* --- binary ------------------------------------------------------------------------------- */
 
@@ -255,8 +255,8 @@ BSKI_DEFINE_OP(assign_add, assign_add)
 /* --- cast --------------------------------------------------------------------------------- */
 
 static const bski_arg cast_args[] = {
-    {BSKI_ARG(cast, x), .rank_max = 5, .dtypes = CASTS | BSKI_F8},
-    {BSKI_ARG(cast, y), .role = BSKI_OUT, .rank_max = 5, .dtypes = CASTS | BSKI_F8},
+    {BSKI_ARG(cast, x), .rank_max = 5, .dtypes = CASTS},
+    {BSKI_ARG(cast, y), .role = BSKI_OUT, .rank_max = 5, .dtypes = CASTS},
 };
 
 static bsk_status cast_check(const bski_op_info *op, const void *params, const bsk_layout_tables *l)

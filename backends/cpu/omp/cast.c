@@ -30,12 +30,14 @@ static bool cast_make(cast_plan *c, const bsk_cast_params *p)
 
 static bool is_number(bsk_dtype type)
 {
-    return is_float(type) || type == BSK_I8;
+    return (BSKI_FLOATS | BSKI_SCALED) >> type & 1;
 }
 
+/* Whether f32 holds the numbers of both. */
 static bool cast_is_narrow(const bsk_cast_params *p)
 {
-    return is_narrow(&p->x) && is_narrow(&p->y);
+    const uint32_t both = BSK_DTYPE_BIT(p->x.dtype) | BSK_DTYPE_BIT(p->y.dtype);
+    return !(both & ~((BSKI_FLOATS | BSKI_SCALED) & ~BSK_DTYPE_BIT(BSK_F64)));
 }
 
 OMP_ACCEPT(cast)
@@ -50,6 +52,61 @@ OMP_ACCEPT(cast)
     if (c.transposes && !cast_is_narrow(p) && p->x.dtype != p->y.dtype)
         return BSK_REFUSE_DTYPE;
     return BSK_ACCEPT;
+}
+
+/* --- f8: bski_f8e4m3_to_f32 and its like without branches, of which compilers make vectors ------- */
+
+OMP_INLINE float f8_to_f32(uint32_t b, bool e4m3)
+{
+    const int shift = e4m3 ? 20 : 21;
+    const uint32_t a = b & 0x7f, bias = e4m3 ? 120 : 112, special = e4m3 ? 0x7f : 0x7c;
+    const uint32_t small = bski_f32_bits((float)(int32_t)a * (e4m3 ? 0x1p-9f : 0x1p-16f));
+    const uint32_t nan = e4m3 || a > special ? 0x7fc00000u : 0x7f800000u;
+    uint32_t u = (a << shift) + (bias << 23);
+    u = a >> (23 - shift) ? u : small;
+    u = a >= special ? nan | (e4m3 ? 0 : a << shift) : u;
+    return bski_bits_f32(u | (b & 0x80) << 24);
+}
+
+OMP_INLINE uint8_t f32_to_f8(float v, bool e4m3)
+{
+    const int shift = e4m3 ? 20 : 21;
+    const uint32_t u = bski_f32_bits(v), a = u & 0x7fffffffu, low = e4m3 ? 121 : 113;
+    const uint32_t grid = (low + (uint32_t)shift) << 23;
+    const uint32_t small = bski_f32_bits(bski_bits_f32(a) + bski_bits_f32(grid)) - grid;
+    uint32_t b = (a + (1u << (shift - 1)) - 1 + (a >> shift & 1) - ((low - 1) << 23)) >> shift;
+    b = a < low << 23 ? small : b;
+    b = a >= (e4m3 ? 0x43e00000u : 0x47600000u) ? (e4m3 ? 0x7e : 0x7b) : b;
+    b = a > 0x7f800000u ? 0x7f : b;
+    return (uint8_t)(b | (u >> 24 & 0x80));
+}
+
+static void numbers_load(float *restrict row, bsk_dtype type, const void *x, int64_t at,
+                         int64_t count)
+{
+    const uint8_t *bytes = (const uint8_t *)x + at;
+    if (type == BSK_F8E4M3)
+        for (int64_t i = 0; i < count; i++)
+            row[i] = f8_to_f32(bytes[i], true);
+    else if (type == BSK_F8E5M2)
+        for (int64_t i = 0; i < count; i++)
+            row[i] = f8_to_f32(bytes[i], false);
+    else
+        row_load_f32(row, type, x, at, count);
+}
+
+static void numbers_store(const float *restrict row, bsk_dtype type, void *y, int64_t at,
+                          int64_t count, bool stream)
+{
+    uint8_t *restrict bytes = (uint8_t *)y + at;
+    if (type == BSK_F8E4M3)
+        for (int64_t i = 0; i < count; i++)
+            bytes[i] = f32_to_f8(row[i], true);
+    else if (type == BSK_F8E5M2)
+        for (int64_t i = 0; i < count; i++)
+            bytes[i] = f32_to_f8(row[i], false);
+    else
+        row_put(row, type, y, at, count, stream);
 }
 
 /* --- transposes ------------------------------------------------------------------------------- */
@@ -82,7 +139,7 @@ static void tile_load(cast_tile *tile, int64_t row, const bsk_cast_params *p, co
         row_copy(tile->f64 + row * TILE, (const double *)x + at, (size_t)count * 8);
         break;
     default:
-        row_load_f32(tile->f32 + row * TILE, p->x.dtype, x, at, count);
+        numbers_load(tile->f32 + row * TILE, p->x.dtype, x, at, count);
     }
 }
 
@@ -106,7 +163,7 @@ static void tile_store(const cast_tile *tile, int64_t row, const bsk_cast_params
         row_copy((double *)y + at, tile->f64 + row * TILE, (size_t)count * 8);
         break;
     default:
-        row_store_f32(tile->f32 + row * TILE, p->y.dtype, y, at, count);
+        numbers_store(tile->f32 + row * TILE, p->y.dtype, y, at, count, false);
     }
 }
 
@@ -165,8 +222,9 @@ OMP_LAUNCH(cast)
     cast_plan c;
 
     cast_make(&c, p);
-    const bool narrow = cast_is_narrow(p) && p->x.dtype != p->y.dtype;
-    const bool stream = narrow && streams(p->y.dtype, c.w.rows, c.w.inner);
+    const bool narrow = p->x.dtype != p->y.dtype && p->x.dtype != BSK_F64;
+    const bool stream =
+        is_narrow(&p->x) && is_narrow(&p->y) && streams(p->y.dtype, c.w.rows, c.w.inner);
 #pragma omp parallel num_threads(queue_threads(queue))
     if (c.transposes) {
         cast_tile from, to;
@@ -180,8 +238,8 @@ OMP_LAUNCH(cast)
         for (int64_t i = 0; i < walk_pieces(&c.w); i++) {
             const walk_piece at = walk_at(&c.w, i);
             if (narrow) {
-                row_load_f32(row, p->x.dtype, x, at.at[1], at.count);
-                row_put(row, p->y.dtype, y, at.at[0], at.count, stream);
+                numbers_load(row, p->x.dtype, x, at.at[1], at.count);
+                numbers_store(row, p->y.dtype, y, at.at[0], at.count, stream);
             } else {
                 row_convert(p->x.dtype, x, at.at[1], p->y.dtype, y, at.at[0], at.count);
             }
