@@ -159,6 +159,8 @@ static void list_casts(test_list *list)
                 set_shape(&s, i);
                 s.options = i % 2 ? OPT_LD | OPT_OFFSET : i == 4 ? OPT_TRANS : 0;
                 test_emit(list, s);
+                s.fill = FILL_BITS;
+                test_emit(list, s);
                 if (from > BSK_BF16)
                     continue;
                 s.fill = FILL_HUGE;
@@ -169,10 +171,11 @@ static void list_casts(test_list *list)
     static const int64_t grids[][4] = {
         {3, 7, 5, 2}, {1, 64, 64, 1}, {2, 33, 4, 16}, {1, 0, 5, 3}, {2, 100, 130, 3}};
     for (int i = 0; i < TEST_COUNT(grids); i++)
-        for (int from = BSK_F64; from <= BSK_U8; from++) {
+        for (int from = BSK_F64; from <= BSK_I8; from++) {
             if (left_out(list, i + from, 3))
                 continue;
             test_spec s = {.op = "transpose_0213", .dtype = (bsk_dtype)from};
+            s.fill = from > BSK_U8 ? FILL_BITS : FILL_REAL;
             s.heads = (int32_t)grids[i][0];
             s.n = grids[i][1];
             s.k = grids[i][2];
@@ -184,6 +187,8 @@ static void list_casts(test_list *list)
             s.m = 0;
             test_emit(list, s);
             s.index = from == BSK_F32 ? BSK_F16 : BSK_F32;
+            test_emit(list, s);
+            s.index = from == BSK_F8E4M3 ? BSK_F8E5M2 : BSK_F8E4M3;
             test_emit(list, s);
         }
 }

@@ -516,6 +516,44 @@ static void fill_special(test_case *c, test_tensor *t)
     }
 }
 
+/* Bits of a float with so many of fraction. One in four is any; the others are of numbers that f8 has,
+ * or of those half-way between two, or of their neighbours. */
+static uint64_t bits_near(test_case *c, int fraction, int bias)
+{
+    const uint64_t any = test_random(&c->rng), last = ((uint64_t)1 << fraction) - 1;
+    const uint64_t kind = any >> 56, sign = any >> 55 & 1;
+    const int wide = fraction == 52 ? 11 : 8;
+    if (kind % 4 == 0)
+        return test_random(&c->rng) >> (63 - wide - fraction);
+    const uint64_t exponent = (uint64_t)bias - 20 + any % 40;
+    const uint64_t fine = kind % 3 == 0 ? 0 : kind % 3 == 1 ? 1 : last;
+    const uint64_t coarse = any << (fraction - 4) & last;
+    return ((sign << wide | exponent) << fraction) + coarse + fine;
+}
+
+static void fill_bits(test_case *c, test_tensor *t)
+{
+    if (c->spec.fill != FILL_BITS || t->output)
+        return;
+    for (int64_t e = 0; e < t->elems; e++) {
+        const int64_t at = t->at[e];
+        const uint64_t any = test_random(&c->rng);
+        if (at < 0)
+            continue;
+        if (t->desc.dtype == BSK_F64)
+            ((uint64_t *)(void *)t->init)[at] = bits_near(c, 52, 1023);
+        else if (t->desc.dtype == BSK_F32)
+            ((uint32_t *)(void *)t->init)[at] = (uint32_t)bits_near(c, 23, 127);
+        else if (t->desc.dtype == BSK_I64) /* f64 holds it */
+            store_int(BSK_I64, t->init, at, (int64_t)any >> (11 + any % 53));
+        else if (bsk_dtype_size(t->desc.dtype) == 1)
+            t->init[at] = (uint8_t)e;
+        else
+            store_int(t->desc.dtype == BSK_I32 ? BSK_I32 : BSK_U16, t->init, at,
+                      (int64_t)(uint32_t)any);
+    }
+}
+
 void test_values_refresh(test_tensor *t)
 {
     for (int32_t v = 0; v < t->views; v++)
@@ -578,6 +616,7 @@ static bool tensor_make(test_case *c, test_tensor *t, bool light)
     for (size_t v = 0; v < views; v++)
         fill_view(c, t, t->init + v * t->bytes);
     fill_special(c, t);
+    fill_bits(c, t);
     if (light)
         return true;
     t->value = malloc(views * n * sizeof *t->value);

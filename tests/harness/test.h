@@ -27,7 +27,8 @@ typedef enum test_fill {
     FILL_REAL,    /* uniform reals: error bound from sums of magnitudes */
     FILL_INT,     /* small integers whose sums are exact: bit-equal after one rounding */
     FILL_SPECIAL, /* reals with a few NaN and infinities: they reach the right outputs only */
-    FILL_HUGE     /* products beyond the output type: overflow goes to infinity */
+    FILL_HUGE,    /* products beyond the output type: overflow goes to infinity */
+    FILL_BITS     /* inputs: all bits of 8, any bits of others, often near halves of f8 */
 } test_fill;
 
 typedef enum test_pattern {
