@@ -95,7 +95,7 @@ SIMT_LAUNCH(embedding)
 SIMT_ACCEPT(block_gather)
 {
     const bsk_block_gather_params *p = problem->params;
-    return ACCEPT(of_bytes(p->x.dtype) ? &p->index : &p->x); /* devices need not know f8 */
+    return ACCEPT(&p->x);
 }
 
 /* Blocks are rows of a table. */

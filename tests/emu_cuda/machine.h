@@ -81,7 +81,8 @@ typedef struct gpu_machine {
 extern gpu_machine gpu;
 
 /* Where dynamic shared memory begins, as a number; and static. Above, from the bit on, is the number
- * of the block in its cluster, as on the chip: what cuts it off where it has to be is tested. */
+ * of the block in its cluster, as on the chip; descriptors, which have no room for it, break unless
+ * it is cut off. */
 enum { GPU_DYNAMIC = 0x400, GPU_STATIC = 0x40000, GPU_WINDOW_AT = 24 };
 
 _Noreturn void gpu_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -279,8 +279,9 @@ typedef enum bsk_renew {
 } bsk_renew;
 
 /* block_renew: rewrites, in place, the blocks of w with keep = 0. w [nnz, r, c] any float, or, with
- * BSK_RENEW_ZERO, u16 (moments of adam, whose code 0 is 0); keep u8 [nnz]. args.alpha is the scale. mean and std (of the population) are over the kept blocks of all
- * heads, 0 if there are none; an element draws the number of its position in w. */
+ * BSK_RENEW_ZERO, u16 (moments of adam, whose code 0 is 0); keep u8 [nnz]. args.alpha is the scale.
+ * mean and std (of the population) are over the kept blocks of all heads, 0 if there are none; an
+ * element draws the number of its position in w. */
 typedef struct bsk_block_renew_params {
     size_t struct_size;
     const bsk_layout *layout;
@@ -304,7 +305,7 @@ BSK_API bsk_status bsk_block_renew_run(const bsk_plan *plan, bsk_queue *queue,
 
 /* block_gather: y[i] = x[index[i]], block by block; zeros where index[i] is -1 or out of range.
  * Moves weights and states after bsk_layout_compact, _crop or a change of order.
- * Shapes: x [n, r, c], y [m, r, c] of one type, index i32 [m]. All contiguous.
+ * Shapes: x [n, r, c], y [m, r, c] of one type, index i32 [m].
  * Dtypes: any float, f8, i8, u16 (moments of adam). The bits move unchanged. */
 typedef struct bsk_block_gather_params {
     size_t struct_size;
