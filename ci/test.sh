@@ -43,8 +43,9 @@ bsk_check() {
         pids+=($!)
         i=$((i + 1))
     done
+    # 77: this machine has nothing that the filter names, such as entries for bf16 instructions.
     for pid in "${pids[@]}"; do
-        wait "$pid" || status=1
+        wait "$pid" || [ $? = 77 ] || status=1
     done
     # Indented, since the line of all reports is the one that counts.
     cat "$folder"/check-*.txt | sed 's/^/  /'
