@@ -29,6 +29,7 @@ typedef struct cell {
     uint32_t stored, loaded, loaded_first;
     uint16_t store_lane, load_lane;
 } cell;
+_Static_assert(sizeof(cell) == 16, "cells are compared as two words");
 
 /* Device memory. */
 typedef struct block {
@@ -269,7 +270,10 @@ _Noreturn static void access_fault(const access *a, const char *what, uint32_t l
 
 enum { NO_LANE = MANY_LANES - 1 };
 
-static void cell_load(const access *a, cell *c)
+#define INLINE static inline __attribute__((always_inline)) /* by the number of bytes */
+
+/* Of `count` cells that are alike. */
+INLINE void cells_load(const access *a, cell *c, size_t count)
 {
     const region *r = a->region;
     const uint16_t lane = (uint16_t)emu_machine.lane;
@@ -279,13 +283,17 @@ static void cell_load(const access *a, cell *c)
         access_fault(a, "race: load of what another group stored,", c->store_lane);
     if (c->stored >= *r->phase && c->store_lane != lane)
         access_fault(a, "race: load of what was stored since the last barrier by", c->store_lane);
-    if (c->loaded_first < shadow.launch_from)
-        c->loaded_first = shadow.now;
-    c->load_lane = c->loaded >= *r->phase && c->load_lane != lane ? MANY_LANES : lane;
-    c->loaded = shadow.now;
+    const uint32_t now = shadow.now;
+    const uint32_t first = c->loaded_first < shadow.launch_from ? now : c->loaded_first;
+    const uint16_t who = c->loaded >= *r->phase && c->load_lane != lane ? MANY_LANES : lane;
+    for (size_t i = 0; i < count; i++) {
+        c[i].loaded_first = first;
+        c[i].load_lane = who;
+        c[i].loaded = now;
+    }
 }
 
-static void cell_store(const access *a, cell *c)
+INLINE void cells_store(const access *a, cell *c, size_t count)
 {
     const region *r = a->region;
     const uint16_t lane = (uint16_t)emu_machine.lane;
@@ -300,8 +308,11 @@ static void cell_store(const access *a, cell *c)
                      c->store_lane);
     if (c->loaded >= *r->phase && c->load_lane != lane)
         access_fault(a, "race: store over what was loaded since the last barrier by", c->load_lane);
-    c->stored = shadow.now;
-    c->store_lane = lane;
+    const uint32_t now = shadow.now;
+    for (size_t i = 0; i < count; i++) {
+        c[i].stored = now;
+        c[i].store_lane = lane;
+    }
 }
 
 static bool region_has(const region *r, uintptr_t at, size_t bytes)
@@ -336,7 +347,27 @@ static const region *region_find(const access *a, bool store)
               store ? "store" : "load", a->bytes, code_offset(a->code));
 }
 
-static inline void access_check(const void *at, size_t bytes, bool store, const void *code)
+INLINE void cells_touch(const access *a, cell *c, size_t count, bool store)
+{
+    if (store)
+        cells_store(a, c, count);
+    else
+        cells_load(a, c, count);
+}
+
+INLINE bool cells_same(const cell *c, size_t count)
+{
+    uint64_t differ = 0;
+    for (size_t i = 1; i < count; i++) {
+        uint64_t x[2], y[2];
+        memcpy(x, c, sizeof x);
+        memcpy(y, c + i, sizeof y);
+        differ |= (x[0] ^ y[0]) | (x[1] ^ y[1]);
+    }
+    return differ == 0;
+}
+
+INLINE void access_check(const void *at, size_t bytes, bool store, const void *code)
 {
     access a = {shadow.last, (uintptr_t)at, bytes, code};
     if (a.at - emu_machine.stacks < emu_machine.stacks_bytes || !bytes)
@@ -349,12 +380,12 @@ static inline void access_check(const void *at, size_t bytes, bool store, const 
     }
     const uintptr_t offset = a.at - a.region->base;
     cell *c = a.region->cells + offset / GRAIN;
-    cell *const last = a.region->cells + (offset + bytes - 1) / GRAIN;
-    for (; c <= last; c++)
-        if (store)
-            cell_store(&a, c);
-        else
-            cell_load(&a, c);
+    const size_t count = (offset + bytes - 1) / GRAIN - offset / GRAIN + 1;
+    if (cells_same(c, count)) /* as those of most elements are */
+        cells_touch(&a, c, count, store);
+    else
+        for (size_t i = 0; i < count; i++)
+            cells_touch(&a, c + i, 1, store);
 }
 
 _Noreturn static void misaligned_fault(const void *at, size_t alignment, const void *code)
@@ -364,7 +395,7 @@ _Noreturn static void misaligned_fault(const void *at, size_t alignment, const v
 }
 
 /* The functions that instrumented code calls before an access (-fsanitize=thread). */
-#define CODE __builtin_extract_return_addr(__builtin_return_address(0))
+#define CODE   __builtin_extract_return_addr(__builtin_return_address(0))
 #define HOOKS(bytes)                                                                               \
     HOOK(read##bytes, bytes, bytes, false)                                                         \
     HOOK(write##bytes, bytes, bytes, true)                                                         \
