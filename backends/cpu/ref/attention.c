@@ -46,9 +46,15 @@ static ref_view head_of(const bsk_tensor *tensor, bsk_mem mem, int64_t b, int64_
 
 static double dot(const ref_view *x, int64_t i, const ref_view *y, int64_t j, int64_t d)
 {
-    double sum = 0;
-    for (int64_t k = 0; k < d; k++)
-        sum += view_get2(x, i, k) * view_get2(y, j, k);
+    enum { PART = 64 };
+    double sum = 0, line[2][PART];
+    for (int64_t k = 0; k < d; k += PART) {
+        const int64_t count = d - k < PART ? d - k : PART;
+        view_line(x, x->base + i * x->stride[0] + k * x->stride[1], x->stride[1], count, line[0]);
+        view_line(y, y->base + j * y->stride[0] + k * y->stride[1], y->stride[1], count, line[1]);
+        for (int64_t e = 0; e < count; e++)
+            sum += line[0][e] * line[1][e];
+    }
     return sum;
 }
 

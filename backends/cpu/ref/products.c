@@ -2,6 +2,23 @@
  * sdd. */
 #include "ref.h"
 
+/* Products are formed a tile at a time, each element's terms in their order. */
+enum { TILE = 32 };
+
+static int64_t tile_extent(int64_t size, int64_t from)
+{
+    return size - from < TILE ? size - from : TILE;
+}
+
+/* sum[i][j] += x[i] * y[j] */
+static void tile_add(double sum[TILE][TILE], int64_t rows, int64_t cols, const double *restrict x,
+                     const double *restrict y)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++)
+            sum[i][j] += x[i] * y[j];
+}
+
 /* The blocks of op(S) by block row: the layout's rows, or its columns where S is transposed. */
 typedef struct op_lists {
     const int64_t *start;      /* [heads][grid + 1] */
@@ -21,27 +38,32 @@ static op_lists lists_of(const bsk_layout_tables *t, bool transpose)
                       t->block_rows, t->block_cols, t->cols,     false};
 }
 
-/* (op(S) B)[i][j] of one head: s [nnz, r, c], b [J, n]. */
-static double dsd_element(const op_lists *l, const ref_view *s, const ref_view *b,
-                          const ref_view *gate, int64_t head, int64_t i, int64_t j)
+/* (op(S) B) from [i][j] on, of one head and within a block row: s [nnz, r, c], b [J, n]. */
+static void dsd_tile(const op_lists *l, const ref_view *s, const ref_view *b, const ref_view *gate,
+                     int64_t head, int64_t i, int64_t rows, int64_t j, int64_t cols,
+                     double sum[TILE][TILE])
 {
-    double sum = 0;
     const int64_t *start = l->start + head * (l->grid + 1) + i / l->block_rows;
-    int64_t r = i % l->block_rows;
+    const int64_t along_row = s->stride[l->transpose ? 1 : 2];
+    const int64_t along_col = s->stride[l->transpose ? 2 : 1];
+    memset(sum, 0, sizeof(double[TILE][TILE]));
     for (int64_t e = start[0]; e < start[1]; e++) {
-        double g = view_given(gate) ? view_get1(gate, l->slot[e]) : 1;
+        const double g = view_given(gate) ? view_get1(gate, l->slot[e]) : 1;
+        const int64_t width = block_extent(l->cols, l->col[e], l->block_cols);
+        const int64_t block = s->base + l->slot[e] * s->stride[0] + i % l->block_rows * along_col;
+        double part[TILE][TILE] = {{0}}, w[TILE], x[TILE];
         if (g == 0)
             continue;
-        int64_t width = block_extent(l->cols, l->col[e], l->block_cols);
-        double part = 0;
         for (int64_t k = 0; k < width; k++) {
-            double w =
-                l->transpose ? view_get3(s, l->slot[e], k, r) : view_get3(s, l->slot[e], r, k);
-            part += w * view_get2(b, (int64_t)l->col[e] * l->block_cols + k, j);
+            const int64_t row = (int64_t)l->col[e] * l->block_cols + k;
+            view_line(s, block + k * along_row, along_col, rows, w);
+            view_line(b, b->base + row * b->stride[0] + j * b->stride[1], b->stride[1], cols, x);
+            tile_add(part, rows, cols, w, x);
         }
-        sum += g * part;
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < cols; c++)
+                sum[r][c] += g * part[r][c];
     }
-    return sum;
 }
 
 /* What follows a sum takes it in the type of the arithmetic: that of exact integers is f32. */
@@ -78,35 +100,59 @@ static int64_t batch_count(const bsk_tensor *tensor)
     return tensor->rank == 3 ? tensor->dims[0] : 1;
 }
 
+/* What follows the sums, and the store. */
+typedef struct dsd_epilogue {
+    ref_view row_scale, col_scale, bias, residual, c;
+    double alpha, beta;
+    bsk_act act;
+} dsd_epilogue;
+
+static void dsd_store(const dsd_epilogue *d, int64_t i, int64_t j, double sum)
+{
+    double v = d->alpha * sum;
+    if (view_given(&d->row_scale))
+        v *= view_get1(&d->row_scale, i);
+    if (view_given(&d->col_scale))
+        v *= view_get1(&d->col_scale, j);
+    if (view_given(&d->bias))
+        v += view_get1(&d->bias, i);
+    v = bski_ref_act(d->act, v + view_scaled2(&d->c, i, j, d->beta));
+    if (view_given(&d->residual))
+        v += view_get2(&d->residual, i, j);
+    view_set2(&d->c, i, j, v);
+}
+
 REF_LAYOUT_OP(dsd, dsd)
 {
     const op_lists lists = lists_of(t, p->transpose_s);
-    const ref_view gate = view_of(&p->gate, a->gate), bias = view_of(&p->bias, a->bias);
-    const ref_view row_scale = view_of(&p->row_scale, a->row_scale);
-    const ref_view col_scale = view_of(&p->col_scale, a->col_scale);
+    const ref_view gate = view_of(&p->gate, a->gate);
     const int64_t rows = p->c.dims[p->c.rank - 2], cols = p->c.dims[p->c.rank - 1];
-    const double scale = operand_scale(&p->s_scale, a->s_scale, &p->b_scale, a->b_scale);
+    dsd_epilogue d = {
+        .row_scale = view_of(&p->row_scale, a->row_scale),
+        .col_scale = view_of(&p->col_scale, a->col_scale),
+        .bias = view_of(&p->bias, a->bias),
+        .alpha = a->alpha * operand_scale(&p->s_scale, a->s_scale, &p->b_scale, a->b_scale),
+        .beta = a->beta,
+        .act = p->act,
+    };
+    double sum[TILE][TILE];
 
     for (int64_t m = 0; m < batch_count(&p->c); m++) {
         const ref_view s = block_group(&p->s, a->s, m / t->heads);
         const ref_view b = batch_member(&p->b, a->b, 2, m);
-        const ref_view c = batch_member(&p->c, a->c, 2, m);
-        const ref_view residual = batch_member(&p->residual, a->residual, 2, m);
-        for (int64_t i = 0; i < rows; i++)
-            for (int64_t j = 0; j < cols; j++) {
-                const double sum = dsd_element(&lists, &s, &b, &gate, m % t->heads, i, j);
-                double v = a->alpha * scale * rounded_sum(&p->s, sum);
-                if (view_given(&row_scale))
-                    v *= view_get1(&row_scale, i);
-                if (view_given(&col_scale))
-                    v *= view_get1(&col_scale, j);
-                if (view_given(&bias))
-                    v += view_get1(&bias, i);
-                v = bski_ref_act(p->act, v + view_scaled2(&c, i, j, a->beta));
-                if (view_given(&residual))
-                    v += view_get2(&residual, i, j);
-                view_set2(&c, i, j, v);
+        d.c = batch_member(&p->c, a->c, 2, m);
+        d.residual = batch_member(&p->residual, a->residual, 2, m);
+        for (int64_t i = 0, height; i < rows; i += height) {
+            const int64_t left = lists.block_rows - i % lists.block_rows;
+            height = tile_extent(left < rows - i ? left : rows - i, 0);
+            for (int64_t j = 0; j < cols; j += TILE) {
+                const int64_t width = tile_extent(cols, j);
+                dsd_tile(&lists, &s, &b, &gate, m % t->heads, i, height, j, width, sum);
+                for (int64_t r = 0; r < height; r++)
+                    for (int64_t c = 0; c < width; c++)
+                        dsd_store(&d, i + r, j + c, rounded_sum(&p->s, sum[r][c]));
             }
+        }
     }
 }
 
@@ -123,20 +169,23 @@ static batch_range batch_of(const bsk_sdd_params *p, int64_t heads, int64_t head
     return (batch_range){head, batch_count(&p->a), heads};
 }
 
-/* (sum over pairs and batch of A B)[i][j]. */
-static double sdd_element(const bsk_sdd_params *p, const bsk_sdd_args *args, batch_range range,
-                          int64_t i, int64_t j)
+/* (sum over pairs and batch of A B) from [i][j] on. */
+static void sdd_tile(const bsk_sdd_params *p, const bsk_sdd_args *args, batch_range range,
+                     int64_t i, int64_t rows, int64_t j, int64_t cols, double sum[TILE][TILE])
 {
-    double sum = 0;
     const int64_t n = p->a.dims[p->a.rank - 1];
+    double x[TILE], y[TILE];
+    memset(sum, 0, sizeof(double[TILE][TILE]));
     for (int32_t pair = 0; pair < p->pairs; pair++)
         for (int64_t m = range.first; m < range.last; m += range.step) {
             const ref_view a = batch_member(&p->a, args->a[pair], 2, m);
             const ref_view b = batch_member(&p->b, args->b[pair], 2, m);
-            for (int64_t k = 0; k < n; k++)
-                sum += view_get2(&a, i, k) * view_get2(&b, k, j);
+            for (int64_t k = 0; k < n; k++) {
+                view_line(&a, a.base + i * a.stride[0] + k * a.stride[1], a.stride[0], rows, x);
+                view_line(&b, b.base + k * b.stride[0] + j * b.stride[1], b.stride[1], cols, y);
+                tile_add(sum, rows, cols, x, y);
+            }
         }
-    return sum;
 }
 
 /* One kept block, in every group; returns the sum of (A B) o W over it. */
@@ -150,20 +199,28 @@ static double sdd_block(const bsk_layout_tables *t, const bsk_sdd_params *p, con
     const double scale = (p->gate_mode == BSK_GATE_SCALE ? gate : 1) *
                          operand_scale(&p->a_scale, a->a_scale, &p->b_scale, a->b_scale);
     const int64_t groups = p->s.rank == 4 ? p->s.dims[0] : 1;
+    const int64_t row = (int64_t)t->slot_row[slot] * t->block_rows, height = slot_height(t, slot);
+    const int64_t col = (int64_t)t->slot_col[slot] * t->block_cols, width = slot_width(t, slot);
+    double sum[TILE][TILE];
 
     for (int64_t group = 0; group < groups; group++) {
         const ref_view s = block_group(&p->s, a->s, group);
         const ref_view w = block_group(&p->w, a->w, group);
         const batch_range range = batch_of(p, t->heads, head, group);
-        for (int64_t i = 0; i < slot_height(t, slot); i++)
-            for (int64_t j = 0; j < slot_width(t, slot); j++) {
-                int64_t row = (int64_t)t->slot_row[slot] * t->block_rows + i;
-                int64_t col = (int64_t)t->slot_col[slot] * t->block_cols + j;
-                double sum = skip ? 0 : rounded_sum(&p->a, sdd_element(p, a, range, row, col));
-                if (p->dgate.dtype != BSK_NONE && !skip)
-                    dot += sum * view_get3(&w, slot, i, j);
-                double v = zero ? 0 : a->alpha * sum * scale;
-                view_set3(&s, slot, i, j, v + view_scaled3(&s, slot, i, j, a->beta));
+        for (int64_t i = 0; i < height; i += TILE)
+            for (int64_t j = 0; j < width; j += TILE) {
+                const int64_t rows = tile_extent(height, i), cols = tile_extent(width, j);
+                if (!skip)
+                    sdd_tile(p, a, range, row + i, rows, col + j, cols, sum);
+                for (int64_t r = 0; r < rows; r++)
+                    for (int64_t c = 0; c < cols; c++) {
+                        const double value = skip ? 0 : rounded_sum(&p->a, sum[r][c]);
+                        if (p->dgate.dtype != BSK_NONE && !skip)
+                            dot += value * view_get3(&w, slot, i + r, j + c);
+                        const double v = zero ? 0 : a->alpha * value * scale;
+                        view_set3(&s, slot, i + r, j + c,
+                                  v + view_scaled3(&s, slot, i + r, j + c, a->beta));
+                    }
             }
     }
     return dot;

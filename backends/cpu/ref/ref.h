@@ -106,6 +106,28 @@ static inline double view_get3(const ref_view *v, int64_t i, int64_t j, int64_t 
                      v->base + i * v->stride[0] + j * v->stride[1] + k * v->stride[2]);
 }
 
+/* `count` elements, `step` apart. */
+static inline void view_line(const ref_view *v, int64_t at, int64_t step, int64_t count,
+                             double *restrict line)
+{
+#define LINE(type)                                                                                 \
+    case type:                                                                                     \
+        for (int64_t i = 0; i < count; i++)                                                        \
+            line[i] = bski_load(type, v->data, at + i * step);                                     \
+        break
+    switch (v->dtype) {
+        LINE(BSK_F64);
+        LINE(BSK_F32);
+        LINE(BSK_F16);
+        LINE(BSK_BF16);
+        LINE(BSK_I8);
+    default:
+        for (int64_t i = 0; i < count; i++)
+            line[i] = bski_load(v->dtype, v->data, at + i * step);
+    }
+#undef LINE
+}
+
 static inline int64_t view_get_int(const ref_view *v, int64_t i)
 {
     return bski_load_int(v->dtype, v->data, v->base + i * v->stride[0]);
