@@ -136,6 +136,24 @@ static inline const bsk_tensor *bski_arg_tensor(const bski_op_info *op, const vo
     BSKI_SCALAR(group, alpha, F64, -INFINITY, INFINITY),                                           \
         BSKI_SCALAR(group, beta, F64, -INFINITY, INFINITY)
 
+/* The same for dx beside other gradients, with an attribute that says so. */
+#define BSKI_DX_BLEND(group) BSKI_ATTR(group, dx_blend, I32, 0, 1)
+#define BSKI_DX_ALPHA_BETA(group)                                                                  \
+    BSKI_SCALAR(group, dx_alpha, F64, -INFINITY, INFINITY),                                        \
+        BSKI_SCALAR(group, dx_beta, F64, -INFINITY, INFINITY)
+/* Without it entries get 1 and 0. */
+#define BSKI_DX_LOWER(group)                                                                       \
+    static void group##_lower(const void *params, const void *args, void *kernel_args)             \
+    {                                                                                              \
+        const bsk_##group##_params *p = params;                                                    \
+        bsk_##group##_args *k = kernel_args;                                                       \
+        memcpy(k, args, sizeof *k);                                                                \
+        if (!p->dx_blend) {                                                                        \
+            k->dx_alpha = 1;                                                                       \
+            k->dx_beta = 0;                                                                        \
+        }                                                                                          \
+    }
+
 /* Tensors in a list. */
 enum { BSKI_MAX_PAIRS = 65536 };
 #define BSKI_PAIRS(group) BSKI_ATTR_OR(group, pairs, I32, 0, BSKI_MAX_PAIRS, 1)

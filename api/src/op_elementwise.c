@@ -418,11 +418,15 @@ static const bski_arg cwise_linear_grad_args[] = {
 static const bski_field cwise_linear_grad_attrs[] = {
     BSKI_ATTR(cwise_linear_grad, relu, I32, 0, 1),
     BSKI_ATTR(cwise_linear_grad, bias_first, I32, 0, 1),
+    BSKI_DX_BLEND(cwise_linear_grad),
 };
 
 static const bski_field cwise_linear_grad_scalars[] = {
     BSKI_ALPHA_BETA(cwise_linear_grad),
+    BSKI_DX_ALPHA_BETA(cwise_linear_grad),
 };
+
+BSKI_DX_LOWER(cwise_linear_grad)
 
 static bsk_status cwise_linear_grad_check(const bski_op_info *op, const void *params,
                                           const bsk_layout_tables *l)
@@ -451,6 +455,7 @@ const bski_op_info bski_op_cwise_linear_grad = {
     BSKI_TABLE(attr, cwise_linear_grad_attrs),
     BSKI_TABLE(scalar, cwise_linear_grad_scalars),
     .check = cwise_linear_grad_check,
+    .lower_args = cwise_linear_grad_lower,
 };
 BSKI_DEFINE_OP(cwise_linear_grad, cwise_linear_grad)
 

@@ -135,11 +135,15 @@ static const bski_field layer_norm_grad_attrs[] = {
     BSKI_ATTR_OR(layer_norm_grad, segments, I64, 0, INFINITY, 1),
     BSKI_ATTR(layer_norm_grad, relu, I32, 0, 1),
     BSKI_ATTR(layer_norm_grad, rms, I32, 0, 1),
+    BSKI_DX_BLEND(layer_norm_grad),
 };
 
 static const bski_field layer_norm_grad_scalars[] = {
     BSKI_ALPHA_BETA(layer_norm_grad),
+    BSKI_DX_ALPHA_BETA(layer_norm_grad),
 };
+
+BSKI_DX_LOWER(layer_norm_grad)
 
 const bski_op_info bski_op_layer_norm_grad = {
     .name = "layer_norm_grad",
@@ -149,6 +153,7 @@ const bski_op_info bski_op_layer_norm_grad = {
     BSKI_TABLE(attr, layer_norm_grad_attrs),
     BSKI_TABLE(scalar, layer_norm_grad_scalars),
     .check = layer_norm_grad_check,
+    .lower_args = layer_norm_grad_lower,
 };
 BSKI_DEFINE_OP(layer_norm_grad, layer_norm_grad)
 
@@ -184,12 +189,6 @@ static void rms_norm_grad_params(const void *params, void *kernel_params)
     k->rms = 1;
 }
 
-static void rms_norm_grad_lower(const void *params, const void *args, void *kernel_args)
-{
-    (void)params;
-    memcpy(kernel_args, args, sizeof(bsk_layer_norm_grad_args));
-}
-
 const bski_op_info bski_op_rms_norm_grad = {
     .name = "rms_norm_grad",
     .kernel_op = BSK_OP_LAYER_NORM_GRAD,
@@ -199,7 +198,7 @@ const bski_op_info bski_op_rms_norm_grad = {
     BSKI_TABLE(scalar, layer_norm_grad_scalars),
     .check = layer_norm_grad_check,
     .lower_params = rms_norm_grad_params,
-    .lower_args = rms_norm_grad_lower,
+    .lower_args = layer_norm_grad_lower,
 };
 BSKI_DEFINE_OP(rms_norm_grad, layer_norm_grad)
 
@@ -299,12 +298,16 @@ static const bski_arg batch_norm_grad_args[] = {
 
 static const bski_field batch_norm_grad_attrs[] = {
     BSKI_ATTR(batch_norm_grad, infer, I32, 0, 1),
+    BSKI_DX_BLEND(batch_norm_grad),
     BSKI_ATTR_BELOW(batch_norm_grad, eps, F64, 0, INFINITY, 1e-6),
 };
 
 static const bski_field batch_norm_grad_scalars[] = {
     BSKI_ALPHA_BETA(batch_norm_grad),
+    BSKI_DX_ALPHA_BETA(batch_norm_grad),
 };
+
+BSKI_DX_LOWER(batch_norm_grad)
 
 static bsk_status batch_norm_grad_check(const bski_op_info *op, const void *params,
                                         const bsk_layout_tables *l)
@@ -329,5 +332,6 @@ const bski_op_info bski_op_batch_norm_grad = {
     BSKI_TABLE(attr, batch_norm_grad_attrs),
     BSKI_TABLE(scalar, batch_norm_grad_scalars),
     .check = batch_norm_grad_check,
+    .lower_args = batch_norm_grad_lower,
 };
 BSKI_DEFINE_OP(batch_norm_grad, batch_norm_grad)

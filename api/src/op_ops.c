@@ -164,11 +164,15 @@ static const bski_arg bias_act_grad_args[] = {
 static const bski_field bias_act_grad_attrs[] = {
     BSKI_ATTR(bias_act_grad, axis, I32, 0, 1),
     BSKI_ATTR(bias_act_grad, act, I32, 0, BSK_ACT_COUNT - 1),
+    BSKI_DX_BLEND(bias_act_grad),
 };
 
 static const bski_field bias_act_grad_scalars[] = {
     BSKI_ALPHA_BETA(bias_act_grad),
+    BSKI_DX_ALPHA_BETA(bias_act_grad),
 };
+
+BSKI_DX_LOWER(bias_act_grad)
 
 static bsk_status bias_act_grad_check(const bski_op_info *op, const void *params,
                                       const bsk_layout_tables *l)
@@ -193,6 +197,7 @@ const bski_op_info bski_op_bias_act_grad = {
     BSKI_TABLE(attr, bias_act_grad_attrs),
     BSKI_TABLE(scalar, bias_act_grad_scalars),
     .check = bias_act_grad_check,
+    .lower_args = bias_act_grad_lower,
 };
 BSKI_DEFINE_OP(bias_act_grad, bias_act_grad)
 

@@ -495,6 +495,19 @@ DEVICE void NAME(store_part)(i32 type, GLOBAL void *p, i64 i, i64 stride, i32 co
 #endif
 }
 
+/* The same for alpha * v + beta * what is there; beta = 0 reads nothing. */
+DEVICE void NAME(blend_part)(i32 type, GLOBAL void *p, i64 i, i64 stride, i32 count, i32 vector,
+                             R alpha, R beta, const R *v)
+{
+    R d[VEC], old[VEC];
+    if (beta != 0)
+        NAME(load_part)(type, p, i, stride, count, vector, old);
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        d[e] = beta != 0 ? FMA(beta, old[e], alpha * v[e]) : alpha * v[e];
+    NAME(store_part)(type, p, i, stride, count, vector, d);
+}
+
 /* The sum of v over `lanes` lanes (a power of two), of which this is number `lane`; scratch is
  * their part of local memory. The whole group calls it, and every lane gets its sum. Each level of
  * the tree joins up to TREE_WAYS parts: a barrier costs more than a few additions. */

@@ -306,6 +306,8 @@ SIMT_LAUNCH(layer_norm_grad)
         .dx_col = p->dx.strides[f],
         .share = l.cut.share,
         .inverse = inverse_of(prepared, l.count),
+        .dx_alpha = simt_num(prepared, a->dx_alpha),
+        .dx_beta = simt_num(prepared, a->dx_beta),
         .rms = p->rms,
         .relu = p->relu,
         .lanes = l.lanes,
@@ -319,7 +321,7 @@ SIMT_LAUNCH(layer_norm_grad)
                   bski_simt_vector_rows(d, type, bias, 1, 0),
     };
     const bool same = p->x.dtype == type && (p->dx.dtype == type || p->dx.dtype == BSK_NONE);
-    if (l.fits && arg.dy_vector && arg.x_vector && arg.dx_vector && arg.vector &&
+    if (l.fits && !p->dx_blend && arg.dy_vector && arg.x_vector && arg.dx_vector && arg.vector &&
         (same || is_mixed(p))) {
         const int kernel = !same ? SLOPE_MIXED : p->relu ? SLOPE_RELU_PACKED : SLOPE_PACKED;
         TRY(LAUNCH(kernel, l.cut.shares, p->segments, arg, a->dy, a->x, mean, a->rstd, gain, bias,
@@ -568,6 +570,8 @@ SIMT_LAUNCH(batch_norm_grad)
     arg.dy_type = (i32)p->dy.dtype;
     arg.x_type = (i32)p->x.dtype;
     arg.y_type = (i32)p->dx.dtype;
+    arg.dx_alpha = simt_num(prepared, a->dx_alpha);
+    arg.dx_beta = simt_num(prepared, a->dx_beta);
     arg.dy_vector = bski_simt_vector(d, p->dy.dtype, &p->dy, a->dy, inner);
     arg.x_vector = bski_simt_vector(d, p->dy.dtype, &p->x, a->x, inner);
     arg.y_vector = bski_simt_vector(d, p->dy.dtype, &p->dx, a->dx, inner);

@@ -17,8 +17,8 @@ typedef struct layer_norm_arg {
 typedef struct layer_norm_grad_arg {
     i64 rows, segments, count;
     i64 dy_row, dy_col, x_row, x_col, dx_row, dx_col;
-    i64 share;   /* rows of a group, in the packed form */
-    i64 inverse; /* NUM */
+    i64 share;                      /* rows of a group, in the packed form */
+    i64 inverse, dx_alpha, dx_beta; /* NUM; the packed form takes 1 and 0 alone */
     i32 rms, relu, lanes, dy_type, x_type, dx_type, dy_vector, x_vector, dx_vector, vector;
 } layer_norm_grad_arg;
 
@@ -50,7 +50,8 @@ typedef struct norm_finish_arg {
 typedef struct batch_norm_arg {
     i64 outer, middle, cols;
     i64 x_outer, x_middle, x_col, dy_outer, dy_middle, dy_col, y_outer, y_middle, y_col;
-    i64 eps, inverse; /* NUM; inverse: 1 / elements of a channel */
+    i64 eps, inverse;      /* NUM; inverse: 1 / elements of a channel */
+    i64 dx_alpha, dx_beta; /* NUM; the gradient's */
     i32 by_col, x_type, dy_type, y_type, x_vector, dy_vector, y_vector, pad;
 } batch_norm_arg;
 

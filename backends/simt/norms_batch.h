@@ -264,6 +264,7 @@ KERNEL(batch_norm_grad, LANES)
         UNROLL
         for (i32 e = 0; e < VEC; e++)
             d[e] *= g[e] * s[e];
-        NAME(store_part)(a.y_type, dx, p.y, a.y_col, p.count, a.y_vector, d);
+        NAME(blend_part)
+        (a.y_type, dx, p.y, a.y_col, p.count, a.y_vector, NUM(a.dx_alpha), NUM(a.dx_beta), d);
     }
 }

@@ -302,9 +302,9 @@ KERNEL(layer_norm_grad, LANES)
                 }
                 if (pass == 1) {
                     NAME(norm_dx)(sum[0], sum[1], r, g, h, d);
-                    NAME(store_part)
+                    NAME(blend_part)
                     (a.dx_type, dx, n * a.dx_row + (feature + run * VEC) * a.dx_col, a.dx_col,
-                     count, a.dx_vector, d);
+                     count, a.dx_vector, NUM(a.dx_alpha), NUM(a.dx_beta), d);
                 }
             }
             if (pass == 0)
@@ -563,8 +563,9 @@ KERNEL(layer_norm_grad_cols, LANES)
                     d[e] = r[e] * (t - FMA(h[e], sum_h[e], sum[e]));
                 }
                 if (pass == 1)
-                    NAME(store_part)
-                (a.dx_type, dx, feature * a.dx_col + n * a.dx_row, a.dx_row, count, a.dx_vector, d);
+                    NAME(blend_part)
+                (a.dx_type, dx, feature * a.dx_col + n * a.dx_row, a.dx_row, count, a.dx_vector,
+                 NUM(a.dx_alpha), NUM(a.dx_beta), d);
             }
             if (pass == 0) {
                 NAME(column_join)(scratch, a.lanes, sum);

@@ -411,6 +411,8 @@ SIMT_LAUNCH(bias_act_grad)
         .dx_row = p->dx.strides[outer],
         .dx_col = p->dx.strides[inner],
         .share = s.cut.share,
+        .dx_alpha = simt_num(prepared, a->dx_alpha),
+        .dx_beta = simt_num(prepared, a->dx_beta),
         .act = (i32)p->act,
         .bias = bias_of(&p->bias, p->axis, inner),
         .dy_type = (i32)type,
@@ -423,7 +425,7 @@ SIMT_LAUNCH(bias_act_grad)
         .lanes_run = s.lanes_run,
     };
     arg.packed = arg.vector && arg.bias_vector && arg.cols % simt_vec(d, type) == 0 &&
-                 (p->x.dtype == BSK_NONE || p->x.dtype == type);
+                 !p->dx_blend && (p->x.dtype == BSK_NONE || p->x.dtype == type);
     if (p->dbias.dtype == BSK_NONE)
         return LAUNCH(SLOPES, simt_walk_groups(prepared, queue, arg.rows, arg.cols), 1, arg, a->dy,
                       x, bias, dx);

@@ -64,7 +64,8 @@ typedef struct bias_act_arg {
 typedef struct bias_act_grad_arg {
     i64 rows, cols;
     i64 dy_row, dy_col, x_row, x_col, dx_row, dx_col;
-    i64 share; /* rows (features are columns) or runs (features are rows) of a share */
+    i64 share;             /* rows (features are columns) or runs (features are rows) of a share */
+    i64 dx_alpha, dx_beta; /* NUM; packed: 1 and 0 alone */
     i32 act, bias, x_type, dx_type, vector, bias_vector;
     i32 packed;
     i32 lanes_run;

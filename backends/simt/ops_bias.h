@@ -167,9 +167,9 @@ DEVICE void NAME(slope_packed)(const bias_act_grad_arg *a, const R *b, GLOBAL u8
 DEVICE void NAME(slope_store)(const bias_act_grad_arg *a, const walk *w, GLOBAL u8 *dx, const R *d)
 {
     const i64 col = w->run * VEC;
-    NAME(store_part)
+    NAME(blend_part)
     (a->dx_type, dx, w->row * a->dx_row + col * a->dx_col, a->dx_col, run_length(a->cols, col, VEC),
-     a->vector, d);
+     a->vector, NUM(a->dx_alpha), NUM(a->dx_beta), d);
 }
 
 KERNEL(bias_act_grad, LANES)

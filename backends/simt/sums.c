@@ -285,5 +285,7 @@ SIMT_LAUNCH(cwise_linear_grad)
     };
     map_arg arg = bski_simt_map(prepared, queue, &m);
     arg.option = option;
+    arg.alpha = bski_simt_map_num(prepared, a->dx_alpha);
+    arg.beta = bski_simt_map_num(prepared, a->dx_beta);
     return bski_simt_map_launch(prepared, queue, &m, &arg);
 }

@@ -56,10 +56,11 @@ DEVICE void NAME(binary_grad_run)(const map_arg *a, i64 first, R (*v)[VEC])
 /* dx from dy, x, gain, bias. */
 DEVICE void NAME(cwise_linear_grad_run)(const map_arg *a, i64 first, R (*v)[VEC])
 {
+    const R alpha = NUM(a->alpha);
     UNROLL
     for (i32 e = 0; e < VEC; e++) {
         const R gain = a->option & CWISE_GAIN ? v[2][e] : (R)1;
-        v[0][e] = NAME(cwise_slope)(a->option, v[0][e], v[1][e], gain, v[3][e]) * gain;
+        v[0][e] = NAME(cwise_slope)(a->option, v[0][e], v[1][e], gain, v[3][e]) * gain * alpha;
     }
 }
 

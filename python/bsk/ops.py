@@ -8,7 +8,8 @@ arguments and their documentation are those of the C interface. They share these
 - An output that is left out is made, of the kind and on the device of the first input, with the
   shape that the op defines; ``y="f32"`` asks for an element type. An optional output is
   made where it is ``True`` or an element type. Outputs that are given are written in place.
-- Where ``beta`` is not 0 the output must be given, since it is read.
+- Where ``beta`` is not 0 the output must be given, since it is read; ``dx`` beside other gradients
+  where ``dx_blend`` is set and ``dx_beta`` is not 0.
 - Where 0 stands for a default in the C structs, that is what ``None`` gives, and 0 is refused.
 - One result is returned as it is, several as a named tuple.
 - Nothing is recorded for gradients; see `bsk.torch` for that.
@@ -126,14 +127,15 @@ class Packed:
 
 
 # Outputs that beta has no part in, of ops that have one.
-_WITHOUT_BETA = {
-    "batch_norm_grad": {"dx"},
-    "bias_act_grad": {"dx"},
-    "cwise_linear_grad": {"dx"},
-    "global_norm": {"norm", "norm_scale"},
-    "layer_norm_grad": {"dx"},
-    "rms_norm_grad": {"dx"},
-}
+_WITHOUT_BETA = {"global_norm": {"norm", "norm_scale"}}
+
+
+def _beta_of(op, name):
+    """The scalar that an output is multiplied by, or None, and what must be set for it."""
+    if name == "dx" and "dx_blend" in op.attrs:
+        return "dx_beta", "dx_blend and "
+    has = "beta" in op.scalars and name not in _WITHOUT_BETA.get(op.name, ())
+    return "beta" if has else None, ""
 
 
 class Description:
@@ -268,7 +270,7 @@ def _default(op, name):
     """The text of an argument's default value."""
     if name in op.zeros:
         return "None"
-    if name == "alpha":
+    if name in ("alpha", "dx_alpha"):
         return "1.0"
     if name == "keep":
         return "1.0"
@@ -350,8 +352,9 @@ def _source(op):
             continue
         add(f"    m_{n} = not p_{n}" + ("" if n in op.required else f" and {n}"))
         add(f"    if m_{n}:")
-        if "beta" in op.scalars and n not in _WITHOUT_BETA.get(op.name, ()):
-            add(f"        if beta: _unread({n!r})")
+        beta, when = _beta_of(op, n)
+        if beta:
+            add(f"        if {when}{beta}: _unread({n!r}, {beta!r})")
         add(f"        {n} = _plan.makers[{n!r}]()")
         add(f"        p_{n} = _describe[_type({n})]({n})[1]")
     for n in op.scalars:
@@ -422,8 +425,8 @@ def _views(kind, pointers):
     return array.array("Q", [w for p in pointers[1:] for w in (kind, p, 0, 0)])
 
 
-def _unread(name):
-    raise _c.InvalidError(f"{name} is read where beta is not 0: give it")
+def _unread(name, beta):
+    raise _c.InvalidError(f"{name} is read where {beta} is not 0: give it")
 
 
 def _uneven(a, b):

@@ -45,6 +45,10 @@ def test_beta_of_some_outputs(np):
     assert (dbias == 6).all() and (result.dx == dy).all()
     with pytest.raises(bsk.InvalidError, match="dbias is read where beta is not 0"):
         ops.bias_act_grad(dy, dx=True, dbias=True, beta=1.0)
+    dx = ops.bias_act_grad(dy, dx=dy.copy(), dx_blend=1, dx_alpha=0.5, dx_beta=2.0)[0]
+    assert (np.asarray(dx) == 2.5 * dy).all()
+    with pytest.raises(bsk.InvalidError, match="dx is read where dx_beta is not 0"):
+        ops.bias_act_grad(dy, dx=True, dx_blend=1, dx_beta=1.0)
 
 
 def test_axis_and_strides(np, data):

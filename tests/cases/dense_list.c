@@ -225,6 +225,9 @@ static void list_channels(test_list *list)
                     s.beta = i % 2 ? 0.5 : 0;
                     s.fill = relu || i % 2 ? FILL_INT : FILL_REAL;
                     test_emit(list, s);
+                    s.options |= OPT_BLEND;
+                    test_emit(list, s);
+                    s.options &= ~(uint32_t)OPT_BLEND;
                     s.beta = 0;
                     s.out = BSK_NONE;
                     s.options |= OPT_INPLACE;
@@ -532,9 +535,14 @@ static void list_layer_norm(test_list *list)
                         s.beta = i % 2 ? 0.5 : 0;
                         s.alpha = i % 3 == 1 ? 2 : 0;
                         test_emit(list, s);
+                        s.options |= OPT_BLEND;
+                        test_emit(list, s);
                         s.out = BSK_NONE;
                         s.beta = 0;
                         s.options |= OPT_INPLACE;
+                        if (i == 1)
+                            test_emit(list, s);
+                        s.options &= ~(uint32_t)OPT_BLEND;
                         test_emit(list, s);
                         s.options = OPT_GAIN | OPT_DBIAS | OPT_NO_GRAD;
                         if (i % 3 == 0)
@@ -574,8 +582,8 @@ static void list_whole_rows(test_list *list)
                 s.alpha = o == 2 ? 2 : 0;
                 s.beta = o == 1 ? 0.5 : 0;
                 test_emit(list, s);
-                s.options |= OPT_INPLACE;
-                if (o == 0)
+                s.options |= o ? OPT_BLEND : OPT_INPLACE;
+                if (o != 1)
                     test_emit(list, s);
             }
 }
@@ -613,7 +621,11 @@ static void list_batch_norm(test_list *list)
                 s.alpha = o == 2 ? 2 : 0;
                 s.beta = o == 2 ? 0.5 : 0;
                 test_emit(list, s);
+                s.options |= OPT_BLEND;
+                test_emit(list, s);
                 s.kind = 1;
+                test_emit(list, s);
+                s.options &= ~(uint32_t)OPT_BLEND;
                 test_emit(list, s);
                 s.out = BSK_NONE;
                 s.options = OPT_GAIN | OPT_DBIAS | OPT_NO_GRAD;

@@ -546,9 +546,11 @@ static void oracle_cwise(test_case *c)
 static void build_cwise_grad(test_case *c)
 {
     bsk_cwise_linear_grad_params *p = (void *)c->params;
+    bsk_cwise_linear_grad_args *a = (void *)c->args;
     const bsk_tensor vector = bsk_tensor_1d(test_scalar_type(c), c->spec.k);
     p->relu = c->spec.act == BSK_ACT_RELU;
     p->bias_first = c->spec.kind;
+    test_blend(c, &p->dx_blend, &a->dx_alpha, &a->dx_beta);
     test_set(c, "dy", channels(c, c->spec.dtype));
     set_channels(c);
     if (p->relu || (c->spec.options & OPT_GAIN))
@@ -588,7 +590,7 @@ static void oracle_cwise_grad(test_case *c)
             mag[0] += fabs(by_gain) + fabs(g * shift);
             mag[1] += fabs(by_bias);
             if (dx->desc.dtype)
-                test_expect(dx, e, g * scale, exact ? 0 : 2 * u * fabs(g * scale));
+                test_expect_dx(c, dx, e, g * scale, exact ? 0 : 2 * u * fabs(g * scale));
         }
         test_tensor *out[2] = {dgain, dbias};
         for (int o = 0; o < 2; o++) {

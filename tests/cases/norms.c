@@ -127,9 +127,11 @@ static void oracle_layer_norm(test_case *c)
 static void build_layer_norm_grad(test_case *c)
 {
     bsk_layer_norm_grad_params *p = (void *)c->params;
+    bsk_layer_norm_grad_args *a = (void *)c->args;
     p->axis = c->spec.axis;
     p->segments = c->spec.count;
     p->relu = c->spec.act == BSK_ACT_RELU;
+    test_blend(c, &p->dx_blend, &a->dx_alpha, &a->dx_beta);
     test_set(c, "dy", test_act(c, c->spec.dtype, c->spec.m));
     test_set(c, "x", test_act(c, test_out_type(c), c->spec.m));
     set_statistics(c);
@@ -212,8 +214,8 @@ static void expect_segment(test_case *c, int64_t n, int64_t s)
         const double t = v.g * at_or(gain, f, 1);
         const double error = u * ((terms + 12) * (mag + fabs(v.h) * mag_h) / terms + 6 * fabs(t)) +
                              doubt * (1 + fabs(v.h));
-        test_expect(dx, test_row_element(c, n, f), rstd * (t - (sum + v.h * sum_h) / terms),
-                    rstd * error);
+        test_expect_dx(c, dx, test_row_element(c, n, f), rstd * (t - (sum + v.h * sum_h) / terms),
+                       rstd * error);
     }
 }
 
@@ -292,7 +294,10 @@ static void oracle_batch_norm(test_case *c)
 
 static void build_batch_norm_grad(test_case *c)
 {
-    ((bsk_batch_norm_grad_params *)(void *)c->params)->infer = c->spec.kind;
+    bsk_batch_norm_grad_params *p = (void *)c->params;
+    bsk_batch_norm_grad_args *a = (void *)c->args;
+    p->infer = c->spec.kind;
+    test_blend(c, &p->dx_blend, &a->dx_alpha, &a->dx_beta);
     test_set(c, "dy", channels(c, c->spec.dtype));
     test_set(c, "x", channels(c, c->spec.dtype));
     set_vector(c, "mean", c->spec.k);
@@ -335,8 +340,8 @@ static void oracle_batch_norm_grad(test_case *c)
             const double wide = (fabs(x->value[e]) + fabs(mean)) * rstd;
             const double part = c->spec.kind ? 0 : (sum[1] + h * sum[0]) / terms;
             const double error = c->spec.kind ? 0 : (terms + 16) * (mag[1] + wide * mag[0]) / terms;
-            test_expect(dx, e, scale * (dy->value[e] - part),
-                        u * fabs(scale) * (error + 12 * fabs(dy->value[e])));
+            test_expect_dx(c, dx, e, scale * (dy->value[e] - part),
+                           u * fabs(scale) * (error + 12 * fabs(dy->value[e])));
         }
         for (int o = 0; o < 2; o++)
             if (out[o]->desc.dtype) {

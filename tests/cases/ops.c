@@ -170,8 +170,10 @@ static void build_bias_act_grad(test_case *c)
 {
     const test_spec *s = &c->spec;
     bsk_bias_act_grad_params *p = (void *)c->params;
+    bsk_bias_act_grad_args *a = (void *)c->args;
     p->axis = s->axis;
     p->act = s->act;
+    test_blend(c, &p->dx_blend, &a->dx_alpha, &a->dx_beta);
     bsk_tensor desc = test_act(c, s->dtype, s->m);
     bool small = s->n * s->m < 16;
     test_set(c, "dy", desc);
@@ -209,7 +211,7 @@ static void oracle_bias_act_grad(test_case *c)
             sum += v;
             mag += part + u * ((double)s->n + 4) * fabs(v);
             if (dx->desc.dtype)
-                test_expect(dx, e, v, is_exact(c) ? 0 : part);
+                test_expect_dx(c, dx, e, v, is_exact(c) ? 0 : part);
         }
         if (!dbias->desc.dtype)
             continue;

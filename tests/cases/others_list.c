@@ -294,10 +294,14 @@ static void list_bias_act(test_list *list)
                     s.options |= OPT_DBIAS;
                     s.beta = i % 2 ? 0.5 : 0;
                     test_emit(list, s);
+                    s.options |= OPT_BLEND;
+                    test_emit(list, s);
                     if (i != 2)
                         continue;
                     s.out = BSK_NONE;
                     s.beta = 0;
+                    s.options = OPT_INPLACE | OPT_BLEND;
+                    test_emit(list, s);
                     s.options = OPT_INPLACE;
                     test_emit(list, s);
                     s.op = "bias_act";
@@ -324,6 +328,9 @@ static void list_bias_act(test_list *list)
                 s.alpha = i % 2 ? 2 : 0;
                 s.beta = i % 3 == 1 ? 0.5 : 0;
                 test_emit(list, s);
+                s.options |= OPT_BLEND;
+                test_emit(list, s);
+                s.options &= ~(uint32_t)OPT_BLEND;
                 if (i != 2)
                     continue;
                 s.fill = FILL_SPECIAL;

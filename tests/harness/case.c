@@ -126,6 +126,26 @@ double test_old(const test_case *c, const test_tensor *t, int64_t e)
     return c->spec.beta != 0 ? c->spec.beta * t->value[e] : 0;
 }
 
+static const double dx_alpha = 0.75, dx_beta = -0.5;
+
+void test_blend(const test_case *c, int32_t *blend, double *alpha, double *beta)
+{
+    *blend = (c->spec.options & OPT_BLEND) != 0;
+    *alpha = dx_alpha; /* of no effect without it */
+    *beta = dx_beta;
+}
+
+void test_expect_dx(const test_case *c, test_tensor *dx, int64_t e, double v, double error)
+{
+    if (c->spec.options & OPT_BLEND) {
+        const double old = dx_beta * dx->value[e];
+        if (error != 0 || c->spec.fill != FILL_INT)
+            error = dx_alpha * error + 4 * test_arith_eps(c) * (fabs(v) + fabs(old));
+        v = dx_alpha * v + old;
+    }
+    test_expect(dx, e, v, error);
+}
+
 int32_t test_valid_rows(const test_case *c, int64_t slot)
 {
     int64_t left = c->info.rows - (int64_t)c->row[slot] * c->info.block_rows;

@@ -13,7 +13,7 @@ static const char *const option_names[] = {
     "gate",   "bias",  "residual", "rowscale", "colscale", "ld",    "trans",  "inplace",
     "offset", "dgate", "dbias",    "gain",     "saved",    "lazy",  "copy",   "normscale",
     "skip",   "clip",  "decay",    "smooth",   "ignore",   "dloss", "noloss", "nograd",
-    "shared", "tiny",  "ld8",      "scales",   "repeat",   "splat"};
+    "shared", "tiny",  "ld8",      "scales",   "repeat",   "splat", "blend"};
 
 /* In the order of the RULE_ bits. */
 static const char *const rule_names[] = {"causal",  "end",     "window",     "prefix",  "documents",

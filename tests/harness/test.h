@@ -76,7 +76,8 @@ enum {
     OPT_LD8 = 1 << 26,     /* leading dimensions padded by 8 elements: rows stay aligned */
     OPT_SCALES = 1 << 27,  /* of 8-bit operands */
     OPT_REPEAT = 1 << 28,  /* inputs with a stride of 0 along the first axis */
-    OPT_SPLAT = 1 << 29    /* the same along the last axis */
+    OPT_SPLAT = 1 << 29,   /* the same along the last axis */
+    OPT_BLEND = 1 << 30    /* dx = DX_ALPHA * dx + DX_BETA * old, beside other gradients */
 };
 
 /* What attention sees, how it makes scores, and how heads lie; name.c has the words. */
@@ -294,6 +295,9 @@ int64_t test_row_element(const test_case *c, int64_t n, int64_t f);
 /* alpha, and beta * dst of element e. */
 double test_alpha(const test_case *c);
 double test_old(const test_case *c, const test_tensor *t, int64_t e);
+/* The params' dx_blend and what OPT_BLEND makes of them; expects v in dx, blended where it is set. */
+void test_blend(const test_case *c, int32_t *dx_blend, double *dx_alpha, double *dx_beta);
+void test_expect_dx(const test_case *c, test_tensor *dx, int64_t e, double v, double error);
 /* Rows and columns of a block that lie inside the matrix. */
 int32_t test_valid_rows(const test_case *c, int64_t slot);
 int32_t test_valid_cols(const test_case *c, int64_t slot);

@@ -277,7 +277,7 @@ BSK_API bsk_status bsk_cwise_linear_run(const bsk_plan *plan, bsk_queue *queue,
 
 /* cwise_linear_grad: with g = dy * act'(...): dx = g * gain; dgain = alpha * (sum over N and S of
  * g * x, or of g * (x + bias)) + beta * dgain; dbias = alpha * (sum of g, or of g * gain) + beta *
- * dbias. relu'(0) = 0.
+ * dbias. With dx_blend = 1 dx = dx_alpha * g * gain + dx_beta * dx. relu'(0) = 0.
  * Shapes    dy, x, dx [N, C, S]; the rest [C]. gain and bias as given to the forward; x may be
  *           absent without relu and dgain. dx, dgain and dbias each optional, one at least.
  * Dtypes    dy, x, dx any float; the rest f32 (f64 where dy is f64).
@@ -286,6 +286,7 @@ typedef struct bsk_cwise_linear_grad_params {
     size_t struct_size;
     int32_t relu;
     int32_t bias_first;
+    int32_t dx_blend;
     bsk_tensor dy;
     bsk_tensor x, gain, bias, dx, dgain, dbias; /* optional */
 } bsk_cwise_linear_grad_params;
@@ -293,6 +294,7 @@ typedef struct bsk_cwise_linear_grad_params {
 typedef struct bsk_cwise_linear_grad_args {
     size_t struct_size;
     double alpha, beta;
+    double dx_alpha, dx_beta; /* read with dx_blend alone */
     bsk_mem workspace;
     bsk_mem dy;
     bsk_mem x, gain, bias, dx, dgain, dbias;

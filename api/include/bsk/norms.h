@@ -48,7 +48,7 @@ BSK_API bsk_status bsk_layer_norm_run(const bsk_plan *plan, bsk_queue *queue,
 /* layer_norm_grad: with h = (x - mean) * rstd, g = dy * act'(h * gain + bias) and t = g * gain:
  * dx = rstd * (t - (sum of t + h * sum of t * h) / features of the segment), without the sum of t
  * where rms = 1; dgain = alpha * (sum over N of g * h) + beta * dgain; dbias = alpha * (sum over N
- * of g) + beta * dbias.
+ * of g) + beta * dbias. With dx_blend = 1 dx = dx_alpha * (what it is above) + dx_beta * dx.
  * Shapes    as layer_norm. mean is needed unless rms = 1, bias (where the forward had one) with
  *           relu; dx, dgain and dbias each optional, one at least.
  * Dtypes    dy, x, dx any floats; the rest f32 (f64 where dy is f64).
@@ -61,6 +61,7 @@ typedef struct bsk_layer_norm_grad_params {
     int64_t segments; /* 0 means 1 */
     int32_t relu;
     int32_t rms;
+    int32_t dx_blend;
     bsk_tensor dy, x, rstd;
     bsk_tensor mean, gain, bias, dx, dgain, dbias; /* optional */
 } bsk_layer_norm_grad_params;
@@ -68,6 +69,7 @@ typedef struct bsk_layer_norm_grad_params {
 typedef struct bsk_layer_norm_grad_args {
     size_t struct_size;
     double alpha, beta;
+    double dx_alpha, dx_beta; /* read with dx_blend alone */
     bsk_mem workspace;
     bsk_mem dy, x, rstd;
     bsk_mem mean, gain, bias, dx, dgain, dbias;
@@ -142,7 +144,7 @@ BSK_API bsk_status bsk_batch_norm_infer_run(const bsk_plan *plan, bsk_queue *que
 /* batch_norm_grad: with h = (x - mean) * rstd and rstd = 1 / sqrt(var + eps):
  * dx = gain * rstd * (dy - (sum of dy + h * sum of dy * h) / (N * S)), or, with infer = 1, where
  * mean and var are constants, dx = gain * rstd * dy; dgain = alpha * (sum of dy * h) + beta *
- * dgain; dbias = alpha * (sum of dy) + beta * dbias.
+ * dgain; dbias = alpha * (sum of dy) + beta * dbias. dx_blend as in layer_norm_grad.
  * Shapes    as batch_norm. dx, dgain and dbias each optional, one at least.
  * Dtypes    dy, x, dx any floats; the rest f32 (f64 where dy is f64).
  * In place  dx = dy when types and strides agree.
@@ -150,6 +152,7 @@ BSK_API bsk_status bsk_batch_norm_infer_run(const bsk_plan *plan, bsk_queue *que
 typedef struct bsk_batch_norm_grad_params {
     size_t struct_size;
     int32_t infer;
+    int32_t dx_blend;
     double eps; /* 0 means 1e-6 */
     bsk_tensor dy, x, mean, var;
     bsk_tensor gain, dx, dgain, dbias; /* optional */
@@ -158,6 +161,7 @@ typedef struct bsk_batch_norm_grad_params {
 typedef struct bsk_batch_norm_grad_args {
     size_t struct_size;
     double alpha, beta;
+    double dx_alpha, dx_beta; /* read with dx_blend alone */
     bsk_mem workspace;
     bsk_mem dy, x, mean, var;
     bsk_mem gain, dx, dgain, dbias;

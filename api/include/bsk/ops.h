@@ -101,16 +101,17 @@ BSK_API bsk_status bsk_bias_act_plan(const bsk_device *device, const bsk_bias_ac
 BSK_API bsk_status bsk_bias_act_run(const bsk_plan *plan, bsk_queue *queue,
                                     const bsk_bias_act_args *args);
 
-/* bias_act_grad: dx = dy * act'(x + bias); dbias = alpha * sum over N of dx + beta * dbias.
+/* bias_act_grad: with g = dy * act'(x + bias): dx = g, or with dx_blend = 1 dx = dx_alpha * g +
+ * dx_beta * dx; dbias = alpha * sum over N of g + beta * dbias.
  * x is the forward's input; for BSK_ACT_RELU its output may be given instead, as x and without
  * bias, since the sign is the same; for BSK_ACT_NONE x is not needed. relu'(0) = 0.
- * Shapes and strides as bias_act; dx and dbias each optional, one at least. alpha and beta apply to
- * dbias.
+ * Shapes and strides as bias_act; dx and dbias each optional, one at least.
  * In place: dx = dy when types and strides agree. */
 typedef struct bsk_bias_act_grad_params {
     size_t struct_size;
     bsk_axis axis;
     bsk_act act;
+    int32_t dx_blend;
     bsk_tensor dy;
     bsk_tensor x, bias, dx, dbias; /* optional, as described */
 } bsk_bias_act_grad_params;
@@ -118,6 +119,7 @@ typedef struct bsk_bias_act_grad_params {
 typedef struct bsk_bias_act_grad_args {
     size_t struct_size;
     double alpha, beta;
+    double dx_alpha, dx_beta; /* read with dx_blend alone */
     bsk_mem workspace;
     bsk_mem dy, x, bias, dx, dbias;
 } bsk_bias_act_grad_args;

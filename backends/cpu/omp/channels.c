@@ -310,6 +310,7 @@ typedef struct channel_grad {
     channel_work w;
     const bsk_tensor *dy, *x, *dx;
     bsk_mem dy_mem, x_mem, dx_mem;
+    double dx_alpha, dx_beta;
     bool relu, sums, stream;
 } channel_grad;
 
@@ -377,8 +378,10 @@ static void grad_piece(const channel_grad *d, int64_t i, bool sum, bool store, b
                 grad_apply(&d->w, p.c, g, h, count, parts, 1);
             else
                 grad_apply(&d->w, p.c, g, h, count, parts, 0);
-            row_put(g, d->dx->dtype, bsk_mem_address(d->dx_mem), channel_at(d->dx, n, p.c, k),
-                    count, d->stream);
+            void *dx = bsk_mem_address(d->dx_mem);
+            const int64_t to = channel_at(d->dx, n, p.c, k);
+            row_blend(g, d->dx_alpha, d->dx_beta, d->dx->dtype, dx, to, count);
+            row_put(g, d->dx->dtype, dx, to, count, d->stream);
         }
     if (sum && !v->across) {
         *total = (float)along;
@@ -415,6 +418,8 @@ OMP_LAUNCH(cwise_linear_grad)
                       .dy_mem = a->dy,
                       .x_mem = a->x,
                       .dx_mem = a->dx,
+                      .dx_alpha = a->dx_alpha,
+                      .dx_beta = a->dx_beta,
                       .relu = p->relu != 0,
                       .sums = p->dgain.dtype != BSK_NONE || p->dbias.dtype != BSK_NONE};
     const bool store = p->dx.dtype != BSK_NONE;
@@ -455,6 +460,8 @@ OMP_LAUNCH(batch_norm_grad)
                       .dy_mem = a->dy,
                       .x_mem = a->x,
                       .dx_mem = a->dx,
+                      .dx_alpha = a->dx_alpha,
+                      .dx_beta = a->dx_beta,
                       .sums = train || p->dgain.dtype != BSK_NONE || p->dbias.dtype != BSK_NONE};
     channels_make(&d.v, &d.dy, 1);
     d.w = work_of(&d.v, a->workspace);

@@ -93,7 +93,8 @@ static void grad_lines_at(const layer_grad *v, grad_lines *l, int64_t first, int
 /* Where some rows are, and of which types; `split`: whether their pairs are. */
 typedef struct grad_piece {
     bsk_dtype dy_type, x_type, dx_type;
-    bool split, relu, stream;
+    bool split, relu, stream, blend;
+    float dx_alpha, dx_beta; /* where dx is blended */
     const float *gain, *bias;
     const void *dy[LINES], *x[LINES];
     void *dx[LINES];
@@ -102,7 +103,7 @@ typedef struct grad_piece {
 
 /* The rest is left as it is: a piece takes no longer than filling all of it would. */
 OMP_INLINE void grad_types(grad_piece *at, bsk_dtype dy, bsk_dtype x, bsk_dtype dx, bool split,
-                           bool relu, bool stream)
+                           bool relu, bool stream, bool blend)
 {
     at->dy_type = dy;
     at->x_type = x;
@@ -110,6 +111,7 @@ OMP_INLINE void grad_types(grad_piece *at, bsk_dtype dy, bsk_dtype x, bsk_dtype 
     at->split = split;
     at->relu = relu;
     at->stream = stream;
+    at->blend = blend;
 }
 
 /* Line r of l becomes number `to` of what is read, or written. */
@@ -164,6 +166,16 @@ OMP_INLINE void grad_take(const grad_piece *at, int64_t from, int64_t count, vec
     }
 }
 
+/* g = alpha * g + beta * dx, of the pair at k of row r. */
+OMP_INLINE void grad_blend(const grad_piece *at, int r, int64_t k, line_pair *g)
+{
+    line_pair old = {{{0}}};
+    if (at->dx_beta != 0)
+        old = pair_load(at->dx_type, at->dx[r], k, at->split);
+    for (int j = 0; j < 2; j++)
+        g->v[j] = g->v[j] * at->dx_alpha + old.v[j] * at->dx_beta;
+}
+
 /* dx of the pairs at k of some rows, where `write`; and the sums of the features, g * h and g, unless
  * there is no place for them. */
 OMP_INLINE void grad_put(const grad_piece *at, int rows, int64_t k, bool write, float *dgain,
@@ -184,6 +196,8 @@ OMP_INLINE void grad_put(const grad_piece *at, int rows, int64_t k, bool write, 
             to_gain.v[j] += scaled * h.v[j];
             g.v[j] = scaled * gain.v[j] - (at->part[r] + h.v[j] * at->part_h[r]);
         }
+        if (write && at->blend)
+            grad_blend(at, r, k, &g);
         if (write)
             pair_put(at->dx_type, at->dx[r], k, g, at->split, at->stream);
     }
@@ -209,7 +223,7 @@ static void grad_rest(const layer_grad *v, grad_lines *l, int r, affine *f, int6
     float dy[PIECE] = {0}, x[PIECE], parts[2][PIECE] = {{0}};
     affine_at(f, feature, count, false);
     grad_piece at;
-    grad_types(&at, BSK_F32, BSK_F32, BSK_F32, false, p->relu != 0, false);
+    grad_types(&at, BSK_F32, BSK_F32, BSK_F32, false, p->relu != 0, false, false);
     grad_line(v, &at, 0, l, r, i);
     at.gain = f->gain;
     at.bias = f->bias;
@@ -225,8 +239,11 @@ static void grad_rest(const layer_grad *v, grad_lines *l, int r, affine *f, int6
     }
     for (int64_t k = 0; k < count; k += PAIR)
         grad_put(&at, 1, k, true, l->sums ? parts[0] : NULL, parts[1]);
-    if (p->dx.dtype != BSK_NONE)
-        row_store_f32(dy, p->dx.dtype, bsk_mem_address(v->a->dx), l->dx[r] + i, count);
+    if (p->dx.dtype != BSK_NONE) {
+        void *dx = bsk_mem_address(v->a->dx);
+        row_blend(dy, v->a->dx_alpha, v->a->dx_beta, p->dx.dtype, dx, l->dx[r] + i, count);
+        row_store_f32(dy, p->dx.dtype, dx, l->dx[r] + i, count);
+    }
     for (int64_t k = 0; l->sums && k < count; k++) {
         l->sums[feature + k] += parts[0][k];
         l->sums[v->features + feature + k] += parts[1][k];
@@ -288,13 +305,15 @@ OMP_INLINE void grad_one_by_one(const layer_grad *v, grad_lines *l, const grad_l
 /* Reads the lines from `first` on, which end at `end`, while the ones before them are written. */
 OMP_INLINE void grad_pass(const layer_grad *v, grad_lines *l, grad_lines *late, affine *f,
                           int64_t first, int64_t end, float *sums, bsk_dtype dy, bsk_dtype x,
-                          bsk_dtype dx, bool split, bool relu)
+                          bsk_dtype dx, bool split, bool relu, bool blend)
 {
     const int64_t whole = v->count - v->count % PIECE;
     grad_piece in, out;
     grad_lines_at(v, l, first, end, sums);
-    grad_types(&in, dy, x, dx, split, relu, v->stream);
-    grad_types(&out, dy, x, dx, split, relu, v->stream);
+    grad_types(&in, dy, x, dx, split, relu, v->stream, false);
+    grad_types(&out, dy, x, dx, split, relu, v->stream, blend);
+    out.dx_alpha = (float)v->a->dx_alpha;
+    out.dx_beta = (float)v->a->dx_beta;
     if (l->count == LINES && late->count == LINES && v->p->segments == 1 &&
         v->p->dx.dtype != BSK_NONE)
         grad_together(v, l, late, f, &in, &out);
@@ -308,23 +327,25 @@ OMP_INLINE void grad_pass(const layer_grad *v, grad_lines *l, grad_lines *late, 
     grad_end(v, l);
 }
 
-#define GRAD_PASS(name, dy, x, dx, split, relu)                                                    \
+#define GRAD_PASS(name, dy, x, dx, split, relu, blend)                                             \
     static void name(const layer_grad *v, grad_lines *l, grad_lines *late, affine *f,              \
                      int64_t first, int64_t end, float *sums)                                      \
     {                                                                                              \
-        grad_pass(v, l, late, f, first, end, sums, dy, x, dx, split, relu);                        \
+        grad_pass(v, l, late, f, first, end, sums, dy, x, dx, split, relu, blend);                 \
     }
-GRAD_PASS(grad_pass_f32, BSK_F32, BSK_F32, BSK_F32, false, v->p->relu != 0)
-GRAD_PASS(grad_pass_f16, BSK_F16, BSK_F16, BSK_F16, false, v->p->relu != 0)
-GRAD_PASS(grad_pass_bf16, BSK_BF16, BSK_BF16, BSK_BF16, true, false)
-GRAD_PASS(grad_pass_bf16_relu, BSK_BF16, BSK_BF16, BSK_BF16, true, true)
-GRAD_PASS(grad_pass_mixed, v->p->dy.dtype, v->p->x.dtype, v->p->dx.dtype, false, v->p->relu != 0)
+GRAD_PASS(grad_pass_f32, BSK_F32, BSK_F32, BSK_F32, false, v->p->relu != 0, false)
+GRAD_PASS(grad_pass_f16, BSK_F16, BSK_F16, BSK_F16, false, v->p->relu != 0, false)
+GRAD_PASS(grad_pass_bf16, BSK_BF16, BSK_BF16, BSK_BF16, true, false, false)
+GRAD_PASS(grad_pass_bf16_relu, BSK_BF16, BSK_BF16, BSK_BF16, true, true, false)
+/* Of any types, with dx blended or not. */
+GRAD_PASS(grad_pass_any, v->p->dy.dtype, v->p->x.dtype, v->p->dx.dtype, false, v->p->relu != 0,
+          v->p->dx_blend != 0)
 
 static grad_pass_fn *grad_pass_of(const bsk_layer_norm_grad_params *p)
 {
     const bsk_dtype type = p->x.dtype;
-    if (p->dy.dtype != type || (p->dx.dtype != type && p->dx.dtype != BSK_NONE))
-        return grad_pass_mixed;
+    if (p->dx_blend || p->dy.dtype != type || (p->dx.dtype != type && p->dx.dtype != BSK_NONE))
+        return grad_pass_any;
     if (type == BSK_BF16)
         return p->relu ? grad_pass_bf16_relu : grad_pass_bf16;
     return type == BSK_F32 ? grad_pass_f32 : grad_pass_f16;
@@ -383,8 +404,10 @@ static void layer_grad_columns(const layer_grad *v, int64_t s, int64_t n, int64_
                 continue;
             for (int64_t i = 0; i < count; i++)
                 g[i] = rstd[i] * (g[i] * gain - (sum[i] + h[i] * sum_h[i]) / terms);
-            row_store_f32(g, p->dx.dtype, bsk_mem_address(v->a->dx),
-                          row_at(&p->dx, &v->shape, f, n), count);
+            void *dx_mem = bsk_mem_address(v->a->dx);
+            const int64_t to = row_at(&p->dx, &v->shape, f, n);
+            row_blend(g, v->a->dx_alpha, v->a->dx_beta, p->dx.dtype, dx_mem, to, count);
+            row_store_f32(g, p->dx.dtype, dx_mem, to, count);
         }
 }
 

@@ -232,7 +232,7 @@ OMP_PREPARE(bias_act_grad)
     return BSK_OK;
 }
 
-/* row = dx of one piece of a row; dx is stored where it is wanted. */
+/* row = g of one piece of a row; dx is stored where it is wanted. */
 static void slope_row(const bsk_bias_act_grad_params *p, const bsk_bias_act_grad_args *a,
                       const act_shape *s, int64_t outer, int64_t at, int64_t count, bool stream,
                       float *restrict row)
@@ -247,9 +247,17 @@ static void slope_row(const bsk_bias_act_grad_params *p, const bsk_bias_act_grad
         for (int64_t i = 0; i < count; i++)
             row[i] *= slope[i];
     }
-    if (p->dx.dtype != BSK_NONE)
-        row_put(row, p->dx.dtype, bsk_mem_address(a->dx), row_at(&p->dx, s, outer, at), count,
-                stream);
+    if (p->dx.dtype == BSK_NONE)
+        return;
+    void *dx = bsk_mem_address(a->dx);
+    const int64_t to = row_at(&p->dx, s, outer, at);
+    const float *from = row;
+    if (p->dx_blend) {
+        row_copy(slope, row, (size_t)count * sizeof *row);
+        row_blend(slope, a->dx_alpha, a->dx_beta, p->dx.dtype, dx, to, count);
+        from = slope;
+    }
+    row_put(from, p->dx.dtype, dx, to, count, stream);
 }
 
 static void dbias_store(const bsk_bias_act_grad_params *p, const bsk_bias_act_grad_args *a,

@@ -348,7 +348,8 @@ REF_OP(cwise_linear_grad, cwise_linear_grad)
                 sum_gain += g * (k.bias_first ? v + k.bias : v);
                 sum_bias += k.bias_first ? g * k.gain : g;
                 if (view_given(&dx))
-                    view_set3(&dx, n, c, s, g * k.gain);
+                    view_set3(&dx, n, c, s,
+                              a->dx_alpha * g * k.gain + view_scaled3(&dx, n, c, s, a->dx_beta));
             }
         if (view_given(&dgain))
             view_set1(&dgain, c, a->alpha * sum_gain + view_scaled1(&dgain, c, a->beta));

@@ -101,7 +101,8 @@ REF_OP(layer_norm_grad, layer_norm_grad)
             for (int64_t f = s * count; f < (s + 1) * count; f++) {
                 const double t = layer_g(&v, s, n, f) * optional1(&v.gain, f, 1);
                 const double mean = (sum + layer_h(&v, s, n, f) * sum_h) / (double)count;
-                view_set2(&dx, n, f, (t - mean) * view_get2(&v.rstd, s, n));
+                const double d = (t - mean) * view_get2(&v.rstd, s, n);
+                view_set2(&dx, n, f, a->dx_alpha * d + view_scaled2(&dx, n, f, a->dx_beta));
             }
         }
 }
@@ -182,7 +183,8 @@ REF_OP(batch_norm_grad, batch_norm_grad)
             for (int64_t s = 0; s < p->x.dims[2]; s++) {
                 const double h = (view_get3(&x, n, c, s) - m) * rstd;
                 const double part = p->infer ? 0 : (sum + h * sum_h) / count;
-                view_set3(&dx, n, c, s, scale * (view_get3(&dy, n, c, s) - part));
+                const double d = scale * (view_get3(&dy, n, c, s) - part);
+                view_set3(&dx, n, c, s, a->dx_alpha * d + view_scaled3(&dx, n, c, s, a->dx_beta));
             }
         if (view_given(&dgain))
             view_set1(&dgain, c, a->alpha * sum_h + view_scaled1(&dgain, c, a->beta));

@@ -81,7 +81,7 @@ REF_OP(bias_act_grad, bias_act_grad)
                 d *= bski_ref_act_slope(p->act, view_get2(&x, n, f) + b);
             sum += d;
             if (view_given(&dx))
-                view_set2(&dx, n, f, d);
+                view_set2(&dx, n, f, a->dx_alpha * d + view_scaled2(&dx, n, f, a->dx_beta));
         }
         if (view_given(&dbias))
             view_set1(&dbias, f, a->alpha * sum + view_scaled1(&dbias, f, a->beta));

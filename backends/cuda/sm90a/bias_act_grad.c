@@ -46,7 +46,7 @@ bsk_reason cuda_sm90a_bias_act_grad_accept(const bsk_problem *problem,
     const bsk_bias_act_grad_params *p = problem->params;
     const bsk_dtype type = p->dy.dtype;
     (void)props;
-    if (p->axis != BSK_NC || p->dbias.dtype == BSK_NONE ||
+    if (p->axis != BSK_NC || p->dx_blend || p->dbias.dtype == BSK_NONE ||
         (p->act != BSK_ACT_RELU && p->act != BSK_ACT_GELU))
         return BSK_REFUSE_OPTION;
     if (p->x.dtype != type || (p->dx.dtype != BSK_NONE && p->dx.dtype != type))

@@ -63,7 +63,7 @@ bsk_reason cuda_sm90a_layer_norm_grad_accept(const bsk_problem *problem,
     const bsk_layer_norm_grad_params *p = problem->params;
     const bsk_dtype type = p->dy.dtype;
     (void)props;
-    if (p->axis != BSK_NC || p->relu || p->dx.dtype == BSK_NONE)
+    if (p->axis != BSK_NC || p->dx_blend || p->relu || p->dx.dtype == BSK_NONE)
         return BSK_REFUSE_OPTION;
     if (p->x.dtype != type || p->dx.dtype != type)
         return BSK_REFUSE_DTYPE;
