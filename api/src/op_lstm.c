@@ -125,6 +125,7 @@ static const bski_field lstm_gates_grad_attrs[] = {
 };
 
 static const bski_field lstm_gates_grad_scalars[] = {
+    BSKI_ALPHA_BETA(lstm_gates_grad),
     BSKI_SCALAR(lstm_gates_grad, forget_bias, F64, -INFINITY, INFINITY),
 };
 

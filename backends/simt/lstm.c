@@ -147,6 +147,8 @@ SIMT_LAUNCH(lstm_gates_grad)
         .dh = matrix_of(&x, &p->dh, a->dh),
         .dc_next = matrix_of(&x, &p->dc_next, a->dc_next),
         .dc = matrix_of(&x, &p->dc, a->dc),
+        .alpha = bski_simt_num(x.type, a->alpha),
+        .beta = bski_simt_num(x.type, a->beta),
     };
     for (int i = 0; i < GATES; i++)
         arg.dgate[i] = matrix_of(&x, dgates.tensor[i], dg[i]);

@@ -26,6 +26,7 @@ typedef struct lstm_arg {
 typedef struct lstm_grad_arg {
     lstm_arg cell; /* without c_next and h_next */
     matrix_arg dh, dc_next, dc, dgate[GATES];
+    i64 alpha, beta; /* NUM */
 } lstm_grad_arg;
 
 /* Quarter q of `whole` starts at element q * step. */
@@ -120,6 +121,7 @@ KERNEL(lstm_gates_grad, LANES)
     OPEN(u8, dout);
     const GLOBAL u8 *const gate[GATES] = {gate_i, gate_u, gate_f, gate_o};
     GLOBAL u8 *const dgate[GATES] = {di, du, df, dout};
+    const R alpha = NUM(a.alpha), beta = NUM(a.beta);
     NO_UNROLL
     for (walk w = walk_start(a.cell.rows, a.cell.cols, VEC); w.left > 0; walk_next(&w)) {
         const i64 row = w.row, col = w.run * VEC;
@@ -146,9 +148,9 @@ KERNEL(lstm_gates_grad, LANES)
         }
         UNROLL
         for (i32 g = 0; g < GATES; g++)
-            NAME(matrix_store)(&a.dgate[g], dgate[g], row, col, count, v[g]);
+            NAME(matrix_blend)(&a.dgate[g], dgate[g], row, col, count, alpha, beta, v[g]);
         if (dc)
-            NAME(matrix_store)(&a.dc, dc, row, col, count, d);
+            NAME(matrix_blend)(&a.dc, dc, row, col, count, alpha, beta, d);
     }
 }
 

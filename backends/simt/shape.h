@@ -163,4 +163,11 @@ DEVICE void NAME(matrix_store)(const matrix_arg *m, GLOBAL u8 *p, i64 row, i64 c
 {
     NAME(store_part)(m->type, p, row * m->row + col * m->col, m->col, count, m->vector, v);
 }
+
+DEVICE void NAME(matrix_blend)(const matrix_arg *m, GLOBAL u8 *p, i64 row, i64 col, i32 count,
+                               R alpha, R beta, const R *v)
+{
+    NAME(blend_part)
+    (m->type, p, row * m->row + col * m->col, m->col, count, m->vector, alpha, beta, v);
+}
 #endif

@@ -380,7 +380,7 @@ void op_lstm_gates_grad(program *p, const lstm_cell *cell, tensor dh, tensor dc_
                         tensor dc)
 {
     bsk_lstm_gates_grad_params params = BSK_INIT(bsk_lstm_gates_grad_params);
-    bsk_lstm_gates_grad_args args = BSK_INIT(bsk_lstm_gates_grad_args);
+    bsk_lstm_gates_grad_args args = BSK_INIT_ALPHA(bsk_lstm_gates_grad_args);
     args.forget_bias = 1;
     OPERAND(dh, dh);
     OPERAND(c, cell->c);

@@ -658,9 +658,16 @@ static void list_lstm(test_list *list)
                     test_emit(list, s);
                     s.options |= OPT_INPLACE;
                     test_emit(list, s);
-                    s.options = (s.options & ~(uint32_t)OPT_INPLACE) | OPT_NO_GRAD;
+                    s.alpha = 2;
+                    s.beta = 0.5;
+                    test_emit(list, s);
+                    s.options &= ~(uint32_t)OPT_INPLACE;
+                    test_emit(list, s);
+                    s.beta = 0;
+                    s.options |= OPT_NO_GRAD;
                     test_emit(list, s);
                     s.options = i % 2 ? OPT_LD | OPT_OFFSET : 0;
+                    s.alpha = 0;
                     s.value = 0;
                     s.kind = 0;
                     s.op = split ? "split4" : "concat4";

@@ -493,10 +493,12 @@ def lstm_cases():
     case("lstm_gates", (), scalars, inputs.items(), [("c_next", c_next), ("h_next", h_next)])
     dc, dh = uniform(rows, units), uniform(rows, units)
     weights = Tensor([2, rows, units], dc.values + dh.values)
-    wanted = [("dc", gradient(both, inputs, "c", weights)),
-              ("dgates", gradient(both, inputs, "gates", weights))]
-    case("lstm_gates_grad", (), scalars, [("dh", dh), ("dc_next", dc)] + list(inputs.items()),
-         wanted)
+    old = {"c": dh, "gates": inputs["gates"]}
+    wanted = [(f"d{name}", scaled(gradient(both, inputs, name, weights), 1.5, t, -0.5))
+              for name, t in old.items()]
+    case("lstm_gates_grad", (), ALPHA_BETA | scalars,
+         [("dh", dh), ("dc_next", dc)] + list(inputs.items())
+         + [(f"d{name}", t) for name, t in old.items()], wanted)
 
     def quarter(name, g):
         return name, Tensor([rows, units],

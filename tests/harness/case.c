@@ -158,6 +158,15 @@ int32_t test_valid_cols(const test_case *c, int64_t slot)
     return left < c->info.block_cols ? (int32_t)left : c->info.block_cols;
 }
 
+void test_expect_blend(const test_case *c, test_tensor *t, int64_t e, double v, double error)
+{
+    const double scaled = test_alpha(c) * v, old = test_old(c, t, e);
+    error *= fabs(test_alpha(c));
+    if (test_alpha(c) != 1 || c->spec.beta != 0)
+        error += 4 * test_arith_eps(c) * (fabs(scaled) + fabs(old));
+    test_expect(t, e, scaled + old, error);
+}
+
 double test_arith_eps(const test_case *c)
 {
     return c->spec.dtype == BSK_F64 ? 0x1p-53 : 0x1p-24;

@@ -301,6 +301,8 @@ void test_expect_dx(const test_case *c, test_tensor *dx, int64_t e, double v, do
 /* Rows and columns of a block that lie inside the matrix. */
 int32_t test_valid_rows(const test_case *c, int64_t slot);
 int32_t test_valid_cols(const test_case *c, int64_t slot);
+/* Expects alpha * v + beta * dst, where v is known within error. */
+void test_expect_blend(const test_case *c, test_tensor *dst, int64_t e, double v, double error);
 /* Rounding unit of the arithmetic; its smallest normal number, below which exponentials may be 0;
  * and the error of a store of v to type t. */
 double test_arith_eps(const test_case *c);

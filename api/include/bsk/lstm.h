@@ -45,8 +45,9 @@ BSK_API bsk_status bsk_lstm_gates_run(const bsk_plan *plan, bsk_queue *queue,
 /* lstm_gates_grad: from dh, the gradient of h_next, and dc_next, that of c_next (absent: 0), with
  * the activated gates: d = dh * o * (1 - tanh(c_next)^2) + dc_next; dc = d * f; and of the gates
  * before activation di = d * u * i (1 - i), du = d * i * (1 - u^2), df = d * c * f (1 - f), do_ =
- * dh * tanh(c_next) * o (1 - o). c_next is computed anew from c. bias_act_grad sums the bias
- * gradient. forget_bias is that of lstm_gates.
+ * dh * tanh(c_next) * o (1 - o). c_next is computed anew from c. Each output becomes alpha times
+ * its value here + beta times what it was. bias_act_grad sums the bias gradient. forget_bias is that
+ * of lstm_gates.
  * Shapes    as lstm_gates; the gradients of the gates are merged or split as the gates are. dc is
  *           optional.
  * Dtypes    any floats; bias f32 (f64 where dh is f64).
@@ -61,6 +62,7 @@ typedef struct bsk_lstm_gates_grad_params {
 
 typedef struct bsk_lstm_gates_grad_args {
     size_t struct_size;
+    double alpha, beta;
     double forget_bias;
     bsk_mem workspace;
     bsk_mem dh, c;

@@ -191,11 +191,15 @@ OMP_LAUNCH(lstm_gates_grad)
         cell_grad(&v, dh, c, d, count);
         for (int g = 0; g < GATES; g++) {
             const gate_at to = gate_of(&dgates, &s, g, outer, inner);
+            row_blend(v.gate[g], a->alpha, a->beta, to.type, to.data, to.at, count);
             row_store_f32(v.gate[g], to.type, to.data, to.at, count);
         }
-        if (p->dc.dtype != BSK_NONE)
-            row_store_f32(d, p->dc.dtype, bsk_mem_address(a->dc), row_at(&p->dc, &s, outer, inner),
-                          count);
+        if (p->dc.dtype != BSK_NONE) {
+            void *dc = bsk_mem_address(a->dc);
+            const int64_t at = row_at(&p->dc, &s, outer, inner);
+            row_blend(d, a->alpha, a->beta, p->dc.dtype, dc, at, count);
+            row_store_f32(d, p->dc.dtype, dc, at, count);
+        }
     }
     return BSK_OK;
 }

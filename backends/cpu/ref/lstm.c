@@ -81,12 +81,13 @@ REF_OP(lstm_gates_grad, lstm_gates_grad)
             double d = upper * s.o * (1 - t * t);
             if (view_given(&dc_next))
                 d += view_get2(&dc_next, n, k);
-            view_set2(&dgates[GATE_I], n, k, d * s.u * s.i * (1 - s.i));
-            view_set2(&dgates[GATE_U], n, k, d * s.i * (1 - s.u * s.u));
-            view_set2(&dgates[GATE_F], n, k, d * old * s.f * (1 - s.f));
-            view_set2(&dgates[GATE_O], n, k, upper * t * s.o * (1 - s.o));
+            const double grads[GATES] = {d * s.u * s.i * (1 - s.i), d * s.i * (1 - s.u * s.u),
+                                         d * old * s.f * (1 - s.f), upper * t * s.o * (1 - s.o)};
+            for (int g = 0; g < GATES; g++)
+                view_set2(&dgates[g], n, k,
+                          a->alpha * grads[g] + view_scaled2(&dgates[g], n, k, a->beta));
             if (view_given(&dc))
-                view_set2(&dc, n, k, d * s.f);
+                view_set2(&dc, n, k, a->alpha * d * s.f + view_scaled2(&dc, n, k, a->beta));
         }
 }
 
