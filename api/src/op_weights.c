@@ -561,6 +561,10 @@ static const bski_field proj_scatter_mul_grad_attrs[] = {
     BSKI_ATTR(proj_scatter_mul_grad, axis, I32, 0, 1),
 };
 
+static const bski_field proj_scatter_mul_grad_scalars[] = {
+    BSKI_ALPHA_BETA(proj_scatter_mul_grad),
+};
+
 static bsk_status proj_scatter_mul_grad_check(const bski_op_info *op, const void *params,
                                               const bsk_layout_tables *l)
 {
@@ -579,6 +583,7 @@ const bski_op_info bski_op_proj_scatter_mul_grad = {
     BSKI_STRUCTS(proj_scatter_mul_grad),
     BSKI_TABLE(arg, proj_scatter_mul_grad_args),
     BSKI_TABLE(attr, proj_scatter_mul_grad_attrs),
+    BSKI_TABLE(scalar, proj_scatter_mul_grad_scalars),
     .check = proj_scatter_mul_grad_check,
 };
 BSKI_DEFINE_OP(proj_scatter_mul_grad, proj_scatter_mul_grad)

@@ -175,12 +175,16 @@ SIMT_LAUNCH(proj_scatter_mul_grad)
     int inner;
     proj_arg arg = walk_of(&p->dv, &p->x, p->axis, &inner);
     arg.large = large;
+    arg.alpha = simt_num(prepared, a->alpha);
+    arg.beta = simt_num(prepared, a->beta);
     WALK_STRIDES(&arg, x, &p->dy, inner);
     WALK_STRIDES(&arg, v, &p->x, inner);
     TRY(LAUNCH(GATHER, grid_of(queue, &arg), 1, arg, a->dy, a->x, a->index, a->dv));
 
     arg = walk_of(&p->dx, &p->dy, p->axis, &inner);
-    arg.mode = PROJ_MUL;
+    arg.mode = PROJ_MUL_GRAD;
+    arg.alpha = simt_num(prepared, a->alpha);
+    arg.beta = simt_num(prepared, a->beta);
     WALK_STRIDES(&arg, x, &p->dy, inner);
     WALK_STRIDES(&arg, v, &p->v, inner);
     TRY(launch_inverse(prepared, queue, a->index, a->workspace, p->index.dims[0], large));

@@ -9,12 +9,13 @@ typedef struct proj_arg {
     i64 rows, cols;
     i64 large, small; /* features of both sides */
     i64 x_row, x_col, v_row, v_col, y_row, y_col;
-    i32 by_row; /* features are rows */
+    i64 alpha, beta; /* NUM */
+    i32 by_row;      /* features are rows */
     i32 mode;
     i32 type, pad;
 } proj_arg;
 
-enum { PROJ_COPY = 0, PROJ_ADD = 1, PROJ_MUL = 2 };
+enum { PROJ_COPY = 0, PROJ_ADD = 1, PROJ_MUL = 2, PROJ_MUL_GRAD = 3 };
 
 #endif
 
@@ -35,7 +36,17 @@ KERNEL(proj_inverse, LANES)(BUF(const i32, index), BUF(i32, inverse), const proj
             inverse[index[w.row]] = (i32)w.row;
 }
 
-/* y = x[index], or x[index] * v[index] where v is given: the gradient of a factor. */
+/* y = alpha * v + beta * y. */
+DEVICE void NAME(proj_blend)(const proj_arg *a, GLOBAL T *y, i64 to, R v)
+{
+    const i32 type = HALF_TYPE(a->type);
+    v *= NUM(a->alpha);
+    if (NUM(a->beta) != 0)
+        v += NUM(a->beta) * NAME(load_r)(type, y, to);
+    NAME(store_r)(type, y, to, v);
+}
+
+/* y = x[index]; where v is given, x[index] * v[index], blended: the gradient of a factor. */
 KERNEL(proj_gather, LANES)
 (BUF(const T, x), BUF(const T, v), BUF(const i32, index), BUF(T, y), const proj_arg a)
 {
@@ -48,19 +59,21 @@ KERNEL(proj_gather, LANES)
     for (walk w = walk_start(a.rows, a.cols, 1); w.left > 0; walk_next(&w)) {
         const i64 to = w.row * a.y_row + w.run * a.y_col, from = index[a.by_row ? w.row : w.run];
         const i64 row = a.by_row ? from : w.row, col = a.by_row ? w.run : from;
-        if (from < 0 || from >= a.large)
-            y[to] = 0;
-        else if (v)
-            NAME(store_r)
-        (type, y, to,
-         NAME(load_r)(type, x, row * a.x_row + col * a.x_col) *
-             NAME(load_r)(type, v, row * a.v_row + col * a.v_col));
-        else y[to] = x[row * a.x_row + col * a.x_col];
+        const i64 at = row * a.x_row + col * a.x_col;
+        const i32 mapped = from >= 0 && from < a.large;
+        if (v) {
+            R d = 0;
+            if (mapped)
+                d = NAME(load_r)(type, x, at) *
+                    NAME(load_r)(type, v, row * a.v_row + col * a.v_col);
+            NAME(proj_blend)(&a, y, to, d);
+        } else
+            y[to] = mapped ? x[at] : 0;
     }
 }
 
 /* For every large feature: x, or 0 where there is none, and v of the small feature that maps to it,
- * if any, copied over it, added or multiplied. */
+ * if any, copied over it, added or multiplied. PROJ_MUL_GRAD multiplies and blends. */
 KERNEL(proj_scatter, LANES)
 (BUF(const T, x), BUF(const T, v), BUF(const i32, inverse), BUF(T, y), const proj_arg a)
 {
@@ -75,7 +88,10 @@ KERNEL(proj_scatter, LANES)
         const i64 small = inverse[a.by_row ? w.row : w.run];
         const i64 from =
             (a.by_row ? small : w.row) * a.v_row + (a.by_row ? w.run : small) * a.v_col;
-        if (small < 0)
+        if (a.mode == PROJ_MUL_GRAD) {
+            const R factor = small < 0 ? (R)1 : NAME(load_r)(type, v, from);
+            NAME(proj_blend)(&a, y, to, NAME(load_r)(type, x, at) * factor);
+        } else if (small < 0)
             y[to] = x ? x[at] : 0;
         else if (a.mode == PROJ_COPY)
             y[to] = v[from];

@@ -176,11 +176,21 @@ static void list_projections(test_list *list)
                     s.k = shapes[i][0];
                     s.m = shapes[i][1];
                     s.n = shapes[i][2];
+                    const bool blends = strcmp(s.op, "proj_scatter_mul_grad") == 0;
                     test_emit(list, s);
+                    s.alpha = 2;
+                    if (blends)
+                        test_emit(list, s);
+                    s.beta = 0.5;
+                    if (blends)
+                        test_emit(list, s);
                     if (large)
                         continue;
                     s.options = OPT_OFFSET | OPT_LD | (o >= 2 ? OPT_INPLACE : 0);
                     s.fill = FILL_INT;
+                    if (blends)
+                        test_emit(list, s);
+                    s.alpha = s.beta = 0;
                     test_emit(list, s);
                 }
     static const bsk_dtype moved[] = {BSK_F32, BSK_BF16,   BSK_F16,    BSK_F64,

@@ -332,7 +332,8 @@ BSK_API bsk_status bsk_block_gather_run(const bsk_plan *plan, bsk_queue *queue,
  * proj_scatter      y = 0, then y[index] = x                      x [small], y [large]
  * proj_scatter_add  y = x, then y[index] += v                     x, y [large], v [small]
  * proj_scatter_mul  y = x, then y[index] *= v                     x, y [large], v [small]
- * proj_scatter_mul_grad  dx = dy, then dx[index] *= v; dv = dy[index] * x[index]
+ * proj_scatter_mul_grad  d = dy, then d[index] *= v; dx = alpha * d + beta * dx,
+ *                        dv = alpha * dy[index] * x[index] + beta * dv; unmapped: beta * dv
  * The gradients of gather, scatter and add are scatter, gather, and (copy, gather).
  *
  * Shapes    NC: x [N, large] and so on; CN: [large, N]. index i32 [small].
@@ -373,6 +374,7 @@ typedef struct bsk_proj_scatter_mul_grad_params {
 
 typedef struct bsk_proj_scatter_mul_grad_args {
     size_t struct_size;
+    double alpha, beta;
     bsk_mem workspace;
     bsk_mem dy, x, v, index, dx, dv;
 } bsk_proj_scatter_mul_grad_args;
