@@ -220,7 +220,7 @@ static const bski_field cross_entropy_attrs[] = {
 };
 
 static const bski_field cross_entropy_scalars[] = {
-    BSKI_SCALAR(cross_entropy, alpha, F64, -INFINITY, INFINITY),
+    BSKI_ALPHA_BETA(cross_entropy),
 };
 
 static bsk_status cross_entropy_check(const bski_op_info *op, const void *params,

@@ -5,7 +5,7 @@
 
 typedef struct cross_entropy_arg {
     i64 rows, classes, logits_row, dlogits_row, ignore_index;
-    i64 alpha, smoothing; /* NUM */
+    i64 alpha, beta, smoothing; /* NUM */
     i32 use_ignore_index, label_type, logits_type, dlogits_type, vector, dlogits_vector;
 } cross_entropy_arg;
 
@@ -112,6 +112,22 @@ DEVICE void NAME(row_store)(const cross_entropy_arg *a, GLOBAL u8 *dlogits, i64 
      run_length(a->classes, run * VEC, VEC), a->dlogits_vector, v);
 }
 
+/* The same with beta * what is there added to v. */
+DEVICE void NAME(row_blend)(const cross_entropy_arg *a, GLOBAL u8 *dlogits, i64 n, i64 run, R *v)
+{
+    const R beta = NUM(a->beta);
+    if (beta != 0) {
+        R old[VEC];
+        NAME(load_part)
+        (a->dlogits_type, dlogits, n * a->dlogits_row + run * VEC, 1,
+         run_length(a->classes, run * VEC, VEC), a->dlogits_vector, old);
+        UNROLL
+        for (i32 e = 0; e < VEC; e++)
+            v[e] = FMA(beta, old[e], v[e]);
+    }
+    NAME(row_store)(a, dlogits, n, run, v);
+}
+
 /* Run u of four, which are taken one after the other. */
 DEVICE RAW NAME(four_turn)(RAW *q, i32 u)
 {
@@ -156,12 +172,14 @@ DEVICE void NAME(slope_of_run)(const NAME(row_slope) * s, i64 run, R *v)
 }
 
 /* dlogits of a row from its logits, from its end on: what was read last is still in the cache. Of
- * the first runs `kept` for each lane lie in `keep`. A label of -VEC is none. */
+ * the first runs `kept` for each lane lie in `keep`. Runs are taken by four where beta is 0. A label
+ * of -VEC is none. */
 DEVICE void NAME(row_gradient)(const cross_entropy_arg *a, const GLOBAL T *logits,
                                GLOBAL u8 *dlogits, i64 n, i64 label, R most, R sum, R factor,
                                const LOCAL_ARG RAW *keep, i32 kept, i32 lanes)
 {
-    const i64 runs = (a->classes + VEC - 1) / VEC, fours = NAME(row_fours)(a, lanes);
+    const i64 runs = (a->classes + VEC - 1) / VEC;
+    const i64 fours = NUM(a->beta) != 0 ? 0 : NAME(row_fours)(a, lanes);
     const R smoothing = NUM(a->smoothing);
     NAME(row_slope) s;
     s.most = most;
@@ -176,7 +194,7 @@ DEVICE void NAME(row_gradient)(const cross_entropy_arg *a, const GLOBAL T *logit
         R v[VEC];
         NAME(row_load)(a, logits, n, r, v);
         NAME(slope_of_run)(&s, r, v);
-        NAME(row_store)(a, dlogits, n, r, v);
+        NAME(row_blend)(a, dlogits, n, r, v);
     }
     NO_UNROLL
     for (i64 four = fours - 1; four >= 0; four--) {
@@ -215,11 +233,12 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
         if (n + GROUPS(0) < a->rows)
             next = load_index(a->label_type, labels, n + GROUPS(0));
         if (label < 0 || label >= a->classes || (a->use_ignore_index && label == a->ignore_index)) {
-            R zero[VEC];
-            for (i32 e = 0; e < VEC; e++)
-                zero[e] = 0;
-            for (i64 r = LANE; dlogits && r < runs; r += lanes)
-                NAME(row_store)(a, dlogits, n, r, zero);
+            for (i64 r = LANE; dlogits && r < runs; r += lanes) {
+                R v[VEC];
+                for (i32 e = 0; e < VEC; e++)
+                    v[e] = 0;
+                NAME(row_blend)(a, dlogits, n, r, v);
+            }
             if (loss && LANE == 0)
                 loss[n] = 0;
             continue;

@@ -487,6 +487,7 @@ SIMT_LAUNCH(cross_entropy)
         .dlogits_row = p->dlogits.strides[0],
         .ignore_index = p->ignore_index,
         .alpha = simt_num(prepared, a->alpha),
+        .beta = simt_num(prepared, a->beta),
         .smoothing = simt_num(prepared, p->smoothing),
         .use_ignore_index = p->use_ignore_index,
         .label_type = (i32)p->labels.dtype,

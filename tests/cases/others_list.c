@@ -363,6 +363,15 @@ static void list_bias_act(test_list *list)
     }
 }
 
+/* Without beta, and with it where there is a gradient. */
+static void emit_blend(test_list *list, test_spec s)
+{
+    test_emit(list, s);
+    s.beta = 0.5;
+    if (!(s.options & OPT_NO_GRAD))
+        test_emit(list, s);
+}
+
 static void list_cross_entropy(test_list *list)
 {
     static const bsk_dtype labels[] = {BSK_U16, BSK_I32, BSK_I64, BSK_U8};
@@ -384,10 +393,10 @@ static void list_cross_entropy(test_list *list)
                 s.m = shapes[i][1];
                 s.index = labels[(o + i) % 4];
                 s.alpha = o % 2 ? 8 : 0;
-                test_emit(list, s);
+                emit_blend(list, s);
                 s.kind = i == 2 || i == 6;
                 if (s.kind)
-                    test_emit(list, s);
+                    emit_blend(list, s);
                 if (i != 2 || (options[o] & OPT_INPLACE))
                     continue;
                 s.fill = FILL_SPECIAL;
@@ -410,7 +419,10 @@ static void list_cross_entropy(test_list *list)
             s.index = labels[o % 3];
             s.alpha = o % 2 ? 8 : 0;
             for (s.kind = 0; s.kind < 2; s.kind++)
-                test_emit(list, s);
+                if (o % 3 == 0)
+                    emit_blend(list, s);
+                else
+                    test_emit(list, s);
             s.kind = 0;
             if (o == 0 || (options[o] & OPT_DLOSS)) {
                 s.fill = FILL_SPECIAL;

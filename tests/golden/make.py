@@ -531,10 +531,11 @@ def companion_cases():
 
     attrs = {"smoothing": 0.1, "use_ignore_index": 1, "ignore_index": 2}
     dloss = uniform(4)
-    case("cross_entropy", attrs, {"alpha": 2.0},
-         [("logits", inputs["logits"]), ("labels", labels), ("dloss", dloss)],
+    old = inputs["logits"].like(inputs["logits"].values[::-1])
+    case("cross_entropy", attrs, ALPHA_BETA,
+         [("logits", inputs["logits"]), ("labels", labels), ("dloss", dloss), ("dlogits", old)],
          [("loss", loss(inputs)),
-          ("dlogits", scaled(gradient(loss, inputs, "logits", dloss), 2, inputs["logits"], 0))])
+          ("dlogits", scaled(gradient(loss, inputs, "logits", dloss), 1.5, old, -0.5))])
 
     x, dy, old = uniform(5, 2), uniform(5, 3), uniform(2, 3)
     product = [sum(x.values[n * 2 + i] * dy.values[n * 3 + j] for n in range(5))

@@ -133,15 +133,15 @@ BSK_API bsk_status bsk_bias_act_grad_run(const bsk_plan *plan, bsk_queue *queue,
 /* --- cross_entropy: loss and gradient of softmax cross-entropy in one pass --------------------
  * t = (1 - smoothing) * onehot(label) + smoothing / V
  * loss[n] = -sum_v t[v] * log softmax(logits[n])[v]
- * dlogits[n] = alpha * (softmax(logits[n]) - t) * (dloss[n] where given)
- * Rows whose label is ignore_index, or lies outside [0, V), have loss 0 and gradient 0; so have
- * rows whose logits are all -infinity.
+ * dlogits[n] = alpha * (softmax(logits[n]) - t) * (dloss[n] where given) + beta * dlogits[n]
+ * Rows whose label is ignore_index, or lies outside [0, V), have loss 0 and gradient 0 (dlogits
+ * beta * dlogits); so have rows whose logits are all -infinity.
  *
  * Shapes    logits, dlogits [N, V]; labels [N] of i64, i32, u16 or u8; loss, dloss [N].
  *           loss and dlogits each optional, one at least; dloss needs dlogits.
  * Dtypes    logits and dlogits any float; loss and dloss f32 (f64 where logits is f64).
  * Strides   V, the last axis of logits and dlogits, contiguous; labels, loss and dloss contiguous.
- * In place  dlogits = logits when types and strides agree.
+ * In place  dlogits = logits when types and strides agree; beta is then that of logits.
  * Numerics  the exact form: maximum subtracted, f32 sums. A row with NaN or +infinity gives NaN.
  * Source    openai/blocksparse SoftmaxCrossEntropy, without its compressed gradient. */
 typedef struct bsk_cross_entropy_params {
@@ -155,7 +155,7 @@ typedef struct bsk_cross_entropy_params {
 
 typedef struct bsk_cross_entropy_args {
     size_t struct_size;
-    double alpha;
+    double alpha, beta; /* of dlogits */
     bsk_mem workspace;
     bsk_mem logits, labels, loss, dlogits, dloss;
 } bsk_cross_entropy_args;

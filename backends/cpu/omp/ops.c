@@ -422,7 +422,9 @@ static void cross_entropy_row(const bsk_cross_entropy_params *p, const bsk_cross
             for (int64_t k = 0; k < count; k++)
                 row[k] *= gain;
         }
-        row_store_f32(row, p->dlogits.dtype, dlogits, n * p->dlogits.strides[0] + i, count);
+        const int64_t to = n * p->dlogits.strides[0] + i;
+        row_blend(row, 1, a->beta, p->dlogits.dtype, dlogits, to, count);
+        row_store_f32(row, p->dlogits.dtype, dlogits, to, count);
     }
 }
 

@@ -135,7 +135,7 @@ REF_OP(cross_entropy, cross_entropy)
             double d = a->alpha * (exp(view_get2(&logits, n, v) - row.max) / row.sum - t);
             if (view_given(&dloss))
                 d *= view_get1(&dloss, n);
-            view_set2(&dlogits, n, v, counts ? d : 0);
+            view_set2(&dlogits, n, v, (counts ? d : 0) + view_scaled2(&dlogits, n, v, a->beta));
         }
     }
 }

@@ -60,6 +60,7 @@ bsk_status cuda_sm90a_cross_entropy_launch(const bsk_prepared *prepared, void *q
         .use_ignore_index = p->use_ignore_index,
         .label_bytes = label_bytes(p->labels.dtype),
         .alpha = (float)a->alpha,
+        .beta = (float)a->beta,
         .smoothing = (float)p->smoothing,
     };
     void *arguments[] = {&arg};

@@ -1,7 +1,7 @@
 /* cross_entropy with its gradient for sm90a: long rows of 16-bit logits, each read once. One warp
  * copies rows into a ring in shared memory, as far ahead as it has room. The others find the largest
  * logit and the sum of exp of a row while it comes, and then make its gradient of what still lies in
- * the ring. */
+ * the ring. With beta each run of dlogits is read where it is written. */
 #include <backends/cuda/sm90a/cross_entropy.h>
 #include <backends/cuda/sm90a/ring.h>
 #include <backends/cuda/sm90a/run.h>
@@ -178,10 +178,9 @@ PTX_FN row_slope slope_of(const cross_entropy_arg &a, const row_sums &s, int32_t
     return {s.most, factor, scale, base, base + (1 - a.smoothing), label};
 }
 
-/* The gradient of run number `run`. At the label it is a difference, so exp is exact there. */
-template <class T> PTX_FN uint4 slope_run(const row_slope &s, int32_t run, uint4 q)
+/* The gradient v of run number `run`. At the label it is a difference, so exp is exact there. */
+template <class T> PTX_FN void slope_run(const row_slope &s, int32_t run, uint4 q, float *v)
 {
-    float v[RUN];
     unpack_run<T>(q, v);
     if (run == s.label / RUN) {
 #pragma unroll
@@ -195,7 +194,19 @@ template <class T> PTX_FN uint4 slope_run(const row_slope &s, int32_t run, uint4
         for (int e = 0; e < RUN; e++)
             v[e] = s.factor * (v[e] * s.scale - s.base); /* factor may be infinite, base 0 */
     }
-    return pack_run<T>(v);
+}
+
+/* v + beta * what is at `to`, there. */
+template <class T> PTX_FN void run_write(const cross_entropy_arg &a, uint4 *to, float *v)
+{
+    if (a.beta != 0) {
+        float old[RUN];
+        unpack_run<T>(*to, old);
+#pragma unroll
+        for (int e = 0; e < RUN; e++)
+            v[e] = fmaf(a.beta, old[e], v[e]);
+    }
+    store_global_16(to, pack_run<T>(v));
 }
 
 /* Makes the gradient of a row, and hands its slots back. */
@@ -206,8 +217,11 @@ PTX_FN void row_write(const cross_entropy_arg &a, uint32_t base, const row_slope
     const int32_t runs = a.classes / RUN, thread = threadIdx.x;
     for (int32_t run = thread; run - thread < runs; run += CROSS_THREADS, at.next()) {
         const uint32_t from = slot_data(base, at.slot) + thread * RUN_BYTES;
-        if (run < runs)
-            store_global_16(to + run, slope_run<T>(s, run, shared_load_16(from)));
+        if (run < runs) {
+            float v[RUN];
+            slope_run<T>(s, run, shared_load_16(from), v);
+            run_write<T>(a, to + run, v);
+        }
         __syncwarp();
         if (thread % 32 == 0)
             mbar_arrive(slot_empty(base, at.slot));
@@ -234,8 +248,10 @@ PTX_FN void compute_rows(const cross_entropy_arg &a, uint32_t base, float *scrat
         uint4 *const to = (uint4 *)((char *)a.dlogits + row * a.dlogits_row);
         next = label_of(a, row + gridDim.x);
         if (label < 0) {
-            for (int32_t run = threadIdx.x; run < a.classes / RUN; run += CROSS_THREADS)
-                to[run] = make_uint4(0, 0, 0, 0);
+            for (int32_t run = threadIdx.x; run < a.classes / RUN; run += CROSS_THREADS) {
+                float v[RUN] = {0};
+                run_write<T>(a, to + run, v);
+            }
             if (a.loss && threadIdx.x == 0)
                 a.loss[row] = 0;
             continue;

@@ -22,7 +22,7 @@ typedef struct cross_entropy_arg {
     int64_t ignore_index;
     int32_t classes, use_ignore_index;
     int32_t label_bytes; /* of 4 and 8: signed */
-    float alpha, smoothing;
+    float alpha, beta, smoothing;
 } cross_entropy_arg;
 
 #endif
