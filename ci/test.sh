@@ -440,8 +440,8 @@ groups=(
     'style demo gcc'
     'suites devices support'
     'oclgrind rusticl install python'
-    'clang asan'
-    'tsan no_openmp aarch64'
+    'clang asan aarch64'
+    'tsan no_openmp'
     'fuzz valgrind'
 )
 read -ra steps <<<"${groups[*]}"
