@@ -221,8 +221,10 @@ static bool case_on_device(test_session *s, const test_spec *spec, const char *n
     for (size_t i = 0; op && i < backend->entry_count; i++) {
         const bsk_entry *e = &backend->entries[i];
         char full[2 * TEST_NAME];
+        if (e->op != op->kernel_op)
+            continue;
         full_name(full, sizeof full, name, d->info.id, e->name);
-        if (e->op != op->kernel_op || !test_filter(full, s->filters, s->filter_count))
+        if (!test_filter(full, s->filters, s->filter_count))
             continue;
         snprintf(crash_name, sizeof crash_name, "%s", full);
         wanted++;
@@ -249,9 +251,10 @@ static bool case_listed(test_session *s, const test_spec *spec, const char *name
         const bsk_backend *backend = ctx->devices[d].device->backend->api;
         for (size_t i = 0; i < backend->entry_count; i++) {
             char full[2 * TEST_NAME];
+            if (backend->entries[i].op != op->kernel_op)
+                continue;
             full_name(full, sizeof full, name, ctx->devices[d].info.id, backend->entries[i].name);
-            if (backend->entries[i].op == op->kernel_op &&
-                test_filter(full, s->filters, s->filter_count))
+            if (test_filter(full, s->filters, s->filter_count))
                 return true;
         }
     }
