@@ -380,8 +380,8 @@ step_aarch64() {
     meson compile -C build-ci/aarch64 -j "$jobs" bsk:executable
     emulator=qemu-aarch64
     $emulator build-ci/aarch64/bench/bsk info | grep '^  cpu:0 .* neonbf16 '
-    bsk_check aarch64 '*_neonbf16' '*d_f32_neon' '*d_nc_f32_neon' '*d_f64_neon' '*_i8_neon' \
-        'f16 n[1-7] *_neon'
+    bsk_check aarch64 dsd_f32_neon sdd_f32_neon '*grad_f32_neon' '*_neonbf16' '*d_nc_f32_neon' \
+        '*d_f64_neon' '*_i8_neon' 'f16 n[1-7] *_neon'
 }
 
 # Without tuned entries, by a second compiler, which compiles those for asan.
