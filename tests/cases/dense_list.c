@@ -540,8 +540,10 @@ static void list_layer_norm(test_list *list)
                         s.out = BSK_NONE;
                         s.beta = 0;
                         s.options |= OPT_INPLACE;
+                        s.beta = 0.5;
                         if (i == 1)
                             test_emit(list, s);
+                        s.beta = 0;
                         s.options &= ~(uint32_t)OPT_BLEND;
                         test_emit(list, s);
                         s.options = OPT_GAIN | OPT_DBIAS | OPT_NO_GRAD;
@@ -583,8 +585,8 @@ static void list_whole_rows(test_list *list)
                 s.beta = o == 1 ? 0.5 : 0;
                 test_emit(list, s);
                 s.options |= o ? OPT_BLEND : OPT_INPLACE;
-                if (o != 1)
-                    test_emit(list, s);
+                s.beta = o > 1 ? 0.5 : 0;
+                test_emit(list, s);
             }
 }
 

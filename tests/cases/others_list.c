@@ -309,9 +309,10 @@ static void list_bias_act(test_list *list)
                     if (i != 2)
                         continue;
                     s.out = BSK_NONE;
-                    s.beta = 0;
+                    s.beta = 0.5;
                     s.options = OPT_INPLACE | OPT_BLEND;
                     test_emit(list, s);
+                    s.beta = 0;
                     s.options = OPT_INPLACE;
                     test_emit(list, s);
                     s.op = "bias_act";

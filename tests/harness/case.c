@@ -126,24 +126,46 @@ double test_old(const test_case *c, const test_tensor *t, int64_t e)
     return c->spec.beta != 0 ? c->spec.beta * t->value[e] : 0;
 }
 
-static const double dx_alpha = 0.75, dx_beta = -0.5;
+/* Expects alpha * v + old, exactly where v is exact and integers are. */
+static void expect_blended(const test_case *c, test_tensor *t, int64_t e, double alpha, double v,
+                           double old, double error)
+{
+    error *= fabs(alpha);
+    if (error != 0 || c->spec.fill != FILL_INT)
+        error += 4 * test_arith_eps(c) * (fabs(alpha * v) + fabs(old));
+    test_expect(t, e, alpha * v + old, error);
+}
+
+void test_expect_blend(const test_case *c, test_tensor *t, int64_t e, double v, double error)
+{
+    if (test_alpha(c) != 1 || c->spec.beta != 0)
+        expect_blended(c, t, e, test_alpha(c), v, test_old(c, t, e), error);
+    else
+        test_expect(t, e, v, error);
+}
+
+/* Those of dx: unlike alpha and beta, and no more read than beta has it. */
+static const double dx_alpha = 0.75;
+
+static double dx_beta(const test_case *c)
+{
+    return c->spec.beta != 0 ? -0.5 : 0;
+}
 
 void test_blend(const test_case *c, int32_t *blend, double *alpha, double *beta)
 {
     *blend = (c->spec.options & OPT_BLEND) != 0;
     *alpha = dx_alpha; /* of no effect without it */
-    *beta = dx_beta;
+    *beta = dx_beta(c);
 }
 
 void test_expect_dx(const test_case *c, test_tensor *dx, int64_t e, double v, double error)
 {
-    if (c->spec.options & OPT_BLEND) {
-        const double old = dx_beta * dx->value[e];
-        if (error != 0 || c->spec.fill != FILL_INT)
-            error = dx_alpha * error + 4 * test_arith_eps(c) * (fabs(v) + fabs(old));
-        v = dx_alpha * v + old;
-    }
-    test_expect(dx, e, v, error);
+    if (c->spec.options & OPT_BLEND)
+        expect_blended(c, dx, e, dx_alpha, v, dx_beta(c) != 0 ? dx_beta(c) * dx->value[e] : 0,
+                       error);
+    else
+        test_expect(dx, e, v, error);
 }
 
 int32_t test_valid_rows(const test_case *c, int64_t slot)
@@ -156,15 +178,6 @@ int32_t test_valid_cols(const test_case *c, int64_t slot)
 {
     int64_t left = c->info.cols - (int64_t)c->col[slot] * c->info.block_cols;
     return left < c->info.block_cols ? (int32_t)left : c->info.block_cols;
-}
-
-void test_expect_blend(const test_case *c, test_tensor *t, int64_t e, double v, double error)
-{
-    const double scaled = test_alpha(c) * v, old = test_old(c, t, e);
-    error *= fabs(test_alpha(c));
-    if (test_alpha(c) != 1 || c->spec.beta != 0)
-        error += 4 * test_arith_eps(c) * (fabs(scaled) + fabs(old));
-    test_expect(t, e, scaled + old, error);
 }
 
 double test_arith_eps(const test_case *c)

@@ -77,7 +77,7 @@ enum {
     OPT_SCALES = 1 << 27,  /* of 8-bit operands */
     OPT_REPEAT = 1 << 28,  /* inputs with a stride of 0 along the first axis */
     OPT_SPLAT = 1 << 29,   /* the same along the last axis */
-    OPT_BLEND = 1 << 30    /* dx = DX_ALPHA * dx + DX_BETA * old, beside other gradients */
+    OPT_BLEND = 1 << 30    /* dx_blend, where dx_beta is not 0 if beta is not */
 };
 
 /* What attention sees, how it makes scores, and how heads lie; name.c has the words. */
@@ -295,14 +295,14 @@ int64_t test_row_element(const test_case *c, int64_t n, int64_t f);
 /* alpha, and beta * dst of element e. */
 double test_alpha(const test_case *c);
 double test_old(const test_case *c, const test_tensor *t, int64_t e);
-/* The params' dx_blend and what OPT_BLEND makes of them; expects v in dx, blended where it is set. */
+/* Expects alpha * v + beta * dst, where v is known within error. */
+void test_expect_blend(const test_case *c, test_tensor *dst, int64_t e, double v, double error);
+/* The same for dx beside other gradients, blended with OPT_BLEND; and what that sets. */
 void test_blend(const test_case *c, int32_t *dx_blend, double *dx_alpha, double *dx_beta);
 void test_expect_dx(const test_case *c, test_tensor *dx, int64_t e, double v, double error);
 /* Rows and columns of a block that lie inside the matrix. */
 int32_t test_valid_rows(const test_case *c, int64_t slot);
 int32_t test_valid_cols(const test_case *c, int64_t slot);
-/* Expects alpha * v + beta * dst, where v is known within error. */
-void test_expect_blend(const test_case *c, test_tensor *dst, int64_t e, double v, double error);
 /* Rounding unit of the arithmetic; its smallest normal number, below which exponentials may be 0;
  * and the error of a store of v to type t. */
 double test_arith_eps(const test_case *c);
