@@ -1,5 +1,5 @@
-/* The kernels on matrix tiles. dsd: 8, 16 or 32 features by two or four tiles of n, over tiles of S
- * as they are packed, which are as deep as a block or as a tile can be, and so meet B where it lies.
+/* The kernels on matrix tiles. dsd: 8, 16 or 32 features by two or four tiles of n, over tiles of S,
+ * which are as deep as a block or as a tile can be, and so meet B where it lies.
  * Included by dsd.h after its types, once for each kind of arithmetic. */
 
 /* Tiles 0 to 3 are sums: two tiles of rows by two of columns, or one by four. 4 is of S, 6 and 7 are
@@ -34,11 +34,11 @@ static void FN(tiles_close)(void)
     _tile_release();
 }
 
-/* sums += s b for a tile of S, `deep`, or two if `tall`, and a tile of B, or two if `wide`, from a
+/* sums += s b for a tile of S, or two if `tall`, and a tile of B, or two if `wide`, from a
  * panel. It goes past the first-level cache, which S and the sums need. */
-OMP_INLINE void FN(tiles_multiply)(const T *s, const T *b, int64_t deep, bool tall, bool wide)
+OMP_INLINE void FN(tiles_multiply)(const T *s, int64_t s_row, const T *b, bool tall, bool wide)
 {
-    const int64_t step = FN(NR) * (int64_t)sizeof(T), s_step = deep * (int64_t)sizeof(T);
+    const int64_t step = FN(NR) * (int64_t)sizeof(T), s_step = s_row * (int64_t)sizeof(T);
     _tile_loadd(4, s, s_step);
     _tile_stream_loadd(6, b, step);
     TILE_PRODUCT(0, 4, 6);
@@ -47,7 +47,7 @@ OMP_INLINE void FN(tiles_multiply)(const T *s, const T *b, int64_t deep, bool ta
         TILE_PRODUCT(1, 4, 7);
     }
     if (tall) {
-        _tile_loadd(5, s + DSD_MR * deep, s_step);
+        _tile_loadd(5, s + DSD_MR * s_row, s_step);
         TILE_PRODUCT(2, 5, 6);
         if (wide)
             TILE_PRODUCT(3, 5, 7);
@@ -145,11 +145,13 @@ OMP_INLINE void FN(page_fetch)(FN(fetch) * f, int i)
     f->at[i] = at;
 }
 
-/* What is left of a block at the edge of the matrix is put together with zeros. Each step fetches
- * `lines` lines of what S needs next. */
+/* Tiles of S are s_row from row to row: packed ones follow each other, others lie in a block's rows. What
+ * is left of a block at the edge of the matrix is put together with zeros. Each step fetches `lines`
+ * lines of what S needs next. */
 OMP_INLINE void FN(tile_pieces)(T *restrict buffer, const FN(piece) * piece, int64_t count,
-                                const T *restrict b, int64_t lines, int64_t block_depth,
-                                int64_t from, bool resume, const int features, const bool wide)
+                                const T *restrict b, int64_t s_row, int64_t lines,
+                                int64_t block_depth, int64_t from, bool resume, const int features,
+                                const bool wide)
 {
     const bool tall = features > DSD_MR;
     const int64_t deep = min_i64(block_depth, TILE_DEPTH);
@@ -164,45 +166,85 @@ OMP_INLINE void FN(tile_pieces)(T *restrict buffer, const FN(piece) * piece, int
     for (int64_t e = 0; e < count; e++) {
         const T *s = piece[e].s, *rows = b + piece[e].first * FN(NR);
         int64_t k = 0;
-        for (; k + deep <= piece[e].depth; k += deep, s += features * deep) {
+        for (; k + deep <= piece[e].depth; k += deep, s += s_row == deep ? features * deep : deep) {
             fetch = FN(lines_fetch)(fetch, lines);
-            FN(tiles_multiply)(s, rows + k * FN(NR), deep, tall, wide);
+            FN(tiles_multiply)(s, s_row, rows + k * FN(NR), tall, wide);
         }
         if (k == piece[e].depth)
             continue;
         fetch = FN(lines_fetch)(fetch, lines);
         FN(rows_gather)(rest, rows + k * FN(NR), piece[e].depth - k, deep, wide);
-        FN(tiles_multiply)(s, rest, deep, tall, wide);
+        FN(tiles_multiply)(s, s_row, rest, tall, wide);
     }
     FN(sums_store)(buffer, second, wide);
 }
 
+/* Work for slices that follow, which the steps of one share: see slice_ahead. */
+typedef struct FN(turning) {
+    const T *const *from, *const *then; /* where in S the steps of the next slice that is packed
+                                         * begin, and those of the one whose lines are asked for */
+    T *to;
+    int64_t rows, deep, most, ld; /* tiles of the former: see turn_rows */
+    int64_t parts, rate, row;     /* of `most` rows: left to do, at a time; the next one's row */
+    int64_t then_steps, line_step, lines; /* of the latter: lines of a step at a time */
+} FN(turning);
+
 /* What the products of one slice of a row group's list with several panels need. */
 typedef struct FN(slice) {
-    const T *s;                /* its tiles, one after the other */
-    int64_t deep, size, steps; /* depth of a tile, Ts of those of a step, steps */
+    const T *const *tile;       /* of each step */
+    int64_t s_row, steps, size; /* Ts from row to row of a tile, steps, Ts of one */
     const T *b;
     int64_t panel_size, panels;
     int64_t lines; /* of what follows in S that each step fetches */
     bool resume;
+    FN(turning) * turning; /* of S that is packed as it is used, or NULL */
 } FN(slice);
+
+/* A share of it, with lines `first` and on of a step. */
+OMP_INLINE void FN(turn_ahead)(FN(turning) * t, int64_t step, int64_t first)
+{
+    if (step < t->then_steps) {
+        const T *at = t->then[step] + first * t->line_step;
+        for (int64_t i = t->lines; i > 0; i--, at += t->line_step)
+            __builtin_prefetch(at, 0, 2);
+    }
+#ifdef TURNS
+    for (int64_t i = t->rate; i > 0 && t->parts > 0; i--, t->parts--) {
+        FN(turn)
+        (t->to, (const S_STORED *)(const void *)*t->from + t->row, t->ld, t->deep * UNIT);
+        t->to += t->most * t->deep;
+        t->row += t->most;
+        if (t->row == t->rows) {
+            t->row = 0;
+            t->from++;
+        }
+    }
+#endif
+}
+
+/* What a slice's steps have left of it; all: they did nothing. */
+static void FN(turn_rest)(FN(turning) * t, bool all)
+{
+    for (int64_t step = 0; step < t->then_steps && all; step++)
+        FN(turn_ahead)(t, step, 0);
+    while (t->parts > 0)
+        FN(turn_ahead)(t, t->then_steps, 0);
+}
 
 /* A row group of two tiles times a slice for each panel: at[i] is where the tile of step i lies in a
  * panel, and at[steps] is free. Tiles are loaded as soon as the products that need their place are
  * under way, those of the next panel during the last products of one, and lines of S are fetched
  * between products. */
-static void FN(tall_multiply)(const FN(slice) * x, T *restrict strips, int64_t strip_size,
-                              int64_t *at)
+OMP_INLINE void FN(tall_steps)(const FN(slice) * x, T *restrict strips, int64_t strip_size,
+                               int64_t *at, const bool turns)
 {
-    const int64_t row = FN(NR) * (int64_t)sizeof(T), s_row = x->deep * (int64_t)sizeof(T);
-    const int64_t steps = x->steps, size = x->size, low = size / 2;
-    const T *s = x->s, *b = x->b;
-    FN(fetch) fetch = FN(fetch_open)(s + steps * size, x->lines);
+    const int64_t row = FN(NR) * (int64_t)sizeof(T), s_row = x->s_row * (int64_t)sizeof(T);
+    const int64_t steps = x->steps, low = DSD_MR * x->s_row;
+    const T *const *s = x->tile, *b = x->b;
+    FN(fetch) fetch = FN(fetch_open)(s[0] + steps * x->size, x->lines);
 
-    if (x->panels == 0)
-        return;
-    _tile_loadd(4, s, s_row);
-    _tile_loadd(5, s + low, s_row);
+    _tile_loadd(4, s[0], s_row);
+    _tile_loadd(5, s[0] + low, s_row);
     _tile_stream_loadd(6, b + at[0], row);
     _tile_stream_loadd(7, b + at[0] + FN(VL), row);
     for (int64_t q = 0; q < x->panels; q++, b += x->panel_size, strips += strip_size) {
@@ -212,22 +254,39 @@ static void FN(tall_multiply)(const FN(slice) * x, T *restrict strips, int64_t s
         else
             FN(sums_clear)();
         for (int64_t i = 1; i <= steps; i++) {
-            const T *next_s = i < steps ? s + i * size : s, *next_b = b + at[i];
+            const T *next_s = s[i < steps ? i : 0], *next_b = b + at[i];
             TILE_PRODUCT(0, 4, 6);
-            FN(page_fetch)(&fetch, 0);
+            if (!turns)
+                FN(page_fetch)(&fetch, 0);
             TILE_PRODUCT(1, 4, 7);
-            FN(page_fetch)(&fetch, 1);
+            if (!turns)
+                FN(page_fetch)(&fetch, 1);
             _tile_loadd(4, next_s, s_row);
             TILE_PRODUCT(2, 5, 6);
-            FN(page_fetch)(&fetch, 2);
+            if (!turns)
+                FN(page_fetch)(&fetch, 2);
             _tile_stream_loadd(6, next_b, row);
             TILE_PRODUCT(3, 5, 7);
-            FN(page_fetch)(&fetch, 3);
+            if (turns)
+                FN(turn_ahead)(x->turning, i - 1, q * x->turning->lines);
+            else
+                FN(page_fetch)(&fetch, 3);
             _tile_loadd(5, next_s + low, s_row);
             _tile_stream_loadd(7, next_b + FN(VL), row);
         }
         FN(sums_store)(strips, strips + DSD_MR * FN(NR), true);
     }
+}
+
+static void FN(tall_multiply)(const FN(slice) * x, T *restrict strips, int64_t strip_size,
+                              int64_t *at)
+{
+    if (x->panels == 0)
+        return;
+    if (x->turning)
+        FN(tall_steps)(x, strips, strip_size, at, true);
+    else
+        FN(tall_steps)(x, strips, strip_size, at, false);
 }
 
 /* A step of a row group of one tile by four tiles of columns, of which three are in tiles x, y and z
@@ -250,9 +309,9 @@ static void FN(tall_multiply)(const FN(slice) * x, T *restrict strips, int64_t s
 static void FN(low_multiply)(const FN(slice) * x, T *restrict strips, int64_t strip_size,
                              int64_t *at)
 {
-    const int64_t row = FN(NR) * (int64_t)sizeof(T), s_row = x->deep * (int64_t)sizeof(T);
+    const int64_t row = FN(NR) * (int64_t)sizeof(T), s_row = x->s_row * (int64_t)sizeof(T);
     const int64_t steps = x->steps;
-    const T *fetch = x->s + steps * x->size, *b = x->b;
+    const T *fetch = x->tile[0] + steps * x->size, *b = x->b;
 
     at[steps] = at[0];
     for (int64_t q = 0; q < x->panels; q += 2, b += 2 * x->panel_size, strips += 2 * strip_size) {
@@ -261,15 +320,18 @@ static void FN(low_multiply)(const FN(slice) * x, T *restrict strips, int64_t st
             FN(sums_load)(strips, strips + strip_size, true);
         else
             FN(sums_clear)();
-        _tile_loadd(4, x->s, s_row);
+        _tile_loadd(4, x->tile[0], s_row);
         _tile_stream_loadd(5, b + at[0], row);
         _tile_stream_loadd(6, b + at[0] + FN(VL), row);
         _tile_stream_loadd(7, right + at[0], row);
 #define DSD_LOW(first, second, third, step)                                                        \
     if ((step) < steps) {                                                                          \
         const T *left = b + at[(step) + 1], *fourth = right + at[step] + FN(VL);                   \
-        const T *s = x->s + ((step) + 1 < steps ? ((step) + 1) * x->size : 0);                     \
-        fetch = FN(lines_fetch)(fetch, x->lines);                                                  \
+        const T *s = x->tile[(step) + 1 < steps ? (step) + 1 : 0];                                 \
+        if (x->turning)                                                                            \
+            FN(turn_ahead)(x->turning, step, q / 2 * x->turning->lines);                           \
+        else                                                                                       \
+            fetch = FN(lines_fetch)(fetch, x->lines);                                              \
         LOW_STEP(first, second, third, fourth, row, s, s_row, left, left + FN(VL),                 \
                  left + x->panel_size);                                                            \
     }
@@ -285,12 +347,11 @@ static void FN(low_multiply)(const FN(slice) * x, T *restrict strips, int64_t st
 
 #define DSD_TILES(name, features, wide)                                                            \
     static void FN(name)(T *restrict buffer, const FN(piece) * piece, int64_t count,               \
-                         const T *restrict b, int64_t shift, int64_t block_depth, int64_t from,    \
+                         const T *restrict b, int64_t s_row, int64_t block_depth, int64_t from,    \
                          int64_t lines, bool resume)                                               \
     {                                                                                              \
-        (void)shift;                                                                               \
         FN(tile_pieces)                                                                            \
-        (buffer, piece, count, b, lines, block_depth, from, resume, features, wide);               \
+        (buffer, piece, count, b, s_row, lines, block_depth, from, resume, features, wide);        \
     }
 DSD_TILES(tile_8_wide, 8, true)
 DSD_TILES(tile_8_narrow, 8, false)

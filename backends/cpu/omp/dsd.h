@@ -171,6 +171,9 @@ typedef struct FN(band) {
     int64_t first, end; /* its list */
     int64_t list, skip; /* the walk: an entry of the list, and a depth within it */
     int64_t row, rows;  /* within the block; all inside the matrix */
+    const int64_t
+        *next; /* where the lists of the block rows behind it begin: so many in the range */
+    int64_t after;
 } FN(band);
 
 #ifdef MATRIX_TILES
@@ -207,6 +210,18 @@ static int64_t FN(image_step)(const FN(dsd) * d, const FN(band) * band)
 }
 #endif
 
+#if STREAMED
+/* Pieces of a row group, which are whole blocks, with the tiles of S, which begin with entry `list`. */
+static void FN(slice_locate)(const FN(dsd) * d, const T *const *tile, int64_t list,
+                             const FN(piece) * piece, int64_t count, FN(piece) * copy)
+{
+    const int64_t per_block = bski_ceil_div(d->block_j, d->deep);
+    for (int64_t e = 0; e < count; e++) {
+        copy[e] = piece[e];
+        copy[e].s = tile[(piece[e].entry - list) * per_block];
+    }
+}
+#else
 /* Pieces of the band's first row group where they lie in the packed form. */
 static void FN(slice_locate)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
                              int64_t count, FN(piece) * copy)
@@ -218,6 +233,7 @@ static void FN(slice_locate)(const FN(dsd) * d, const FN(band) * band, const FN(
         copy[e].s = s + depth * ROW_GROUP(d);
     }
 }
+#endif
 #else
 /* Where a block begins in the packed form of S: [entry of the lists][row group][depth][MR]. */
 static int64_t FN(image_at)(const FN(dsd) * d, int64_t entry)
@@ -332,6 +348,61 @@ static void FN(slice_expand)(const FN(dsd) * d, const FN(band) * band, const FN(
 }
 #endif
 
+/* Packs a block's part of a row group, at a depth of the group's list. last: nothing follows. */
+#ifdef MATRIX_TILES
+static void FN(image_put)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
+                          int64_t row, int64_t rows, T *restrict group, int64_t depth, bool last)
+{
+    T part[(FN(DEEPEST) + TILE_DEPTH) * DSD_TALL];
+    const int64_t group_rows = ROW_GROUP(d);
+    const int64_t end =
+        last ? bski_ceil_div(depth + d->block_j, d->deep) * d->deep : depth + d->block_j;
+    /* Where the depth is contiguous, rows of S are pieces of rows of tiles. */
+    const bool rows_lie = d->stride_j == 1 && d->p->s.dtype == STORED && rows == group_rows &&
+                          end - depth == piece->depth &&
+                          (piece->first + piece->depth) * UNIT <= d->depth_end;
+    const char *s = band->s + (piece->slot * d->block_i + row) * d->block_j * (int64_t)sizeof(T);
+    int64_t n = 0;
+
+#ifdef TURNS
+    /* Where the features are, numbers are transposed as they are stored. */
+    const int64_t most = FN(turn_rows)(group_rows, d->deep * UNIT, d->block_i);
+    if (d->stride_i == 1 && d->p->s.dtype == STORED && rows == group_rows && most > 0 &&
+        end - depth == piece->depth && (piece->first + piece->depth) * UNIT <= d->depth_end) {
+        const S_STORED *from = (const S_STORED *)(const void *)band->s +
+                               piece->slot * d->block_i * d->block_j * UNIT + row;
+        for (int64_t k = 0; k < end - depth; k += d->deep, from += d->deep * UNIT * d->block_i)
+            for (int64_t i = 0; i < rows; i += most)
+                FN(turn)
+        (group + FN(image_depth)(d, depth + k) + i * d->deep, from + i, d->block_i, d->deep * UNIT);
+        return;
+    }
+#endif
+    if (!rows_lie) {
+        FN(piece_expand)(d, band, piece, row, rows, part);
+        memset(part + piece->depth * group_rows, 0,
+               (size_t)((end - depth - piece->depth) * group_rows) * sizeof(T));
+    }
+    for (int64_t k = 0; k < end - depth; k += n) {
+        T *to = group + FN(image_depth)(d, depth + k) + (depth + k) % d->deep;
+        n = min_i64(end - depth - k, d->deep - (depth + k) % d->deep);
+        if (!rows_lie)
+            FN(transpose)(to, d->deep, part + k * group_rows, group_rows, group_rows, n);
+        for (int64_t i = 0; rows_lie && i < group_rows; i++)
+            row_copy(to + i * d->deep, s + (i * d->block_j + k) * (int64_t)sizeof(T),
+                     (size_t)n * sizeof(T));
+    }
+}
+#else
+static void FN(image_put)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
+                          int64_t row, int64_t rows, T *restrict group, int64_t depth, bool last)
+{
+    (void)last;
+    (void)depth;
+    FN(piece_expand)(d, band, piece, row, rows, group);
+}
+#endif
+
 /* The epilogue and the store of features row .. row + rows - 1 of one panel. shift: by which sums are
  * too large, with INT_SHIFT. */
 static void FN(strip_finish)(const FN(dsd) * d, int64_t member, T *restrict x, const int32_t *shift,
@@ -385,12 +456,17 @@ static void FN(strip_finish)(const FN(dsd) * d, int64_t member, T *restrict x, c
 /* What rows_compute works in: one per thread, on its stack. */
 typedef struct FN(scratch) {
     T strip[FN(PANELS)][(FN(STRIP) + FN(BAND) + DSD_TALL) * FN(NR)];
-    T expanded[FN(SLICE) * DSD_MR];
     FN(piece) piece[FN(PIECES)];
     FN(piece) copy[FN(COPIES)];
 #if STREAMED
-    int64_t at[FN(COPIES) + 1]; /* see steps_list */
+    int64_t at[FN(COPIES) + 1];                   /* see steps_list */
+    const T *tile[FN(COPIES) + 1];                /* where the tiles of S for each step lie */
+    const T *from[FN(COPIES)], *then[FN(COPIES)]; /* where in S those of slices behind it begin */
+    T own[2][DSD_SLICE / (int)sizeof(T) + FN(DEEPEST) * DSD_TALL] __attribute__((aligned(64)));
+    int turn;                    /* which of own holds the slice in use */
+    int64_t made_list, made_row; /* the walk's position that the other one holds */
 #else
+    T expanded[FN(SLICE) * DSD_MR];
     FN(tile_fn) tile[FN(PANELS)][2]; /* for each panel: on copies, and on S as it lies */
     int64_t lines;                   /* that each panel fetches of S in eight steps, at most */
 #endif
@@ -416,6 +492,132 @@ static int64_t FN(steps_list)(const FN(dsd) * d, const int32_t *other, int64_t c
     return steps;
 }
 
+/* Whether tiles of S can be loaded from where they lie. */
+static bool FN(tiles_lie)(const FN(dsd) * d)
+{
+    return d->stride_j == 1 && d->p->s.dtype == STORED && (uintptr_t)d->s % sizeof(T) == 0;
+}
+
+/* Whether all of the next `count` blocks' depth is inside the matrix; lists are sorted. */
+static bool FN(depth_whole)(const FN(dsd) * d, const FN(band) * band, int64_t count)
+{
+    return (d->other[band->list + count - 1] + 1) * d->block_j * UNIT <= d->depth_end;
+}
+
+/* Lists where in S the steps of `count` blocks begin. */
+static void FN(steps_from)(const FN(dsd) * d, const FN(band) * band, int64_t count, const T **from)
+{
+    const int64_t block = d->block_i * d->block_j * UNIT, step = d->deep * UNIT * d->stride_j;
+    const S_STORED *s = (const S_STORED *)(const void *)band->s + band->row * d->stride_i;
+
+    for (int64_t e = 0; e < count; e++)
+        for (int64_t k = 0; k * d->deep < d->block_j; k++)
+            *from++ = (const T *)(const void *)(s + d->slot[band->list + e] * block + k * step);
+}
+
+/* Blocks of a slice, of which a list has some of about the same length. */
+static int64_t FN(slice_count)(const FN(dsd) * d, const FN(band) * band)
+{
+    const int64_t most = min_i64(DSD_SLICE / (d->tall * (int64_t)sizeof(T)),
+                                 FN(AWAKE) / min_i64(d->tall, DSD_MR) * d->deep);
+    const int64_t total = max_i64(1, band->end - band->first);
+    return min_i64(band->end - band->list,
+                   bski_ceil_div(total, bski_ceil_div(total * d->block_j, most)));
+}
+
+/* Moves the walk `count` blocks on: along the list, to the block's next row group, or to the next block
+ * row of the range that has blocks. Returns those of the slice there; 0: there is none. */
+static int64_t FN(slice_next)(const FN(dsd) * d, FN(band) * band, int64_t count)
+{
+    band->list += count;
+    if (band->list == band->end && band->row + FN(BAND) < d->block_i) {
+        band->row += FN(BAND);
+        band->list = band->first;
+    } else if (band->list == band->end) {
+        band->row = 0;
+        do {
+            if (band->after-- <= 0)
+                return 0;
+            band->first = band->list = *band->next++;
+            band->end = *band->next;
+        } while (band->first == band->end);
+    }
+    return FN(slice_count)(d, band);
+}
+
+/* The tiles of S for the next `count` blocks: in the image, or where they lie, or in a packed form made
+ * here, or before by slice_ahead. Returns the Ts from row to row of a tile. */
+static int64_t FN(slice_find)(const FN(dsd) * d, const FN(band) * band, FN(scratch) * scratch,
+                              int64_t count)
+{
+    const int64_t size = d->tall * d->deep, steps = count * bski_ceil_div(d->block_j, d->deep);
+    const int32_t *slot = d->slot + band->list, *other = d->other + band->list;
+    const T *s = scratch->own[scratch->turn ^= 1];
+
+    if (!d->image && FN(tiles_lie)(d) && FN(depth_whole)(d, band, count)) {
+        FN(steps_from)(d, band, count, scratch->tile);
+        return d->block_j;
+    }
+    if (d->image)
+        s = FN(image_of)(d, band) + (band->list - band->first) * d->block_j * d->tall;
+    else if (band->list != scratch->made_list || band->row != scratch->made_row)
+        for (int64_t e = 0; e < count; e++) {
+            const int64_t first = other[e] * d->block_j;
+            const FN(piece) piece = {.first = first,
+                                     .depth = (int32_t)min_i64(d->block_j, d->J - first),
+                                     .slot = slot[e]};
+            FN(image_put)
+            (d, band, &piece, band->row, band->rows, scratch->own[scratch->turn], e * d->block_j,
+             e + 1 == count);
+        }
+    for (int64_t i = 0; i < steps; i++)
+        scratch->tile[i] = s + i * size;
+    return d->deep;
+}
+
+/* What is done for the slices that follow while `passes` passes over this one's steps are made: the
+ * next one is packed, if it has to be, and lines of what is needed then are asked for. False if that
+ * lies behind this slice's in memory. */
+static bool FN(slice_ahead)(const FN(dsd) * d, const FN(band) * band, FN(scratch) * scratch,
+                            int64_t count, int64_t passes, FN(turning) * turning)
+{
+    const int64_t per_block = bski_ceil_div(d->block_j, d->deep);
+    const int64_t row =
+        (d->stride_j == 1 ? d->block_j * UNIT : d->block_i) * (int64_t)sizeof(S_STORED);
+    const int64_t lines = d->tall * d->deep * (int64_t)sizeof(T) / TILE_BYTES;
+    const int32_t *slot = d->slot + band->list;
+    FN(band) next = *band;
+
+    if (d->image || (FN(tiles_lie)(d) && d->tall == d->block_i && d->deep == d->block_j &&
+                     slot[count - 1] - slot[0] == count - 1))
+        return false;
+    memset(turning, 0, sizeof *turning);
+    turning->line_step = max_i64(TILE_BYTES, row) / (int64_t)sizeof(T);
+    turning->lines = bski_ceil_div(lines, passes);
+    turning->from = scratch->from;
+    turning->then = scratch->then;
+    scratch->made_list = -1;
+    int64_t more = FN(slice_next)(d, &next, count);
+#ifdef TURNS
+    if (d->stride_j != 1 && more > 0 && FN(depth_whole)(d, &next, more)) {
+        FN(steps_from)(d, &next, more, scratch->from);
+        turning->rows = d->tall;
+        turning->deep = d->deep;
+        turning->most = FN(turn_rows)(d->tall, d->deep * UNIT, d->block_i);
+        turning->ld = d->block_i;
+        turning->to = scratch->own[scratch->turn ^ 1];
+        turning->parts = more * per_block * d->tall / turning->most;
+        turning->rate = bski_ceil_div(turning->parts, count * per_block * passes);
+        scratch->made_list = next.list;
+        scratch->made_row = next.row;
+        more = FN(slice_next)(d, &next, more);
+    }
+#endif
+    FN(steps_from)(d, &next, more, scratch->then);
+    turning->then_steps = more * per_block;
+    return true;
+}
+
 /* A row group times `count` blocks from the walk's position on, for each panel of a group: results go
  * to, or are added to, strip + filled rows. Its part of the packed S stays in the first-level cache
  * from panel to panel, and each fetches its share of what follows. */
@@ -423,45 +625,46 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
                               int64_t count, int64_t filled, const T *packed, int64_t panel0,
                               int64_t panels, bool resume)
 {
-    const int64_t size = d->tall * d->deep, steps = count * (d->block_j / d->deep);
+    const int64_t size = d->tall * d->deep, steps = count * bski_ceil_div(d->block_j, d->deep);
     const int64_t turn = d->tall == DSD_TALL ? 1 : 2; /* panels at once */
     const int64_t lines =
         bski_ceil_div(size * (int64_t)sizeof(T), TILE_BYTES * bski_ceil_div(panels, turn));
     FN(piece) *piece = scratch->piece, *copy = scratch->copy;
     FN(band) walk = *band;
-    int64_t first = 0;
+    FN(turning) turning;
+    int64_t first = 0, s_row = 0;
+    bool ahead = false;
 
-    if (count > 0 && FN(steps_list)(d, d->other + band->list, count, scratch->at) > 0) {
-        first = panels - (FN(panel_cols)(d, panel0 + panels - 1) <= FN(VL));
+    if (count > 0) {
+        const bool whole = FN(steps_list)(d, d->other + band->list, count, scratch->at) > 0;
+        first = whole ? panels - (FN(panel_cols)(d, panel0 + panels - 1) <= FN(VL)) : 0;
         first -= first % turn;
-        const int64_t before = (band->list - band->first) * d->block_j;
-        const FN(slice) slice = {FN(image_of)(d, band) + before * d->tall,
-                                 d->deep,
-                                 size,
-                                 steps,
-                                 packed,
-                                 d->J * FN(NR),
-                                 first,
-                                 lines,
-                                 resume};
+        s_row = FN(slice_find)(d, band, scratch, count);
+        ahead = FN(slice_ahead)(d, band, scratch, count, max_i64(1, first / turn), &turning);
+    }
+    if (first > 0) {
+        const FN(slice) slice = {scratch->tile, s_row, steps, size,   packed,
+                                 d->J * FN(NR), first, lines, resume, ahead ? &turning : NULL};
         T *strips = scratch->strip[0] + filled * FN(NR);
         const int64_t strip_size = scratch->strip[1] - scratch->strip[0];
         if (turn == 1)
             FN(tall_multiply)(&slice, strips, strip_size, scratch->at);
         else
             FN(low_multiply)(&slice, strips, strip_size, scratch->at);
-        if (first == panels)
-            return;
     }
+    if (ahead)
+        FN(turn_rest)(&turning, first == 0);
+    if (first == panels)
+        return;
     walk.end = band->list + count;
-    FN(slice_locate)(d, band, piece, FN(pieces_list)(d, &walk, piece), copy);
+    FN(slice_locate)(d, scratch->tile, band->list, piece, FN(pieces_list)(d, &walk, piece), copy);
     if (count > 0)
-        copy[0].fetch = copy[0].s + steps * size;
+        copy[0].fetch = scratch->tile[0] + steps * size;
     for (int64_t q = first; q < panels; q++)
         FN(tile_choose)
     (d, true, bski_ceil_div(FN(panel_cols)(d, panel0 + q), FN(VL)))(
-        scratch->strip[q] + filled * FN(NR), copy, count, packed + q * d->J * FN(NR), 0, d->block_j,
-        q / turn * steps * lines * FN(PER_LINE), lines, resume);
+        scratch->strip[q] + filled * FN(NR), copy, count, packed + q * d->J * FN(NR), s_row,
+        d->block_j, q / turn * steps * lines * FN(PER_LINE), ahead ? 0 : lines, resume);
 }
 #else
 /* A row group of a band, from `row` on, times pieces for panel q of a group: results go to, or are
@@ -519,23 +722,13 @@ static void FN(slice_compute)(const FN(dsd) * d, const FN(band) * band, FN(scrat
 #endif
 
 #if STREAMED
-/* Blocks of a slice, of which a list has some of about the same length. */
-static int64_t FN(slice_limit)(const FN(dsd) * d, const FN(band) * band)
-{
-    const int64_t most = min_i64(DSD_SLICE / (d->tall * (int64_t)sizeof(T)),
-                                 FN(AWAKE) / min_i64(d->tall, DSD_MR) * d->deep);
-    const int64_t total = max_i64(1, band->end - band->first);
-    return bski_ceil_div(total, bski_ceil_div(total * d->block_j, most));
-}
-
 static void FN(band_compute)(const FN(dsd) * d, FN(band) * band, FN(scratch) * scratch,
                              int64_t filled, const T *packed, int64_t panel0, int64_t panels)
 {
-    const int64_t limit = FN(slice_limit)(d, band);
     bool resume = false;
 
     do {
-        const int64_t count = min_i64(limit, band->end - band->list);
+        const int64_t count = FN(slice_count)(d, band);
         FN(slice_compute)(d, band, scratch, count, filled, packed, panel0, panels, resume);
         band->list += count;
         resume = true;
@@ -578,6 +771,10 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
     const char *s = d->s;
     int64_t image = 0;
     FN(scratch) scratch __attribute__((aligned(64)));
+#if STREAMED
+    scratch.turn = 0;
+    scratch.made_list = -1;
+#endif
     int64_t filled = 0, top = first * d->block_i;
 #if INT_SHIFT
     const int32_t *shift = scratch.shift;
@@ -612,7 +809,9 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
                     start[block],
                     0,
                     row,
-                    min_i64(FN(BAND), height - row)};
+                    min_i64(FN(BAND), height - row),
+                    start + block + 1,
+                    last - block - 1};
             FN(band_compute)(d, &band, &scratch, filled, packed, panel0, panels);
             filled += band.rows;
             if (filled < d->strip && (block + 1 < last || row + FN(BAND) < height))
@@ -684,47 +883,6 @@ static void FN(panels_pack)(const FN(dsd) * d, int64_t member, int64_t group, in
     for (; q < panels; q++)
         FN(panel_pack)(d, member, first + q, row, dst + q * size);
 }
-
-/* Packs a block's part of a row group, at a depth of the group's list. last: nothing follows. */
-#ifdef MATRIX_TILES
-static void FN(image_put)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
-                          int64_t row, int64_t rows, T *restrict group, int64_t depth, bool last)
-{
-    T part[(FN(DEEPEST) + TILE_DEPTH) * DSD_TALL];
-    const int64_t group_rows = ROW_GROUP(d);
-    const int64_t end =
-        last ? bski_ceil_div(depth + d->block_j, d->deep) * d->deep : depth + d->block_j;
-    /* Where the depth is contiguous, rows of S are pieces of rows of tiles. */
-    const bool rows_lie = d->stride_j == 1 && d->p->s.dtype == STORED && rows == group_rows &&
-                          end - depth == piece->depth &&
-                          (piece->first + piece->depth) * UNIT <= d->depth_end;
-    const char *s = band->s + (piece->slot * d->block_i + row) * d->block_j * (int64_t)sizeof(T);
-    int64_t n = 0;
-
-    if (!rows_lie) {
-        FN(piece_expand)(d, band, piece, row, rows, part);
-        memset(part + piece->depth * group_rows, 0,
-               (size_t)((end - depth - piece->depth) * group_rows) * sizeof(T));
-    }
-    for (int64_t k = 0; k < end - depth; k += n) {
-        T *to = group + FN(image_depth)(d, depth + k) + (depth + k) % d->deep;
-        n = min_i64(end - depth - k, d->deep - (depth + k) % d->deep);
-        if (!rows_lie)
-            FN(transpose)(to, d->deep, part + k * group_rows, group_rows, group_rows, n);
-        for (int64_t i = 0; rows_lie && i < group_rows; i++)
-            row_copy(to + i * d->deep, s + (i * d->block_j + k) * (int64_t)sizeof(T),
-                     (size_t)n * sizeof(T));
-    }
-}
-#else
-static void FN(image_put)(const FN(dsd) * d, const FN(band) * band, const FN(piece) * piece,
-                          int64_t row, int64_t rows, T *restrict group, int64_t depth, bool last)
-{
-    (void)last;
-    (void)depth;
-    FN(piece_expand)(d, band, piece, row, rows, group);
-}
-#endif
 
 /* Packs S for all row groups of all block rows. */
 static void FN(image_make)(const FN(dsd) * d, int threads, T *image)
@@ -890,6 +1048,24 @@ static size_t FN(image_bytes)(const FN(dsd) * d)
     return fits && d->p->gate.dtype == BSK_NONE ? bytes : 0;
 }
 
+/* Whether a run without the packed form of S makes one in its workspace: on matrix tiles, but where S
+ * is used as it lies, or is packed while it is used, for which it is passed over a few times at most. */
+static bool FN(image_own)(const FN(dsd) * d)
+{
+    bool without = TILE_DEPTH == 1;
+#if STREAMED
+    without = d->p->s.dtype == STORED && d->stride_j == 1;
+#endif
+#ifdef TURNS
+    enum { PASSES = 2 };
+    without = without || (d->p->s.dtype == STORED &&
+                          d->batch * d->groups <= PASSES * d->t->heads * FN(s_groups)(d) &&
+                          FN(turn_rows)(d->tall, d->deep * UNIT, d->block_i) > 0);
+#endif
+    (void)d;
+    return !without;
+}
+
 static void FN(dsd_pack)(const bsk_prepared *prepared, int threads, bsk_mem s, bsk_mem image)
 {
     FN(dsd) d;
@@ -928,7 +1104,7 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
     d.packed = bsk_mem_address(a->workspace);
     d.image = bsk_mem_address(a->packed);
 #ifdef MATRIX_TILES
-    if (!d.image) {
+    if (!d.image && FN(image_own)(&d)) {
         T *image = (T *)(void *)((char *)d.packed + bytes);
         FN(image_make)(&d, threads, image);
         d.image = image;

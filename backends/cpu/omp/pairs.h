@@ -45,6 +45,80 @@ OMP_INLINE void group_load_bf16(float *restrict pairs, const uint16_t *restrict 
     }
 }
 
+#if defined(BSK_ISA_AMX)
+/* Four pieces of 8 x 8 numbers of 16 bits, each transposed in its quarter of the registers: row r of
+ * piece i lies at src + from[i] + r * ld. */
+OMP_INLINE void turn_pieces(__m512i x[8], const uint16_t *src, int64_t ld, const int64_t from[4])
+{
+    __m512i y[8];
+    _Pragma("GCC unroll 8") for (int r = 0; r < 8; r++)
+    {
+        const uint16_t *row = src + r * ld;
+        __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const void *)(row + from[0])));
+        v = _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(row + from[1])), 1);
+        v = _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(row + from[2])), 2);
+        x[r] = _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(row + from[3])), 3);
+    }
+    _Pragma("GCC unroll 4") for (int r = 0; r < 8; r += 2)
+    {
+        y[r] = _mm512_unpacklo_epi16(x[r], x[r + 1]);
+        y[r + 1] = _mm512_unpackhi_epi16(x[r], x[r + 1]);
+    }
+    _Pragma("GCC unroll 2") for (int r = 0; r < 8; r += 4)
+        _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)
+    {
+        x[r + 2 * i] = _mm512_unpacklo_epi32(y[r + i], y[r + 2 + i]);
+        x[r + 2 * i + 1] = _mm512_unpackhi_epi32(y[r + i], y[r + 2 + i]);
+    }
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+    {
+        y[2 * i] = _mm512_unpacklo_epi64(x[i], x[4 + i]);
+        y[2 * i + 1] = _mm512_unpackhi_epi64(x[i], x[4 + i]);
+    }
+    _Pragma("GCC unroll 8") for (int r = 0; r < 8; r++) x[r] = y[r];
+}
+
+/* Features that turn_bf16 takes at once of a tile `depth` numbers deep, which has `rows` of a block's
+ * `width`; or 0. */
+static inline int64_t turn_rows_bf16(int64_t rows, int64_t depth, int64_t width)
+{
+    const int64_t most = depth == 16 ? 16 : 8;
+    return (depth == 32 || depth == 16 || (depth == 8 && width == 8)) && rows % most == 0 ? most
+                                                                                          : 0;
+}
+
+/* dst[i][depth] = src[depth][i] for as many features. */
+OMP_INLINE void turn_bf16(float *restrict tile, const void *restrict from, int64_t ld,
+                          int64_t depth)
+{
+    const uint16_t *src = from;
+    uint16_t *dst = (uint16_t *)(void *)tile;
+    __m512i x[8];
+    if (depth == 32) {
+        const int64_t at[] = {0, 8 * ld, 16 * ld, 24 * ld};
+        turn_pieces(x, src, ld, at);
+        _Pragma("GCC unroll 8") for (int r = 0; r < 8; r++) _mm512_storeu_si512(dst + r * 32, x[r]);
+    } else if (depth == 16) {
+        const int64_t at[] = {0, 8 * ld, 8, 8 * ld + 8};
+        turn_pieces(x, src, ld, at);
+        _Pragma("GCC unroll 8") for (int r = 0; r < 8; r++)
+        {
+            _mm256_storeu_si256((void *)(dst + r * 16), _mm512_castsi512_si256(x[r]));
+            _mm256_storeu_si256((void *)(dst + (8 + r) * 16), _mm512_extracti64x4_epi64(x[r], 1));
+        }
+    } else {
+        const __m512i low = _mm512_loadu_si512(src), high = _mm512_loadu_si512(src + 32);
+        /* number k of feature i is number 8 k + i */
+        const __m512i step =
+            _mm512_set_epi16(59, 51, 43, 35, 27, 19, 11, 3, 58, 50, 42, 34, 26, 18, 10, 2, 57, 49,
+                             41, 33, 25, 17, 9, 1, 56, 48, 40, 32, 24, 16, 8, 0);
+        const __m512i more = _mm512_add_epi16(step, _mm512_set1_epi16(4));
+        _mm512_storeu_si512(dst, _mm512_permutex2var_epi16(low, step, high));
+        _mm512_storeu_si512(dst + 32, _mm512_permutex2var_epi16(low, more, high));
+    }
+}
+#endif
+
 /* Pairs of rows 2 row, 2 row + 1 of a bf16 matrix; rows from `end` on count as zero. */
 static void pairs_load(pair_bits *restrict dst, int64_t ld, const uint16_t *restrict src,
                        int64_t row_stride, int64_t col_stride, int64_t rows, int64_t cols,

@@ -127,9 +127,13 @@ static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *
 }
 
 #define PANELS_SPREAD pairs_spread
+#ifdef BSK_ISA_AMX
+#define TURNS
+#endif
 #include "dsd.h"
 #include "sdd.h"
 #undef PANELS_SPREAD
+#undef TURNS
 #undef T
 #undef V
 #undef OWN
@@ -235,8 +239,7 @@ static void depth_load_i8(float *restrict dst, int64_t ld, const matrix_i8 *m, i
         return BSK_OK;                                                                             \
     }
 
-/* image: whether a run without the packed form of S makes one in its workspace. */
-#define DSD_ENTRY(type, gates, image)                                                              \
+#define DSD_ENTRY(type, gates)                                                                     \
     PRODUCT_FUNCTIONS(dsd, type, gates, dsd_few_##type(&shape))                                    \
     OMP_PREPARE(dsd_##type)                                                                        \
     {                                                                                              \
@@ -246,7 +249,7 @@ static void depth_load_i8(float *restrict dst, int64_t ld, const matrix_i8 *m, i
         if (!dsd_shape_##type(prepared->problem, &d, bytes) || !few_add_##type(&d, bytes))         \
             return BSK_E_UNSUPPORTED;                                                              \
         prepared->packed_bytes = image_bytes_##type(&d);                                           \
-        return !(image) || bski_add_size(*bytes, prepared->packed_bytes, bytes)                    \
+        return !image_own_##type(&d) || bski_add_size(*bytes, prepared->packed_bytes, bytes)       \
                    ? BSK_OK                                                                        \
                    : BSK_E_UNSUPPORTED;                                                            \
     }                                                                                              \
@@ -269,16 +272,16 @@ static void depth_load_i8(float *restrict dst, int64_t ld, const matrix_i8 *m, i
     }
 
 #ifdef PRODUCTS_WIDE
-DSD_ENTRY(f32, true, false)
-DSD_ENTRY(f64, true, false)
+DSD_ENTRY(f32, true)
+DSD_ENTRY(f64, true)
 SDD_ENTRY(f32)
 SDD_ENTRY(f64)
 #endif
 #ifdef PRODUCTS_BF16
-DSD_ENTRY(bf16, false, TILE_DEPTH > 1)
+DSD_ENTRY(bf16, false)
 SDD_ENTRY(bf16)
 #endif
 #ifdef PRODUCTS_I8
-DSD_ENTRY(i8, false, TILE_DEPTH > 1)
+DSD_ENTRY(i8, false)
 SDD_ENTRY(i8)
 #endif
