@@ -178,9 +178,12 @@ PTX_FN row_slope slope_of(const cross_entropy_arg &a, const row_sums &s, int32_t
     return {s.most, factor, scale, base, base + (1 - a.smoothing), label};
 }
 
-/* The gradient v of run number `run`. At the label it is a difference, so exp is exact there. */
-template <class T> PTX_FN void slope_run(const row_slope &s, int32_t run, uint4 q, float *v)
+/* The gradient v of run number `run`. At the label it is a difference, so exp is exact there. PLAIN:
+ * the factor is finite. */
+template <class T, bool PLAIN>
+PTX_FN void slope_run(const row_slope &s, int32_t run, uint4 q, float *v)
 {
+    const float gain = s.factor * s.scale, lift = s.factor * s.base;
     unpack_run<T>(q, v);
     if (run == s.label / RUN) {
 #pragma unroll
@@ -192,7 +195,7 @@ template <class T> PTX_FN void slope_run(const row_slope &s, int32_t run, uint4 
         exp_run(v, s.most, v);
 #pragma unroll
         for (int e = 0; e < RUN; e++)
-            v[e] = s.factor * (v[e] * s.scale - s.base); /* factor may be infinite, base 0 */
+            v[e] = PLAIN ? v[e] * gain - lift : s.factor * (v[e] * s.scale - s.base);
     }
 }
 
@@ -209,8 +212,8 @@ template <class T> PTX_FN void run_write(const cross_entropy_arg &a, uint4 *to, 
     store_global_16(to, pack_run<T>(v));
 }
 
-/* Makes the gradient of a row, and hands its slots back. */
-template <class T>
+/* Makes the gradient of a row, and hands its slots back. PLAIN: with a finite factor, and no beta. */
+template <class T, bool PLAIN>
 PTX_FN void row_write(const cross_entropy_arg &a, uint32_t base, const row_slope &s, uint4 *to,
                       place &at)
 {
@@ -219,8 +222,11 @@ PTX_FN void row_write(const cross_entropy_arg &a, uint32_t base, const row_slope
         const uint32_t from = slot_data(base, at.slot) + thread * RUN_BYTES;
         if (run < runs) {
             float v[RUN];
-            slope_run<T>(s, run, shared_load_16(from), v);
-            run_write<T>(a, to + run, v);
+            slope_run<T, PLAIN>(s, run, shared_load_16(from), v);
+            if (PLAIN)
+                store_global_16(to + run, pack_run<T>(v));
+            else
+                run_write<T>(a, to + run, v);
         }
         __syncwarp();
         if (thread % 32 == 0)
@@ -273,7 +279,11 @@ PTX_FN void compute_rows(const cross_entropy_arg &a, uint32_t base, float *scrat
             s = {0, 1, 0};
             factor = 0;
         }
-        row_write<T>(a, base, slope_of(a, s, masked ? -RUN : label, factor), to, at);
+        const row_slope slope = slope_of(a, s, masked ? -RUN : label, factor);
+        if (a.beta == 0 && fabsf(factor) < INFINITY)
+            row_write<T, true>(a, base, slope, to, at);
+        else
+            row_write<T, false>(a, base, slope, to, at);
     }
 }
 
