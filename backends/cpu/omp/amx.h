@@ -200,7 +200,7 @@ typedef struct FN(slice) {
     FN(turning) * turning; /* of S that is packed as it is used, or NULL */
 } FN(slice);
 
-/* A share of it, with lines `first` and on of a step. */
+/* A share of that work: parts of the next slice, and lines `first` and on of a step of another. */
 OMP_INLINE void FN(turn_ahead)(FN(turning) * t, int64_t step, int64_t first)
 {
     if (step < t->then_steps) {

@@ -165,15 +165,14 @@ static FN(tile_fn) FN(tile_choose)(const FN(dsd) * d, bool copy, int64_t vectors
 
 /* A band: up to BAND features of one block row, in row groups of MR. */
 typedef struct FN(band) {
-    const char *s;      /* of the group that the batch member uses */
-    int64_t image;      /* where that group begins in the packed form */
-    int64_t block;      /* row, counted over all heads */
-    int64_t first, end; /* its list */
-    int64_t list, skip; /* the walk: an entry of the list, and a depth within it */
-    int64_t row, rows;  /* within the block; all inside the matrix */
-    const int64_t
-        *next; /* where the lists of the block rows behind it begin: so many in the range */
-    int64_t after;
+    const char *s;       /* of the group that the batch member uses */
+    int64_t image;       /* where that group begins in the packed form */
+    int64_t block;       /* row, counted over all heads */
+    int64_t first, end;  /* its list */
+    int64_t list, skip;  /* the walk: an entry of the list, and a depth within it */
+    int64_t row, rows;   /* within the block; all inside the matrix */
+    int64_t after;       /* block rows of the range behind it */
+    const int64_t *next; /* where their lists begin */
 } FN(band);
 
 #ifdef MATRIX_TILES
@@ -357,18 +356,18 @@ static void FN(image_put)(const FN(dsd) * d, const FN(band) * band, const FN(pie
     const int64_t group_rows = ROW_GROUP(d);
     const int64_t end =
         last ? bski_ceil_div(depth + d->block_j, d->deep) * d->deep : depth + d->block_j;
+    const bool whole = d->p->s.dtype == STORED && rows == group_rows &&
+                       end - depth == piece->depth &&
+                       (piece->first + piece->depth) * UNIT <= d->depth_end;
     /* Where the depth is contiguous, rows of S are pieces of rows of tiles. */
-    const bool rows_lie = d->stride_j == 1 && d->p->s.dtype == STORED && rows == group_rows &&
-                          end - depth == piece->depth &&
-                          (piece->first + piece->depth) * UNIT <= d->depth_end;
+    const bool rows_lie = whole && d->stride_j == 1;
     const char *s = band->s + (piece->slot * d->block_i + row) * d->block_j * (int64_t)sizeof(T);
     int64_t n = 0;
 
 #ifdef TURNS
     /* Where the features are, numbers are transposed as they are stored. */
     const int64_t most = FN(turn_rows)(group_rows, d->deep * UNIT, d->block_i);
-    if (d->stride_i == 1 && d->p->s.dtype == STORED && rows == group_rows && most > 0 &&
-        end - depth == piece->depth && (piece->first + piece->depth) * UNIT <= d->depth_end) {
+    if (whole && d->stride_i == 1 && most > 0) {
         const S_STORED *from = (const S_STORED *)(const void *)band->s +
                                piece->slot * d->block_i * d->block_j * UNIT + row;
         for (int64_t k = 0; k < end - depth; k += d->deep, from += d->deep * UNIT * d->block_i)
@@ -460,7 +459,7 @@ typedef struct FN(scratch) {
     FN(piece) copy[FN(COPIES)];
 #if STREAMED
     int64_t at[FN(COPIES) + 1];                   /* see steps_list */
-    const T *tile[FN(COPIES) + 1];                /* where the tiles of S for each step lie */
+    const T *tile[FN(COPIES)];                    /* where the tiles of S for each step lie */
     const T *from[FN(COPIES)], *then[FN(COPIES)]; /* where in S those of slices behind it begin */
     T own[2][DSD_SLICE / (int)sizeof(T) + FN(DEEPEST) * DSD_TALL] __attribute__((aligned(64)));
     int turn;                    /* which of own holds the slice in use */
@@ -621,8 +620,8 @@ static void FN(rows_compute)(const FN(dsd) * d, int64_t member, int64_t group, c
                     0,
                     row,
                     min_i64(FN(BAND), height - row),
-                    start + block + 1,
-                    last - block - 1};
+                    last - block - 1,
+                    start + block + 1};
             FN(band_compute)(d, &band, &scratch, filled, packed, panel0, panels);
             filled += band.rows;
             if (filled < d->strip && (block + 1 < last || row + FN(BAND) < height))
