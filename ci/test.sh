@@ -335,7 +335,7 @@ step_python() {
 setup_asan() {
     CC=clang setup_core asan -Ddebug=true -Doptimization=1 -Dfuzz=true -Db_lundef=false \
         -Db_sanitize=address,undefined -Dcpu_sets="$(own_sets)" \
-        -Dc_args='-fsanitize=fuzzer-no-link -fno-sanitize-recover=undefined
+        -Dc_args='-gline-tables-only -fno-sanitize-recover=undefined
             -fno-sanitize=pointer-overflow,null,object-size'
 }
 
@@ -364,7 +364,8 @@ step_no_openmp() {
     bsk_check no-openmp bf16
 }
 
-# The entries for 64-bit ARM in an emulator: all cases of the products, small ones of the other ops.
+# The entries for 64-bit ARM in an emulator: all cases of the products, small ones of the other ops,
+# whose numbers of rows choose them.
 # Without OpenMP, whose threads make no headway under qemu 7.2.
 step_aarch64() {
     local tool
@@ -380,7 +381,8 @@ step_aarch64() {
     meson compile -C build-ci/aarch64 -j "$jobs" bsk:executable
     emulator=qemu-aarch64
     $emulator build-ci/aarch64/bench/bsk info | grep '^  cpu:0 .* neonbf16 '
-    bsk_check aarch64 dsd_f32_neon sdd_f32_neon '*grad_f32_neon' '*_neonbf16' '*d_nc_f32_neon' \
+    bsk_check aarch64 dsd_f32_neon sdd_f32_neon 'block_softmax_grad_f32_neon' \
+        'attention_grad_f32_neon n?' 'attention_grad_f32_neon n24' '*_neonbf16' '*d_nc_f32_neon' \
         '*d_f64_neon' '*_i8_neon' 'f16 n[1-7] *_neon'
 }
 
