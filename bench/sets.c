@@ -246,6 +246,25 @@ static void set_hopper(test_list *list)
     hopper_dense(list);
 }
 
+/* From a few samples to where tiles fill a chip, and there with and without bias and activation. */
+static void set_minibatch(test_list *list)
+{
+    static const int64_t counts[] = {32, 64, 128, 256, 512, 1024};
+    static const double densities[] = {0.10, 0.25};
+    for (int b = 0; b < TEST_COUNT(hopper_blocks); b++) {
+        test_spec s = square("matmul", BSK_BF16, hopper_blocks[b], 4096, 8192, 0.25, BSK_NC);
+        test_emit(list, s);
+        s.options |= OPT_BIAS;
+        s.act = BSK_ACT_GELU;
+        test_emit(list, s);
+    }
+    for (int b = 0; b < TEST_COUNT(hopper_blocks); b++)
+        for (int d = 0; d < TEST_COUNT(densities); d++)
+            for (int n = 0; n < TEST_COUNT(counts); n++)
+                test_emit(list, square("matmul", BSK_BF16, hopper_blocks[b], 4096, counts[n],
+                                       densities[d], BSK_NC));
+}
+
 /* f32 data by tf32, and operands of 8 bits, beside bf16. */
 static void set_formats(test_list *list)
 {
@@ -513,6 +532,7 @@ static const struct {
             {"formats", set_formats},
             {"hopper", set_hopper},
             {"memory", set_memory},
+            {"minibatch", set_minibatch},
             {"ops", set_ops},
             {"smoke", set_smoke}};
 
@@ -528,5 +548,6 @@ bool bench_set(const char *name, test_list *list)
 
 const char *bench_set_names(void)
 {
-    return "attention, attention-hopper, cpu, dynamic, half, formats, hopper, memory, ops, smoke";
+    return "attention, attention-hopper, cpu, dynamic, half, formats, hopper, memory, minibatch, "
+           "ops, smoke";
 }

@@ -71,19 +71,46 @@ EPILOGUE_FN float2 dsd_unpack(bool bf16, uint32_t both)
     return __half22float2(pair);
 }
 
-EPILOGUE_FN float dsd_activate(int act, float x)
+/* The activation of a run. Those that are x * sigmoid(t(x)) go without branches, so that the chains
+ * of the eight run side by side; gelu: (1 + tanh(u)) / 2 = sigmoid(2 u). */
+EPILOGUE_FN void dsd_activate(int act, float (&v)[DSD_RUN])
 {
-    if (act == BSK_ACT_NONE)
-        return x;
-    if (act == BSK_ACT_RELU)
-        return x <= 0 ? 0 : x; /* keeps NaN */
-    if (act == BSK_ACT_GELU_ERF)
-        return 0.5f * x * erfcf(-x * 0.70710678118654752f);
-    /* The others are x * sigmoid(v(x)); gelu: (1 + tanh(u)) / 2 = sigmoid(2 u). */
-    const float v = act == BSK_ACT_GELU         ? 1.59576912160573071f * (x + 0.044715f * x * x * x)
-                    : act == BSK_ACT_QUICK_GELU ? 1.702f * x
-                                                : x;
-    return x / (1 + expf(-v));
+    if (act == BSK_ACT_RELU || act == BSK_ACT_GELU_ERF) {
+#pragma unroll
+        for (int i = 0; i < DSD_RUN; i++)
+            if (act == BSK_ACT_RELU)
+                v[i] = v[i] <= 0 ? 0 : v[i]; /* keeps NaN */
+            else
+                v[i] = 0.5f * v[i] * erfcf(-v[i] * 0.70710678118654752f);
+        return;
+    }
+    const float cubic = act == BSK_ACT_GELU ? 0.0713548162726f : 0;
+    const float linear = act == BSK_ACT_GELU         ? 1.59576912160573071f
+                         : act == BSK_ACT_QUICK_GELU ? 1.702f
+                                                     : 1;
+#pragma unroll
+    for (int i = 0; i < DSD_RUN; i++) {
+        /* Beyond most the sigmoid is 0 or 1, also of an x that overflows. */
+        const float most = 87, x = v[i], near = fminf(fmaxf(x, -100), 100);
+        const float t = near * (linear + cubic * (near * near));
+        const float y = __fdividef(x, 1 + __expf(-fminf(fmaxf(t, -most), most)));
+        v[i] = t < -most ? 0 * x : y;
+    }
+}
+
+/* Numbers at .. at + count - 1 of a vector; those of `each` false are all the first. */
+EPILOGUE_FN void dsd_vector(const float *p, int64_t at, int count, bool each, float (&v)[DSD_RUN])
+{
+    p += at;
+    if (each && count == DSD_RUN && (uintptr_t)p % sizeof(float4) == 0) {
+        const float4 a = *(const float4 *)p, b = *(const float4 *)(p + 4);
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+        v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < DSD_RUN; i++)
+        v[i] = each ? i < count ? p[i] : 0 : i ? v[0] : p[0];
 }
 
 /* Reads and writes elements at .. at + count - 1 of a contiguous axis; the rest of v is left. */
@@ -214,23 +241,39 @@ EPILOGUE_FN void dsd_finish(const dsd_epilogue &e, float (&v)[DSD_RUN], int64_t 
                 extra[i] = one[0];
             }
     }
+    /* Options outside of the loops: a branch of each for every number would be most of the time. */
+    float by[DSD_RUN];
 #pragma unroll
-    for (int i = 0; i < DSD_RUN; i++) {
-        const int64_t f = e.along_n ? feature : feature + i, s = e.along_n ? n + i : n;
-        if (i >= count)
-            continue;
-        float x = e.alpha * v[i];
-        if (e.row_scale)
-            x *= e.row_scale[f];
-        if (e.col_scale)
-            x *= e.col_scale[s];
-        if (e.bias)
-            x += e.bias[f];
-        if (e.beta != 0)
-            x += e.beta * old[i];
-        x = dsd_activate(e.act, x);
-        v[i] = e.residual.type != BSK_NONE ? x + extra[i] : x;
+    for (int i = 0; i < DSD_RUN; i++)
+        v[i] *= e.alpha;
+    if (e.row_scale) {
+        dsd_vector(e.row_scale, feature, count, !e.along_n, by);
+#pragma unroll
+        for (int i = 0; i < DSD_RUN; i++)
+            v[i] *= by[i];
     }
+    if (e.col_scale) {
+        dsd_vector(e.col_scale, n, count, e.along_n, by);
+#pragma unroll
+        for (int i = 0; i < DSD_RUN; i++)
+            v[i] *= by[i];
+    }
+    if (e.bias) {
+        dsd_vector(e.bias, feature, count, !e.along_n, by);
+#pragma unroll
+        for (int i = 0; i < DSD_RUN; i++)
+            v[i] += by[i];
+    }
+    if (e.beta != 0)
+#pragma unroll
+        for (int i = 0; i < DSD_RUN; i++)
+            v[i] += e.beta * old[i];
+    if (e.act != BSK_ACT_NONE)
+        dsd_activate(e.act, v);
+    if (e.residual.type != BSK_NONE)
+#pragma unroll
+        for (int i = 0; i < DSD_RUN; i++)
+            v[i] += extra[i];
     dsd_write(e.c, at, count, v);
 }
 

@@ -84,6 +84,38 @@ static void list_long(test_list *list)
             }
 }
 
+/* Few outputs and samples over a depth that is shared out where a device has room for more tiles. */
+static void list_deep(test_list *list)
+{
+    static const struct {
+        int32_t block;
+        int64_t outputs, n;
+        uint32_t options;
+        bsk_act act;
+        double beta;
+    } forms[] = {{8, 64, 70, 0, BSK_ACT_NONE, 0},
+                 {8, 320, 64, OPT_BIAS | OPT_RESIDUAL, BSK_ACT_GELU, 0.5},
+                 {16, 320, 70, 0, BSK_ACT_NONE, 0},
+                 {16, 64, 9, OPT_BIAS | OPT_LD, BSK_ACT_SILU, 0},
+                 {32, 320, 72, OPT_BIAS, BSK_ACT_NONE, 0},
+                 {32, 64, 100, OPT_RESIDUAL, BSK_ACT_QUICK_GELU, 1}};
+    for (int i = 0; i < TEST_COUNT(forms); i++)
+        for (int o = 0; o < 2; o++)
+            for (int t = 0; t < 2; t++) {
+                test_spec s = product(linear[o], t ? BSK_F16 : BSK_BF16, forms[i].block,
+                                      forms[i].block, forms[i].n);
+                s.k = o ? forms[i].outputs : 8216;
+                s.m = o ? 8216 : forms[i].outputs;
+                s.pattern_value = 0.05;
+                s.fill = FILL_REAL;
+                s.options = o ? forms[i].options & OPT_LD : forms[i].options;
+                s.act = o ? BSK_ACT_NONE : forms[i].act;
+                s.beta = forms[i].beta;
+                if (list->tier != TIER_QUICK || (i + o + t) % 3 == 0)
+                    emit_axes(list, s);
+            }
+}
+
 /* Blocks that are lines, of which a few columns could be taken for transposed ones. */
 static void list_lines(test_list *list)
 {
@@ -517,6 +549,7 @@ void cases_products(test_list *list)
     list_blocks(list);
     list_samples(list);
     list_long(list);
+    list_deep(list);
     list_lines(list);
     list_patterns(list);
     list_outputs(list);

@@ -1,8 +1,10 @@
 /* Plans and launches that products with packed weights share. */
 #include <backends/cuda/sm90a/dsd_image.h>
+#include <common/checked.h>
 
 bsk_status bski_dsd_image_prepare(bski_cuda_device *device, bsk_prepared *prepared,
-                                  const dsd_image_table *tables, int32_t count, size_t bytes)
+                                  const dsd_image_table *tables, int32_t count, size_t bytes,
+                                  size_t before)
 {
     dsd_image *image = prepared->state;
     for (int32_t i = 0; i < count; i++)
@@ -12,8 +14,12 @@ bsk_status bski_dsd_image_prepare(bski_cuda_device *device, bsk_prepared *prepar
                          image->product.name));
     TRY(bski_cuda_kernel(device, image->pack.function, 0, image->pack.name));
     TRY(bski_cuda_encoder_find(&device->simt, &image->encoder));
-    prepared->workspace_bytes = prepared->packed_bytes = bytes;
+    prepared->packed_bytes = bytes;
     prepared->workspace_alignment = prepared->packed_alignment = DSD_IMAGE_ALIGNMENT;
+    image->at = before;
+    if (!bski_add_size(before, bytes, &prepared->workspace_bytes))
+        return device->simt.host->fail(device->simt.host->context, BSK_E_UNSUPPORTED,
+                                       "dsd: too large a workspace");
     return BSK_OK;
 }
 
@@ -31,8 +37,9 @@ void bski_dsd_image_release(void *device, bsk_prepared *prepared)
 bsk_status bski_dsd_image_find(const bsk_prepared *prepared, void *queue, const bsk_dsd_args *args,
                                dsd_image_pack pack, const char **image)
 {
+    const dsd_image *plan = prepared->state;
     const bool packed = args->packed.kind != BSK_MEM_NULL;
-    const bsk_mem at = packed ? args->packed : args->workspace;
+    const bsk_mem at = packed ? args->packed : bsk_mem_at(args->workspace, plan->at);
     *image = bsk_mem_address(at);
     return packed ? BSK_OK : pack(prepared, queue, args->s, at);
 }

@@ -14,12 +14,21 @@ static inline bool bski_dsd_image_counts(const bsk_layout_tables *t)
     return t->nnz * t->block_rows * t->block_cols / 8 <= INT32_MAX;
 }
 
+/* What packing an image adds to the time of a product, as products are compared: of so many bytes, at
+ * a rate of reading and writing. As many runs bring an image as do not. */
+static inline double bski_dsd_image_seconds(double bytes, double rate)
+{
+    static const double launch = 2e-6, share = 0.5;
+    return share * (launch + bytes / rate);
+}
+
 /* A plan's state begins with it. */
 typedef struct dsd_image {
     bski_cuda_encoder encoder;
     bski_cuda_tensor b; /* the activations as the copy engine reads them */
     bsk_mem table[DSD_IMAGE_TABLES];
     bski_cuda_run pack, product; /* all but the arguments */
+    size_t at;                   /* of an image in the workspace */
 } dsd_image;
 
 /* A list to upload. */
@@ -29,9 +38,11 @@ typedef struct dsd_image_table {
     size_t size; /* of an element */
 } dsd_image_table;
 
-/* Uploads the lists, finds the kernels, and states the size of the image. */
+/* Uploads the lists, finds the kernels, and states the size of the image, and of a workspace that
+ * has so much else before it. */
 bsk_status bski_dsd_image_prepare(bski_cuda_device *device, bsk_prepared *prepared,
-                                  const dsd_image_table *tables, int32_t count, size_t bytes);
+                                  const dsd_image_table *tables, int32_t count, size_t bytes,
+                                  size_t before);
 void bski_dsd_image_release(void *device, bsk_prepared *prepared);
 
 /* The image of a run: the caller's, or one that `pack` makes in the workspace. */

@@ -3,193 +3,25 @@
  * op(S) is cut into units of 8, 16 or 32 outputs, and each unit's weights into steps of 16 features
  * (units of 8: of 8). A *panel* is the units of a tile of outputs, in the order of the warps that
  * own them; its *stages* are the windows of 256, 128 or 64 features in which one of its units has
- * weights, each in as many parts as the ring's slots ask for. All lists depend on the layout and
- * the shapes alone. */
+ * weights, each in as many parts as the ring's slots ask for. Where the depth is split, a part of it
+ * has panels of its own, which come after those of the part before. All lists depend on the layout
+ * and the shapes alone. */
 #include <string.h>
 
-#include <backends/cuda/sm90a/dsd_image.h>
-#include <backends/cuda/sm90a/dsd_mma.h>
+#include <backends/cuda/sm90a/dsd_mma_shape.h>
 #include <common/checked.h>
 #include <common/layout.h>
 
+CUDA_PACKED_FUNCTIONS(sm90a_dsd_mma)
+
 enum {
-    SHARED_BYTES = 227 << 10,
-    RING_BYTES = SHARED_BYTES - DSD_MMA_RING,
     SLOT_UNIT = 1024, /* of the 128-byte swizzle */
     MAX_SLOTS = 10,
     IMAGE_UNIT = 16,
     MIN_ROOM = 4096 /* of a slot, for weights */
 };
 
-CUDA_PACKED_FUNCTIONS(sm90a_dsd_mma)
-
-/* --- Shape --- */
-
-typedef struct shape {
-    int32_t unit, step;       /* outputs of a unit; features of a bit of its masks: 16 or 8 */
-    int32_t depth;            /* features of a window: 256, 128 or 64 */
-    int32_t warp_units;       /* units of a warp */
-    int32_t warp_cols;        /* warps side by side in a tile */
-    int32_t panel_units;      /* units of a tile */
-    int32_t samples;          /* rows of a tile */
-    int32_t block_i, block_j; /* of op(S) */
-    int64_t row_stride, feature_stride; /* of an element in a block */
-    int64_t outputs, features, n;
-    int64_t units, panels, windows, row_tiles;
-    bool cn, wide;
-    bski_cuda_tensor b;
-} shape;
-
-/* The largest unit that divides both sides of a block. */
-static int32_t unit_of(int32_t rows, int32_t cols)
-{
-    return rows % 32 == 0 && cols % 16 == 0   ? 32
-           : rows % 16 == 0 && cols % 16 == 0 ? 16
-           : rows % 8 == 0 && cols % 8 == 0   ? 8
-                                              : 0;
-}
-
-/* The activations as the copy engine reads them: boxes 128 bytes wide. */
-static bski_cuda_tensor tensor_of(const bsk_tensor *b, bool cn, int32_t samples)
-{
-    bski_cuda_tensor t = {.dtype = b->dtype, .rank = 2, .swizzle = 128};
-    t.dims[0] = b->dims[cn ? 1 : 0];
-    t.dims[1] = b->dims[cn ? 0 : 1];
-    t.strides[0] = 1;
-    t.strides[1] = b->strides[cn ? 0 : 1];
-    t.box[0] = 64;
-    t.box[1] = cn ? 64 : samples;
-    return t;
-}
-
-/* Tiles 512 outputs wide read activations once for more outputs, and weights for fewer samples. */
-static bool wide_wins(const bsk_layout_tables *t, int64_t outputs)
-{
-    enum { SQUARE_OUTPUTS = 256, MAX_DENSITY_PERCENT = 30 };
-    const double kept = (double)t->nnz * t->block_rows * t->block_cols;
-    return outputs > SQUARE_OUTPUTS &&
-           100 * kept < MAX_DENSITY_PERCENT * (double)t->rows * (double)t->cols;
-}
-
-/* Bytes of activations of a stage. */
-static int64_t x_bytes(const shape *s)
-{
-    return (int64_t)s->samples * s->depth * 2;
-}
-
-/* The fewest slots of a ring of such stages: warps with more to do must not stop the others. */
-static int32_t least_slots(int32_t depth)
-{
-    return depth == DSD_MMA_DEPTH ? 3 : 4;
-}
-
-/* Deep stages, as each costs a turn of every warp, if there is room for enough of them. */
-static int32_t depth_of(const shape *s, const bsk_layout_tables *t)
-{
-    enum { LEAST = 64 };
-    const double density =
-        (double)t->nnz * t->block_rows * t->block_cols / ((double)t->rows * (double)t->cols);
-    const double weights = 1.1 * density * DSD_MMA_TILE / s->samples; /* of a feature */
-    int32_t depth = DSD_MMA_DEPTH;
-    while (depth > LEAST && (depth / 2 >= s->features ||
-                             least_slots(depth) * depth * 2 * (s->samples + weights) > RING_BYTES))
-        depth /= 2;
-    return depth;
-}
-
-static bsk_reason shape_set(const bsk_problem *problem, shape *s)
-{
-    const bsk_dsd_params *p = problem->params;
-    const bsk_layout_tables *t = problem->layout;
-    const bool flip = p->transpose_s != 0;
-    *s = (shape){0};
-    if (p->b.rank != 2 || t->heads != 1)
-        return BSK_REFUSE_RANK;
-    s->block_i = flip ? t->block_cols : t->block_rows;
-    s->block_j = flip ? t->block_rows : t->block_cols;
-    s->row_stride = flip ? 1 : t->block_cols;
-    s->feature_stride = flip ? t->block_cols : 1;
-    s->outputs = flip ? t->cols : t->rows;
-    s->features = flip ? t->rows : t->cols;
-    s->n = p->b.dims[1];
-    s->unit = unit_of(s->block_i, s->block_j);
-    if (!s->unit)
-        return BSK_REFUSE_BLOCK;
-    if (s->outputs > INT32_MAX / 2 || s->features > INT32_MAX / 2 || s->n > INT32_MAX / 2 ||
-        !bski_dsd_image_counts(t))
-        return BSK_REFUSE_LIMIT;
-    s->wide = wide_wins(t, s->outputs);
-    s->step = s->unit == 8 ? 8 : 16;
-    s->samples = s->wide ? 64 : 128;
-    s->warp_units = DSD_MMA_TILE / 64 / DSD_MMA_WARPS / s->unit;
-    s->panel_units = DSD_MMA_TILE / s->samples / s->unit;
-    s->warp_cols = s->panel_units / s->warp_units;
-    s->units = bski_ceil_div(s->outputs, s->unit);
-    s->panels = bski_ceil_div(s->units, s->panel_units);
-    s->depth = depth_of(s, t);
-    s->windows = bski_ceil_div(s->features, s->depth);
-    s->row_tiles = bski_ceil_div(s->n, s->samples);
-    if (s->panels * s->row_tiles > INT32_MAX / 2)
-        return BSK_REFUSE_LIMIT;
-    if (!s->n)
-        return BSK_ACCEPT;
-    for (int cn = 0; cn < 2; cn++) {
-        s->cn = cn;
-        s->b = tensor_of(&p->b, s->cn, s->samples);
-        if (p->b.strides[cn] == 1 && bski_cuda_tensor_fits(&s->b))
-            return BSK_ACCEPT;
-    }
-    return BSK_REFUSE_STRIDE;
-}
-
-bsk_reason cuda_sm90a_dsd_mma_accept(const bsk_problem *problem, const bsk_device_props *props)
-{
-    const bsk_dsd_params *p = problem->params;
-    shape s;
-    (void)props;
-    if (p->gate.dtype != BSK_NONE)
-        return BSK_REFUSE_OPTION;
-    const bsk_reason reason = shape_set(problem, &s);
-    return reason ? reason : bski_cuda_epilogue_accept(problem);
-}
-
-double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_props *props)
-{
-    /* By unit, measured: bytes a second from L2 into shared memory, and through shared memory in
-     * all; seconds of a feature's share of a stage's turn. */
-    static const struct {
-        double copy, nc, cn, turn;
-    } rates[] = {{8.2e12, 24.5e12, 14e12, 1.2e-9},
-                 {7.5e12, 30e12, 26.5e12, 0.5e-9},
-                 {7.0e12, 25e12, 14e12, 0.5e-9}};
-    static const double launch = 5e-6, tile = 1e-6; /* of a tile: its end */
-    enum { STEP_FEATURES = 16, X_STEP_BYTES = 64 * 16 * 2 };
-    const bsk_layout_tables *t = problem->layout;
-    shape s;
-    if (shape_set(problem, &s) || !s.n)
-        return launch;
-    const int row = s.unit / 16;
-    const double rate = s.cn ? rates[row].cn : rates[row].nc;
-    const double kept = (double)t->nnz * t->block_rows * t->block_cols;
-    const double density = kept / ((double)s.outputs * (double)s.features);
-    const double rows = (double)(s.row_tiles * s.samples);
-    const double steps = rows / 64 * kept / (STEP_FEATURES * s.unit);
-    const double filled =
-        (double)s.row_tiles * ((double)s.panels * (double)s.features * s.samples + kept) * 2;
-    /* Of units of a warp that meet the same features, activations are read once. */
-    double gap = 1;
-    for (int i = 0; i < s.warp_units; i++)
-        gap *= 1 - density;
-    const double read = X_STEP_BYTES * (density > 0 ? (1 - gap) / (density * s.warp_units) : 1);
-    const double shared = filled + steps * (read + STEP_FEATURES * 2 * s.unit);
-    const double tiles = (double)(s.panels * s.row_tiles);
-    const double blocks = props->compute_units > 0 ? props->compute_units : 1;
-    const double turns = tiles / blocks, whole = (double)(int64_t)(turns + 0.999);
-    const double copies = filled / rates[row].copy / turns;
-    const double reads = shared / rate / turns + rates[row].turn * (double)s.features;
-    const double work = copies > reads ? copies : reads;
-    return launch + (work + tile) * (whole > turns ? whole : turns);
-}
+typedef dsd_mma_shape shape;
 
 /* --- Lists --- */
 
@@ -375,7 +207,7 @@ static int window_cuts(const lists *l, const uint32_t *masks, int64_t most)
 
 static int64_t slot_room(const shape *s, int slots)
 {
-    return RING_BYTES / slots / SLOT_UNIT * SLOT_UNIT - x_bytes(s);
+    return DSD_MMA_RING_BYTES / slots / SLOT_UNIT * SLOT_UNIT - x_bytes(s);
 }
 
 /* Cuts all windows for a ring of so many slots; the number of stages. */
@@ -410,7 +242,7 @@ static void ring_choose(lists *l)
     l->stage_count = cut_windows(l, slots, &largest);
     const int64_t bytes = x_bytes(&l->s) + largest;
     l->slot_bytes = (uint32_t)(bski_ceil_div(bytes, SLOT_UNIT) * SLOT_UNIT);
-    l->slots = (int32_t)(RING_BYTES / l->slot_bytes);
+    l->slots = (int32_t)(DSD_MMA_RING_BYTES / l->slot_bytes);
     l->slots = l->slots < DSD_MMA_MAX_STAGES ? l->slots : DSD_MMA_MAX_STAGES;
 }
 
@@ -451,9 +283,11 @@ typedef struct spot {
 
 static spot spot_of(const lists *l, const kept *k)
 {
+    const shape *s = &l->s;
     const int32_t place = l->place[k->unit];
-    return (spot){place / l->s.panel_units, k->feature / l->s.depth, place % l->s.panel_units,
-                  (int32_t)(k->feature % l->s.depth / l->s.step)};
+    const int64_t window = k->feature / s->depth;
+    return (spot){window / s->windows * s->across + place / s->panel_units, window % s->windows,
+                  place % s->panel_units, (int32_t)(k->feature % s->depth / s->step)};
 }
 
 static void kept_mark(lists *l, const kept *k)
@@ -479,7 +313,8 @@ static void stage_fill(lists *l, int64_t panel, int64_t window, uint32_t bits, i
     }
     const int64_t bytes = steps * step_bytes(s) + code_bytes(s);
     l->plan[at] = (stage_plan){.window = window, .bits = bits};
-    l->stages[at] = (dsd_mma_stage){(int32_t)(window * s->depth),
+    const int64_t before = panel / s->across * s->windows; /* of other parts of the depth */
+    l->stages[at] = (dsd_mma_stage){(int32_t)((before + window) * s->depth),
                                     (uint32_t)(l->image_bytes / IMAGE_UNIT), (uint32_t)bytes, 0};
     l->image_bytes += bytes;
     l->step_count += steps;
@@ -659,10 +494,12 @@ static int64_t masks_fill(lists *l)
 static int64_t warp_work(const lists *l, int64_t warp)
 {
     const shape *s = &l->s;
-    const int64_t panel = warp / s->warp_cols, weights = step_bytes(s) / 128;
+    const int64_t weights = step_bytes(s) / 128;
     int64_t work = 0;
-    for (int64_t i = 0; i < s->windows; i++) {
-        const uint32_t *masks = masks_of(l, panel, i) + warp % s->warp_cols * s->warp_units;
+    for (int64_t i = 0; i < s->split.parts * s->windows; i++) {
+        const int64_t panel = i / s->windows * s->across + warp / s->warp_cols;
+        const uint32_t *masks =
+            masks_of(l, panel, i % s->windows) + warp % s->warp_cols * s->warp_units;
         uint32_t any = 0;
         for (int32_t u = 0; u < s->warp_units; u++)
             any |= masks[u];
@@ -676,7 +513,7 @@ static int64_t warp_work(const lists *l, int64_t warp)
 static double warps_sort(const lists *l, bski_pair *warps)
 {
     const shape *s = &l->s;
-    const int64_t count = s->panels * s->warp_cols;
+    const int64_t count = s->across * s->warp_cols;
     double all = 0, waited = 0;
     for (int64_t i = 0, most = 0; i < count; i++) {
         const int64_t work = warp_work(l, i);
@@ -697,7 +534,7 @@ static bsk_status places_choose(lists *l, int32_t compute_units)
     enum { TURNS = 16 };
     static const double enough = 1.05, needed = 2;
     const shape *s = &l->s;
-    const int64_t count = s->panels * s->warp_cols;
+    const int64_t count = s->across * s->warp_cols;
     const bool many = s->panels * s->row_tiles >= TURNS * (int64_t)compute_units;
     bski_pair *warps;
     for (int64_t i = 0; i < s->units; i++)
@@ -757,10 +594,13 @@ static bsk_status steps_make(lists *l, const bsk_host *host)
 enum table { STAGES, PARTS, COLUMNS, TILES, TILE_START, STEPS, CODES, TABLE_COUNT };
 
 typedef struct state {
-    dsd_image image;   /* its product is the one with a plain end */
-    bski_cuda_run any; /* with any other */
+    dsd_image image;    /* its product is the one with a plain end */
+    bski_cuda_run any;  /* with any other */
+    bski_cuda_run sums; /* adds up parts of the depth */
+    int32_t parts;
     dsd_mma_arg arg;
     dsd_mma_pack_arg pack;
+    dsd_mma_sums_arg add;
 } state;
 
 /* The kernels. */
@@ -815,6 +655,15 @@ static const kernel_row *kernel_find(bsk_dtype dtype, const shape *s, bool plain
     return found;
 }
 
+extern const char dsd_sm90a_mma_sums_8[], dsd_sm90a_mma_sums_16[], dsd_sm90a_mma_sums_32[];
+
+static const void *sums_find(int32_t unit)
+{
+    return unit == 8    ? dsd_sm90a_mma_sums_8
+           : unit == 16 ? dsd_sm90a_mma_sums_16
+                        : dsd_sm90a_mma_sums_32;
+}
+
 static const void *pack_find(int32_t unit)
 {
     return unit == 8    ? dsd_sm90a_mma_pack_8
@@ -844,6 +693,13 @@ static void runs_fill(const lists *l, bsk_dtype dtype, state *st)
         .grid = {(unsigned)bski_ceil_div(l->step_count, DSD_MMA_PACK_WARPS), 1, 1},
         .threads = DSD_MMA_PACK_WARPS * 32,
     };
+    st->sums = (bski_cuda_run){
+        .function = sums_find(l->s.unit),
+        .name = "dsd_sm90a_mma_sums",
+        .grid = {DSD_MMA_WARPS, (unsigned)l->s.across, (unsigned)l->s.row_tiles},
+        .threads = DSD_MMA_SUMS_THREADS,
+        .early = true,
+    };
 }
 
 static void args_fill(const bsk_problem *problem, const lists *l, state *st)
@@ -858,8 +714,16 @@ static void args_fill(const bsk_problem *problem, const lists *l, state *st)
         .slots = l->slots,
         .slot_bytes = l->slot_bytes,
         .depth = (uint32_t)l->s.depth,
+        .panels = (int32_t)l->s.panels,
     };
     bski_cuda_epilogue_fill(problem, &st->arg.epilogue);
+    st->parts = l->s.split.parts;
+    st->add = (dsd_mma_sums_arg){
+        .columns = st->arg.columns,
+        .across = (int32_t)l->s.across,
+        .parts = l->s.split.parts,
+        .warp_cols = l->s.warp_cols,
+    };
     st->pack = (dsd_mma_pack_arg){
         .steps = bsk_mem_address(t[STEPS]),
         .codes = bsk_mem_address(t[CODES]),
@@ -888,7 +752,9 @@ static bsk_status plan_make(bski_cuda_device *d, bsk_prepared *prepared, lists *
     runs_fill(l, prepared->problem->dtype, st);
     st->image.b = l->s.b;
     TRY(bski_cuda_kernel(d, st->any.function, st->any.shared_bytes, st->any.name));
-    TRY(bski_dsd_image_prepare(d, prepared, tables, TABLE_COUNT, (size_t)l->image_bytes));
+    TRY(bski_cuda_kernel(d, st->sums.function, 0, st->sums.name));
+    TRY(bski_dsd_image_prepare(d, prepared, tables, TABLE_COUNT, (size_t)l->image_bytes,
+                               (size_t)l->s.split.sums * sizeof(float)));
     args_fill(prepared->problem, l, st);
     return BSK_OK;
 }
@@ -900,7 +766,7 @@ bsk_status cuda_sm90a_dsd_mma_prepare(void *device, bsk_prepared *prepared)
     const bsk_dsd_params *p = problem->params;
     const bsk_host *host = d->simt.host;
     lists l = {.host = host};
-    if (shape_set(problem, &l.s))
+    if (bski_dsd_mma_shape(problem, d->simt.props.compute_units, &l.s))
         return host->fail(host->context, BSK_E_INTERNAL, "cuda: an unaccepted product");
     if (!l.s.n)
         return BSK_OK;
@@ -933,6 +799,17 @@ bsk_status cuda_sm90a_dsd_mma_pack(const bsk_prepared *prepared, void *queue, bs
     return bski_cuda_launch(queue, &run);
 }
 
+static bsk_status sums_launch(const state *st, void *queue, const dsd_mma_arg *product)
+{
+    dsd_mma_sums_arg arg = st->add;
+    arg.sums = product->sums;
+    arg.epilogue = product->epilogue;
+    void *arguments[] = {&arg};
+    bski_cuda_run run = st->sums;
+    run.arguments = arguments;
+    return bski_cuda_launch(queue, &run);
+}
+
 bsk_status cuda_sm90a_dsd_mma_launch(const bsk_prepared *prepared, void *queue, const void *args)
 {
     const bsk_dsd_args *a = args;
@@ -940,9 +817,14 @@ bsk_status cuda_sm90a_dsd_mma_launch(const bsk_prepared *prepared, void *queue, 
     if (!st)
         return BSK_OK;
     dsd_mma_arg arg = st->arg;
+    dsd_image image = st->image;
     TRY(bski_dsd_image_find(prepared, queue, a, cuda_sm90a_dsd_mma_pack, &arg.image));
     bski_cuda_epilogue_bind(a, &arg.epilogue);
-    dsd_image image = st->image;
+    if (st->parts > 1) {
+        arg.sums = bsk_mem_address(a->workspace);
+        TRY(bski_dsd_image_run(&image, queue, a->b, &arg));
+        return sums_launch(st, queue, &arg);
+    }
     if (!arg.epilogue.plain && !arg.epilogue.plain_n)
         image.product = st->any;
     return bski_dsd_image_run(&image, queue, a->b, &arg);

@@ -336,11 +336,11 @@ FN void run_transpose(float (&v)[DSD_RUN], int lane)
 }
 
 /* The first output of this lane's runs, -1 where the tile has none. */
-template <class C> FN int run_output(const int32_t *columns, int lane)
+template <int UNIT> FN int run_output(const int32_t *columns, int lane)
 {
     const int q = lane % 4;
-    const int unit = C::UNIT == 32 ? 0 : C::UNIT == 16 ? q % 2 : q;
-    const int within = C::UNIT == 32 ? 8 * q : C::UNIT == 16 ? q / 2 * 8 : 0;
+    const int unit = UNIT == 32 ? 0 : UNIT == 16 ? q % 2 : q;
+    const int within = UNIT == 32 ? 8 * q : UNIT == 16 ? q / 2 * 8 : 0;
     const int column = __ldg(columns + unit);
     return column < 0 ? -1 : column + within;
 }
@@ -431,6 +431,35 @@ FN void store_plain_n(const dsd_epilogue &e, const int32_t *columns, const float
     }
 }
 
+/* Any end of a run of this lane, of the samples from n on. */
+template <int UNIT>
+FN void run_finish(const dsd_epilogue &e, float (&v)[DSD_RUN], int64_t feature, int64_t n, int lane)
+{
+    const bool any = feature >= 0;
+    run_sort<UNIT>(v, lane);
+    if (e.along_n) {
+        run_transpose(v, lane);
+        feature += lane / 4;
+    } else {
+        n += lane / 4;
+    }
+    if (any)
+        dsd_finish(e, v, feature, n, 0);
+}
+
+/* A warp's sums of a part of a tile, for the kernel that adds them up. */
+FN void sums_store(float *to, const float (&sum)[SUMS], int lane)
+{
+#pragma unroll
+    for (int i = 0; i < RUNS; i++) {
+        float v[DSD_RUN];
+        run_take(v, sum, i);
+        float4 *at = (float4 *)to + 2 * i * LANES + lane;
+        at[0] = make_float4(v[0], v[1], v[2], v[3]);
+        at[LANES] = make_float4(v[4], v[5], v[6], v[7]);
+    }
+}
+
 template <class C>
 FN void tile_store(const dsd_mma_arg &a, const int32_t *columns, const float (&sum)[SUMS],
                    int output, int64_t n0, int lane)
@@ -446,21 +475,12 @@ FN void tile_store(const dsd_mma_arg &a, const int32_t *columns, const float (&s
     /* One copy of the code for all runs, which are taken out of the sums by selection. */
 #pragma unroll 1
     for (int i = 0; i < RUNS; i++) {
-        int64_t n = n0 + i * 8, feature = output;
         float v[DSD_RUN];
 #pragma unroll
         for (int k = 0; k < RUNS; k++)
             if (k == i)
                 run_take(v, sum, k);
-        run_sort<C::UNIT>(v, lane);
-        if (e.along_n) {
-            run_transpose(v, lane);
-            feature += lane / 4;
-        } else {
-            n += lane / 4;
-        }
-        if (output >= 0)
-            dsd_finish(e, v, feature, n, 0);
+        run_finish<C::UNIT>(e, v, output, n0 + i * 8, lane);
     }
 }
 
@@ -546,7 +566,7 @@ template <class C> FN void consume(const dsd_mma_arg &a, ring r, int warp, int l
 {
     const int column = warp % C::WC, row = warp / C::WC;
     const int begin = a.tile_start[blockIdx.x], end = a.tile_start[blockIdx.x + 1];
-    const lane_place place = place_of<C>(row, lane, a.depth);
+    const lane_place lane_at = place_of<C>(row, lane, a.depth);
     dsd_mma_tile tile = tile_of(tile_word(a.tiles, begin, end, lane));
     const auto parts_of = [&](const dsd_mma_tile &t) {
         return a.parts + ((size_t)t.stage * C::WC + (size_t)t.stages * column) * DSD_MMA_PART_WORDS;
@@ -556,17 +576,21 @@ template <class C> FN void consume(const dsd_mma_arg &a, ring r, int warp, int l
         /* What the end of the tile needs is on its way meanwhile. */
         const uint32_t next = tile_word(a.tiles, i + 1, end, lane);
         const int32_t *columns = a.columns + (size_t)(tile.panel * C::WC + column) * C::T;
-        const int output = run_output<C>(columns, lane);
+        const int output = run_output<C::UNIT>(columns, lane);
         float sum[SUMS];
 #pragma unroll
         for (int k = 0; k < SUMS; k++)
             sum[k] = 0;
         tile_multiply<C>(sum, parts_of(tile), now, tile.stages, r, column, C::SAMPLES * a.depth * 2,
-                         place);
+                         lane_at);
         const int64_t n0 = (int64_t)tile.sample + row * 64;
+        const int64_t place = (int64_t)tile.sample / C::SAMPLES * a.panels + tile.panel;
         tile = tile_of(next);
         now = parts_load(parts_of(tile), lane, tile.stages);
-        tile_store<C>(a, columns, sum, output, n0, lane);
+        if (C::PLAIN && a.sums)
+            sums_store(a.sums + (place * DSD_MMA_WARPS + warp) * (SUMS * LANES), sum, lane);
+        else
+            tile_store<C>(a, columns, sum, output, n0, lane);
     }
 }
 
@@ -593,6 +617,44 @@ template <class C> FN void product(const CUtensorMap *x, const dsd_mma_arg &a)
         consume<C>(a, r, warp, lane);
     }
 }
+
+/* --- Adding up the parts of the depth --- */
+
+/* A thread block has what a warp of a tile had: runs of 8 samples, one of each of its warps. */
+template <int UNIT> FN void sums_add(const dsd_mma_sums_arg &a)
+{
+    const int lane = threadIdx.x % LANES, run = threadIdx.x / LANES, warp = blockIdx.x;
+    const int panel = blockIdx.y, tile = blockIdx.z, column = warp % a.warp_cols;
+    const int64_t panels = (int64_t)a.across * a.parts, part = (int64_t)a.across * DSD_MMA_TILE / 4;
+    const int samples = 64 * DSD_MMA_WARPS / a.warp_cols;
+    const int32_t *columns =
+        a.columns + (size_t)(panel * a.warp_cols + column) * (WARP_OUTPUTS / UNIT);
+    const float4 *from = (const float4 *)a.sums +
+                         ((tile * panels + panel) * DSD_MMA_WARPS + warp) * (SUMS * LANES / 4) +
+                         2 * run * LANES + lane;
+    float v[DSD_RUN] = {0};
+    const int output = run_output<UNIT>(columns, lane);
+    grid_allow_next();
+    grid_wait();
+#pragma unroll 4
+    for (int p = 0; p < a.parts; p++, from += part) {
+        const float4 low = from[0], high = from[LANES];
+        v[0] += low.x, v[1] += low.y, v[2] += low.z, v[3] += low.w;
+        v[4] += high.x, v[5] += high.y, v[6] += high.z, v[7] += high.w;
+    }
+    run_finish<UNIT>(a.epilogue, v, output,
+                     (int64_t)tile * samples + warp / a.warp_cols * 64 + run * 8, lane);
+}
+
+#define SUMS_KERNEL(unit)                                                                          \
+    extern "C" __global__ void __launch_bounds__(DSD_MMA_SUMS_THREADS)                             \
+        dsd_sm90a_mma_sums_##unit(const __grid_constant__ dsd_mma_sums_arg a)                      \
+    {                                                                                              \
+        sums_add<unit>(a);                                                                         \
+    }
+SUMS_KERNEL(8)
+SUMS_KERNEL(16)
+SUMS_KERNEL(32)
 
 /* --- Packing --- */
 

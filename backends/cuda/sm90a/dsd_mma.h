@@ -83,7 +83,24 @@ typedef struct dsd_mma_arg {
     int32_t slots;             /* stages of the ring */
     uint32_t slot_bytes;
     uint32_t depth; /* features of a stage: 256, 128 or 64 */
+    int32_t panels;
+    float *sums; /* of tiles that are parts: see below; NULL: all are whole */
     dsd_epilogue epilogue;
 } dsd_mma_arg;
+
+/* Where the depth is split, tiles leave their sums as lanes have them,
+ *
+ *   [tile along the samples][panel][warp][run][half of it][lane][4],
+ *
+ * and a second kernel, of which a warp has a run of each lane, adds up panels that differ in their
+ * part of the depth, `across` of a part, and ends the product. */
+enum { DSD_MMA_SUMS_THREADS = 256 /* the runs of a warp of the first */ };
+
+typedef struct dsd_mma_sums_arg {
+    const float *sums;
+    const int32_t *columns; /* as above, of the first part */
+    int32_t across, parts, warp_cols;
+    dsd_epilogue epilogue;
+} dsd_mma_sums_arg;
 
 #endif

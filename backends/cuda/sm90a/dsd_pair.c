@@ -88,6 +88,7 @@ bsk_reason cuda_sm90a_dsd_pair_accept(const bsk_problem *problem, const bsk_devi
  * and end, and of a launch. Fitted to times of an H200. */
 static const double slice_seconds = 100e-9, cell_seconds = 55e-9;
 static const double tile_seconds = 2e-6, launch_seconds = 6e-6;
+static const double packing_rate = 2e12; /* bytes/s of an image */
 
 static double share_seconds(double slices, double cells)
 {
@@ -130,7 +131,9 @@ double cuda_sm90a_dsd_pair_seconds(const bsk_problem *problem, const bsk_device_
     const double workers = props->compute_units > 0 ? props->compute_units : 1;
     const double turns = (double)(groups * s.row_tiles) / workers;
     const double whole = (double)(int64_t)(turns + 0.999);
-    return launch_seconds + tile * (turns > 4 ? (turns + whole) / 2 : whole);
+    const double image = 2.0 * (double)problem->layout->nnz * s.block_i * s.block_j;
+    return launch_seconds + tile * (turns > 4 ? (turns + whole) / 2 : whole) +
+           bski_dsd_image_seconds(image, packing_rate);
 }
 
 /* --- Lists --- */
@@ -685,7 +688,7 @@ static bsk_status plan_make(bski_cuda_device *d, bsk_prepared *prepared, lists *
     runs_fill(l, prepared->problem->dtype, &st->image);
     st->image.b = l->s.b;
     TRY(bski_dsd_image_prepare(d, prepared, tables, TABLE_COUNT,
-                               (size_t)l->piece_count * DSD_PAIR_PIECE_BYTES));
+                               (size_t)l->piece_count * DSD_PAIR_PIECE_BYTES, 0));
     args_fill(prepared->problem, l, st);
     return BSK_OK;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <backends/cuda/host.h>
+#include <backends/cuda/sm90a/dsd_image.h>
 #include <backends/cuda/sm90a/dsd_pairing.h>
 #include <backends/cuda/sm90a/dsd_wgmma.h>
 #include <backends/cuda/tensor_map.h>
@@ -113,6 +114,7 @@ bsk_reason cuda_dsd_wgmma_accept(const bsk_problem *problem, const bsk_device_pr
 static const double load_rate = 68e9;      /* bytes/s from the L2 cache, with all others doing so */
 static const double product_rate = 5.9e12; /* flop/s */
 static const double memory_rate = 3.9e12;  /* bytes/s, of the device */
+static const double packing_rate = 2e12;   /* bytes/s of an image */
 static const double tile_seconds = 2e-6, launch_seconds = 6e-6;
 
 /* The time of a stage with one cell or two. */
@@ -172,7 +174,8 @@ double cuda_dsd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
     const double spread = sum * tiles / units;
     const double outputs = (double)members(&p->c) * (double)p->c.dims[p->c.rank - 1];
     const double bytes = 2 * outputs * (double)(w.features + w.depth) + cells * DSD_CELL_BYTES;
-    const double memory = bytes / memory_rate, packing = 2 * cells * DSD_CELL_BYTES / memory_rate;
+    const double memory = bytes / memory_rate;
+    const double packing = bski_dsd_image_seconds(cells * DSD_CELL_BYTES, packing_rate);
     const double product = spread > longest ? spread : longest;
     return launch_seconds + packing + (product > memory ? product : memory);
 }

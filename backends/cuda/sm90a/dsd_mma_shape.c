@@ -1,0 +1,181 @@
+/* Tiles, and the parts of the depth, of a product by dsd_mma, and what it takes. */
+#include <backends/cuda/sm90a/dsd_mma_shape.h>
+#include <common/checked.h>
+#include <common/layout.h>
+
+CUDA_PACKED_FUNCTIONS(sm90a_dsd_mma)
+
+enum { LEAST_DEPTH = 512 /* features of a part of the depth */ };
+
+/* The largest unit that divides both sides of a block. */
+static int32_t unit_of(int32_t rows, int32_t cols)
+{
+    return rows % 32 == 0 && cols % 16 == 0   ? 32
+           : rows % 16 == 0 && cols % 16 == 0 ? 16
+           : rows % 8 == 0 && cols % 8 == 0   ? 8
+                                              : 0;
+}
+
+/* The activations as the copy engine reads them: boxes 128 bytes wide. */
+static bski_cuda_tensor tensor_of(const bsk_tensor *b, bool cn, int32_t samples)
+{
+    bski_cuda_tensor t = {.dtype = b->dtype, .rank = 2, .swizzle = 128};
+    t.dims[0] = b->dims[cn ? 1 : 0];
+    t.dims[1] = b->dims[cn ? 0 : 1];
+    t.strides[0] = 1;
+    t.strides[1] = b->strides[cn ? 0 : 1];
+    t.box[0] = 64;
+    t.box[1] = cn ? 64 : samples;
+    return t;
+}
+
+/* Tiles 512 outputs wide read activations once for more outputs, and weights for fewer samples. */
+static bool wide_wins(const bsk_layout_tables *t, int64_t outputs)
+{
+    enum { SQUARE_OUTPUTS = 256, MAX_DENSITY_PERCENT = 30 };
+    const double kept = (double)t->nnz * t->block_rows * t->block_cols;
+    return outputs > SQUARE_OUTPUTS &&
+           100 * kept < MAX_DENSITY_PERCENT * (double)t->rows * (double)t->cols;
+}
+
+/* Deep stages, as each costs a turn of every warp, if there is room for enough of them. */
+static int32_t depth_of(const dsd_mma_shape *s, const bsk_layout_tables *t)
+{
+    enum { LEAST = 64 };
+    const double density =
+        (double)t->nnz * t->block_rows * t->block_cols / ((double)t->rows * (double)t->cols);
+    const double weights = 1.1 * density * DSD_MMA_TILE / s->samples; /* of a feature */
+    int32_t depth = DSD_MMA_DEPTH;
+    while (depth > LEAST &&
+           (depth / 2 >= s->features ||
+            least_slots(depth) * depth * 2 * (s->samples + weights) > DSD_MMA_RING_BYTES))
+        depth /= 2;
+    return depth;
+}
+
+static const double launch_seconds = 5e-6;
+
+/* What a product takes, with the kernel that adds up parts of the depth. */
+static double product_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t,
+                              int32_t compute_units)
+{
+    /* By unit, measured: bytes a second from L2 into shared memory, and through shared memory in
+     * all; seconds of a feature's share of a stage's turn. */
+    static const struct {
+        double copy, nc, cn, turn;
+    } rates[] = {{8.2e12, 24.5e12, 14e12, 1.2e-9},
+                 {7.5e12, 30e12, 26.5e12, 0.5e-9},
+                 {7.0e12, 25e12, 14e12, 0.5e-9}};
+    static const double tile = 1e-6; /* its end */
+    enum { STEP_FEATURES = 16, X_STEP_BYTES = 64 * 16 * 2 };
+    const int row = s->unit / 16;
+    const double rate = s->cn ? rates[row].cn : rates[row].nc;
+    const double kept = (double)t->nnz * t->block_rows * t->block_cols;
+    const double density = kept / ((double)s->outputs * (double)s->features);
+    const double rows = (double)(s->row_tiles * s->samples);
+    const double steps = rows / 64 * kept / (STEP_FEATURES * s->unit);
+    const double filled =
+        (double)s->row_tiles * ((double)s->across * (double)s->features * s->samples + kept) * 2;
+    /* Of units of a warp that meet the same features, activations are read once. */
+    double gap = 1;
+    for (int i = 0; i < s->warp_units; i++)
+        gap *= 1 - density;
+    const double read = X_STEP_BYTES * (density > 0 ? (1 - gap) / (density * s->warp_units) : 1);
+    const double shared = filled + steps * (read + STEP_FEATURES * 2 * s->unit);
+    const double tiles = (double)(s->panels * s->row_tiles);
+    const double blocks = compute_units > 0 ? compute_units : 1;
+    const double turns = tiles / blocks, whole = (double)(int64_t)(turns + 0.999);
+    const double copies = filled / rates[row].copy / turns;
+    const double reads =
+        shared / rate / turns + rates[row].turn * (double)s->features / s->split.parts;
+    const double work = copies > reads ? copies : reads;
+    return (work + tile) * (whole > turns ? whole : turns) + bski_dsd_split_seconds(&s->split);
+}
+
+/* As many parts of the depth as there are thread blocks for. */
+static void split_set(dsd_mma_shape *s, int32_t compute_units)
+{
+    s->split = bski_dsd_split_of(s->across * s->row_tiles, DSD_MMA_TILE,
+                                 bski_ceil_div(s->features, s->depth), LEAST_DEPTH / s->depth,
+                                 compute_units);
+    s->windows = s->split.each;
+    s->panels = s->across * s->split.parts;
+}
+
+/* In parts, if adding them up does not take longer than what they save. */
+static void split_choose(dsd_mma_shape *s, const bsk_layout_tables *t, int32_t compute_units)
+{
+    dsd_mma_shape whole = *s;
+    split_set(&whole, 0);
+    split_set(s, compute_units);
+    if (product_seconds(s, t, compute_units) >= product_seconds(&whole, t, compute_units))
+        *s = whole;
+}
+
+bsk_reason bski_dsd_mma_shape(const bsk_problem *problem, int32_t compute_units, dsd_mma_shape *s)
+{
+    const bsk_dsd_params *p = problem->params;
+    const bsk_layout_tables *t = problem->layout;
+    const bool flip = p->transpose_s != 0;
+    *s = (dsd_mma_shape){0};
+    if (p->b.rank != 2 || t->heads != 1)
+        return BSK_REFUSE_RANK;
+    s->block_i = flip ? t->block_cols : t->block_rows;
+    s->block_j = flip ? t->block_rows : t->block_cols;
+    s->row_stride = flip ? 1 : t->block_cols;
+    s->feature_stride = flip ? t->block_cols : 1;
+    s->outputs = flip ? t->cols : t->rows;
+    s->features = flip ? t->rows : t->cols;
+    s->n = p->b.dims[1];
+    s->unit = unit_of(s->block_i, s->block_j);
+    if (!s->unit)
+        return BSK_REFUSE_BLOCK;
+    if (s->outputs > INT32_MAX / 2 || s->features > INT32_MAX / 2 || s->n > INT32_MAX / 2 ||
+        !bski_dsd_image_counts(t))
+        return BSK_REFUSE_LIMIT;
+    s->wide = wide_wins(t, s->outputs);
+    s->step = s->unit == 8 ? 8 : 16;
+    s->samples = s->wide ? 64 : 128;
+    s->warp_units = DSD_MMA_TILE / 64 / DSD_MMA_WARPS / s->unit;
+    s->panel_units = DSD_MMA_TILE / s->samples / s->unit;
+    s->warp_cols = s->panel_units / s->warp_units;
+    s->units = bski_ceil_div(s->outputs, s->unit);
+    s->across = bski_ceil_div(s->units, s->panel_units);
+    s->depth = depth_of(s, t);
+    s->row_tiles = bski_ceil_div(s->n, s->samples);
+    if (s->across * s->row_tiles > INT32_MAX / 2)
+        return BSK_REFUSE_LIMIT;
+    if (!s->n)
+        return BSK_ACCEPT;
+    for (int cn = 0; cn < 2; cn++) {
+        s->cn = cn;
+        s->b = tensor_of(&p->b, s->cn, s->samples);
+        if (p->b.strides[cn] == 1 && bski_cuda_tensor_fits(&s->b)) {
+            split_choose(s, t, compute_units);
+            return BSK_ACCEPT;
+        }
+    }
+    return BSK_REFUSE_STRIDE;
+}
+
+bsk_reason cuda_sm90a_dsd_mma_accept(const bsk_problem *problem, const bsk_device_props *props)
+{
+    const bsk_dsd_params *p = problem->params;
+    dsd_mma_shape s;
+    if (p->gate.dtype != BSK_NONE)
+        return BSK_REFUSE_OPTION;
+    const bsk_reason reason = bski_dsd_mma_shape(problem, props->compute_units, &s);
+    return reason ? reason : bski_cuda_epilogue_accept(problem);
+}
+
+double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_props *props)
+{
+    static const double rates[] = {0.75e12, 1.6e12, 2e12}; /* of packing, by unit */
+    const bsk_layout_tables *t = problem->layout;
+    dsd_mma_shape s;
+    if (bski_dsd_mma_shape(problem, props->compute_units, &s) || !s.n)
+        return launch_seconds;
+    const double image = 2.0 * (double)t->nnz * t->block_rows * t->block_cols;
+    return launch_seconds + product_seconds(&s, t, props->compute_units) +
+           bski_dsd_image_seconds(image, rates[s.unit / 16]);
+}

@@ -1,0 +1,43 @@
+/* The shape of a product by dsd_mma, as its lists and its model need it. */
+#ifndef BSKI_CUDA_DSD_MMA_SHAPE_H
+#define BSKI_CUDA_DSD_MMA_SHAPE_H
+
+#include <backends/cuda/sm90a/dsd_image.h>
+#include <backends/cuda/sm90a/dsd_mma.h>
+#include <backends/cuda/sm90a/dsd_split.h>
+
+enum { DSD_MMA_RING_BYTES = (227 << 10) - DSD_MMA_RING };
+
+typedef struct dsd_mma_shape {
+    int32_t unit, step;       /* outputs of a unit; features of a bit of its masks: 16 or 8 */
+    int32_t depth;            /* features of a window: 256, 128 or 64 */
+    int32_t warp_units;       /* units of a warp */
+    int32_t warp_cols;        /* warps side by side in a tile */
+    int32_t panel_units;      /* units of a tile */
+    int32_t samples;          /* rows of a tile */
+    int32_t block_i, block_j; /* of op(S) */
+    int64_t row_stride, feature_stride; /* of an element in a block */
+    int64_t outputs, features, n;
+    int64_t units, windows, row_tiles;
+    int64_t across, panels; /* of a part of the depth, which has `windows`; of all */
+    dsd_split split;
+    bool cn, wide;
+    bski_cuda_tensor b;
+} dsd_mma_shape;
+
+/* Bytes of activations of a stage. */
+static inline int64_t x_bytes(const dsd_mma_shape *s)
+{
+    return (int64_t)s->samples * s->depth * 2;
+}
+
+/* The fewest slots of a ring of such stages: warps with more to do must not stop the others. */
+static inline int32_t least_slots(int32_t depth)
+{
+    return depth == DSD_MMA_DEPTH ? 3 : 4;
+}
+
+/* The shape on a device with so many multiprocessors; or why the kernels do not take it. */
+bsk_reason bski_dsd_mma_shape(const bsk_problem *problem, int32_t compute_units, dsd_mma_shape *s);
+
+#endif
