@@ -98,14 +98,20 @@ EPILOGUE_FN void dsd_activate(int act, float (&v)[DSD_RUN])
     }
 }
 
+/* A run of f32, aligned to 16 bytes. */
+EPILOGUE_FN void dsd_load(const float *p, float (&v)[DSD_RUN])
+{
+    const float4 a = *(const float4 *)p, b = *(const float4 *)(p + 4);
+    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+    v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+}
+
 /* Numbers at .. at + count - 1 of a vector; those of `each` false are all the first. */
 EPILOGUE_FN void dsd_vector(const float *p, int64_t at, int count, bool each, float (&v)[DSD_RUN])
 {
     p += at;
     if (each && count == DSD_RUN && (uintptr_t)p % sizeof(float4) == 0) {
-        const float4 a = *(const float4 *)p, b = *(const float4 *)(p + 4);
-        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
-        v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+        dsd_load(p, v);
         return;
     }
 #pragma unroll
@@ -119,9 +125,7 @@ EPILOGUE_FN void dsd_read(const dsd_matrix &m, int64_t at, int count, float (&v)
     if (m.type == BSK_F32) {
         const float *p = (const float *)m.data + at;
         if (m.wide && count == DSD_RUN) {
-            const float4 a = *(const float4 *)p, b = *(const float4 *)(p + 4);
-            v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
-            v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+            dsd_load(p, v);
             return;
         }
 #pragma unroll

@@ -566,7 +566,7 @@ template <class C> FN void consume(const dsd_mma_arg &a, ring r, int warp, int l
 {
     const int column = warp % C::WC, row = warp / C::WC;
     const int begin = a.tile_start[blockIdx.x], end = a.tile_start[blockIdx.x + 1];
-    const lane_place lane_at = place_of<C>(row, lane, a.depth);
+    const lane_place place = place_of<C>(row, lane, a.depth);
     dsd_mma_tile tile = tile_of(tile_word(a.tiles, begin, end, lane));
     const auto parts_of = [&](const dsd_mma_tile &t) {
         return a.parts + ((size_t)t.stage * C::WC + (size_t)t.stages * column) * DSD_MMA_PART_WORDS;
@@ -582,13 +582,13 @@ template <class C> FN void consume(const dsd_mma_arg &a, ring r, int warp, int l
         for (int k = 0; k < SUMS; k++)
             sum[k] = 0;
         tile_multiply<C>(sum, parts_of(tile), now, tile.stages, r, column, C::SAMPLES * a.depth * 2,
-                         lane_at);
+                         place);
         const int64_t n0 = (int64_t)tile.sample + row * 64;
-        const int64_t place = (int64_t)tile.sample / C::SAMPLES * a.panels + tile.panel;
+        const int64_t number = (int64_t)tile.sample / C::SAMPLES * a.panels + tile.panel;
         tile = tile_of(next);
         now = parts_load(parts_of(tile), lane, tile.stages);
         if (C::PLAIN && a.sums)
-            sums_store(a.sums + (place * DSD_MMA_WARPS + warp) * (SUMS * LANES), sum, lane);
+            sums_store(a.sums + (number * DSD_MMA_WARPS + warp) * (SUMS * LANES), sum, lane);
         else
             tile_store<C>(a, columns, sum, output, n0, lane);
     }
