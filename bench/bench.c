@@ -44,8 +44,8 @@ typedef struct contestant {
 typedef struct runner {
     bench *b;
     test_case *c;
-    const bsk_plan *plan;
-    bsk_plan_info info;
+    const bsk_plan *plan[FIRST_PEER];
+    bsk_plan_info info[FIRST_PEER];
     bench_rotation rotation;
     bench_race race;
     bench_timer timer;
@@ -57,8 +57,8 @@ static bool run_once(runner *r, int who, int turn)
     struct bench_copy *copy = &r->rotation.copies[turn % r->rotation.count];
     if (who >= FIRST_PEER)
         return bench_race_run(&r->race, who - FIRST_PEER, turn);
-    return r->c->op->run(r->plan, r->b->queue, who == PACKED ? copy->packed_args : copy->args) ==
-           BSK_OK;
+    return r->c->op->run(r->plan[who], r->b->queue,
+                         who == PACKED ? copy->packed_args : copy->args) == BSK_OK;
 }
 
 /* Threads of other libraries spin for a while after their work: between two contestants the tool
@@ -230,7 +230,7 @@ static void row_fill(bench_row *row, runner *r, int who)
     contestant *w = &r->who[who];
     memset(row, 0, sizeof *row);
     snprintf(row->name, sizeof row->name, "%s", r->c->name);
-    snprintf(row->entry, sizeof row->entry, "%s", r->info.entry);
+    snprintf(row->entry, sizeof row->entry, "%s", r->info[who].entry);
     row->spec = r->c->spec;
     row->device = r->b->host.device.id;
     row->packed = who == PACKED;
@@ -241,8 +241,8 @@ static void row_fill(bench_row *row, runner *r, int who)
     row->samples = w->samples.count;
     row->launches = w->samples.count * w->repeat;
     row->host_us = w->host_ms * 1e3;
-    row->flops = r->info.flops * bench_visible_share(r->c);
-    row->bytes = r->info.bytes;
+    row->flops = r->info[who].flops * bench_visible_share(r->c);
+    row->bytes = r->info[who].bytes;
     row->bytes_read = fmax(0, row->bytes - written_bytes(r->c));
     row_peers(row, r);
     row->roof = roof_share(&r->b->host, row);
@@ -288,7 +288,8 @@ static bool row_add(bench *b, const bench_row *row)
     return true;
 }
 
-static void bench_plan(bench *b, test_case *c, bsk_plan *plan)
+/* packed: the plan of runs with prepacked weights. */
+static void bench_plan(bench *b, test_case *c, const bsk_plan *plan, const bsk_plan *packed)
 {
     runner *r = calloc(1, sizeof *r);
     bench_row row;
@@ -296,12 +297,15 @@ static void bench_plan(bench *b, test_case *c, bsk_plan *plan)
         return;
     r->b = b;
     r->c = c;
-    r->plan = plan;
-    r->info.struct_size = sizeof r->info;
+    r->plan[PLAIN] = plan;
+    r->plan[PACKED] = packed;
+    for (int who = PLAIN; who <= PACKED; who++) {
+        r->info[who].struct_size = sizeof r->info[who];
+        bsk_plan_query(r->plan[who], &r->info[who]);
+    }
     r->rotation.device = b->device;
-    bsk_plan_query(plan, &r->info);
     bench_timer_open(&r->timer, b->device, b->queue);
-    bool good = bench_rotation_open(&r->rotation, c, plan, b->queue, b->host.cache);
+    bool good = bench_rotation_open(&r->rotation, c, plan, packed, b->queue, b->host.cache);
     if (good)
         bench_race_open(&r->race, c, &b->team, &r->rotation, b->queue, b->host.threads);
     if (good && measure(r)) {
@@ -329,7 +333,7 @@ static void bench_plan(bench *b, test_case *c, bsk_plan *plan)
 static void bench_case(bench *b, const test_spec *spec)
 {
     char name[TEST_NAME];
-    bsk_plan *plan = NULL;
+    bsk_plan *plan = NULL, *packed = NULL;
     bsk_plan_options options = BSK_INIT(bsk_plan_options);
     options.fallback = BSK_FALLBACK_FORBID;
     test_spec_name(spec, name);
@@ -343,11 +347,15 @@ static void bench_case(bench *b, const test_spec *spec)
     const bsk_backend *backend = b->device->backend->api;
     bsk_status status =
         b->entry ? BSK_E_UNSUPPORTED : c->op->plan(b->device, c->params, &options, &plan);
+    options.packed = 1;
     if (status == BSK_OK)
-        bench_plan(b, c, plan);
+        status = c->op->plan(b->device, c->params, &options, &packed);
+    if (status == BSK_OK)
+        bench_plan(b, c, plan, packed);
     else if (!b->entry)
         printf("%-64s n/a: %s\n", name, bsk_last_error());
     b->failures += status && status != BSK_E_UNSUPPORTED;
+    bsk_plan_destroy(&packed);
     bsk_plan_destroy(&plan);
     for (size_t i = 0; b->entry && i < backend->entry_count; i++) {
         const bsk_entry *e = &backend->entries[i];
@@ -355,7 +363,7 @@ static void bench_case(bench *b, const test_spec *spec)
             ((e->flags & BSK_ENTRY_REFERENCE) && strncmp(b->entry, "ref", 3) != 0))
             continue;
         if (test_plan(c, b->device, e->name, &plan) == BSK_OK)
-            bench_plan(b, c, plan);
+            bench_plan(b, c, plan, plan);
         bsk_plan_destroy(&plan);
     }
     test_case_free(c);

@@ -43,10 +43,10 @@ struct bench_copy {
     _Alignas(16) unsigned char packed_args[BSKI_MAX_STRUCT]; /* the image instead of the weights */
 };
 
-/* Uploads the case's inputs and poisons its outputs; makes the packed images if the plan has one.
- * False with bsk_last_error. */
-bool bench_rotation_open(bench_rotation *r, test_case *c, const bsk_plan *plan, bsk_queue *queue,
-                         size_t cache);
+/* Uploads the case's inputs and poisons its outputs, for runs of a plan; and makes packed images for
+ * those of another, or the same, if it has any. False with bsk_last_error. */
+bool bench_rotation_open(bench_rotation *r, test_case *c, const bsk_plan *plan,
+                         const bsk_plan *packed, bsk_queue *queue, size_t cache);
 void bench_rotation_close(bench_rotation *r);
 
 /* --- timing.c --- */

@@ -41,18 +41,18 @@ static bool argument_make(bench_rotation *r, struct bench_copy *copy, test_case 
 }
 
 static bool copy_make(bench_rotation *r, struct bench_copy *copy, test_case *c,
-                      const bsk_plan *plan, const bsk_plan_info *info, bsk_queue *queue)
+                      const bsk_plan *packed, size_t packed_bytes, bsk_queue *queue)
 {
     memcpy(copy->args, c->args, sizeof copy->args);
     memcpy(copy->args + c->about->workspace, &r->workspace, sizeof r->workspace);
     for (int32_t i = 0; i < c->about->arg_count; i++)
         if (c->t[i].desc.dtype && !argument_make(r, copy, c, i, queue))
             return false;
-    if (!info->packed_bytes || !c->op->prepack)
+    if (!packed_bytes || !c->op->prepack)
         return bsk_queue_sync(queue) == BSK_OK;
     const size_t weights = c->about->args[BSKI_PACKED].mem;
-    if (bsk_mem_alloc(r->device, info->packed_bytes, &copy->packed) ||
-        c->op->prepack(plan, queue, copy->views[BSKI_PACKED][0], copy->packed))
+    if (bsk_mem_alloc(r->device, packed_bytes, &copy->packed) ||
+        c->op->prepack(packed, queue, copy->views[BSKI_PACKED][0], copy->packed))
         return false;
     memcpy(copy->packed_args, copy->args, sizeof copy->args);
     memset(copy->packed_args + weights, 0, sizeof(bsk_mem));
@@ -60,20 +60,23 @@ static bool copy_make(bench_rotation *r, struct bench_copy *copy, test_case *c,
     return bsk_queue_sync(queue) == BSK_OK;
 }
 
-bool bench_rotation_open(bench_rotation *r, test_case *c, const bsk_plan *plan, bsk_queue *queue,
-                         size_t cache)
+bool bench_rotation_open(bench_rotation *r, test_case *c, const bsk_plan *plan,
+                         const bsk_plan *packed, bsk_queue *queue, size_t cache)
 {
     const size_t cap = (size_t)1 << 30, target = 2 * cache < cap ? 2 * cache : cap;
     const size_t wanted = target / case_bytes(c) + 1;
     const int count = wanted > 64 ? 64 : (int)wanted;
-    bsk_plan_info info = BSK_INIT(bsk_plan_info);
+    bsk_plan_info info = BSK_INIT(bsk_plan_info), packed_info = info;
     bsk_plan_query(plan, &info);
+    bsk_plan_query(packed, &packed_info);
+    const size_t space = info.workspace_bytes > packed_info.workspace_bytes
+                             ? info.workspace_bytes
+                             : packed_info.workspace_bytes;
     r->copies = calloc((size_t)count, sizeof *r->copies);
-    if (!r->copies ||
-        (info.workspace_bytes && bsk_mem_alloc(r->device, info.workspace_bytes, &r->workspace)))
+    if (!r->copies || (space && bsk_mem_alloc(r->device, space, &r->workspace)))
         return false;
     for (r->count = 0; r->count < count;)
-        if (!copy_make(r, &r->copies[r->count++], c, plan, &info, queue))
+        if (!copy_make(r, &r->copies[r->count++], c, packed, packed_info.packed_bytes, queue))
             return false;
     return true;
 }

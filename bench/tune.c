@@ -6,9 +6,12 @@
 #include "api/src/internal.h"
 #include "bench/bench.h"
 
+/* Runs that get the weights, and those that bring them packed. */
+enum { PLAIN, PACKED, WAYS };
+
 typedef struct tune {
     char **filters;
-    int filter_count, packing;
+    int filter_count;
     const char *device_id, *set;
     double budget; /* milliseconds of measuring per entry */
     const bsk_device *device;
@@ -18,18 +21,17 @@ typedef struct tune {
     int tuned, failures;
 } tune;
 
-/* One run on copy number `turn`; with the packed image where there is one, unless packing is to
- * count. */
+/* One run on copy number `turn`, or with its packed image. */
 static bool run_once(const tune *t, const test_case *c, const bsk_plan *plan,
-                     const bench_rotation *r, int turn)
+                     const bench_rotation *r, bool packed, int turn)
 {
     const struct bench_copy *copy = &r->copies[turn % r->count];
-    const bool packed = copy->packed.kind != BSK_MEM_NULL && !t->packing;
     return c->op->run(plan, t->queue, packed ? copy->packed_args : copy->args) == BSK_OK;
 }
 
 /* The median time of a run in milliseconds; negative on failure. */
-static double measure(tune *t, const test_case *c, const bsk_plan *plan, const bench_rotation *r)
+static double measure(tune *t, const test_case *c, const bsk_plan *plan, const bench_rotation *r,
+                      bool packed)
 {
     enum { WARM = 3, LEAST_SAMPLES = 7 };
     static bench_samples samples;
@@ -37,10 +39,10 @@ static double measure(tune *t, const test_case *c, const bsk_plan *plan, const b
     int turn = 0;
     samples.count = 0;
     while (turn < WARM)
-        if (!run_once(t, c, plan, r, turn++))
+        if (!run_once(t, c, plan, r, packed, turn++))
             return -1;
     while (samples.count < BENCH_SAMPLES && (spent < t->budget || samples.count < LEAST_SAMPLES)) {
-        if (!bench_timer_start(&t->timer) || !run_once(t, c, plan, r, turn++))
+        if (!bench_timer_start(&t->timer) || !run_once(t, c, plan, r, packed, turn++))
             return -1;
         double ms = bench_timer_stop(&t->timer, &host);
         if (ms < 0)
@@ -51,27 +53,42 @@ static double measure(tune *t, const test_case *c, const bsk_plan *plan, const b
     return bench_median(&samples);
 }
 
-/* Milliseconds of one entry; negative if it refuses or fails. *plan stays with the caller. */
-static double try_entry(tune *t, test_case *c, const char *entry, bsk_plan **plan)
+/* Milliseconds of one entry, and of runs that bring packed weights, which are the same where it has
+ * no image; negative if it refuses or fails. *plan stays with the caller. */
+static bool try_entry(tune *t, test_case *c, const char *entry, bsk_plan **plan, double ms[WAYS])
 {
-    double ms = -1;
+    ms[PLAIN] = ms[PACKED] = -1;
     if (test_plan(c, t->device, entry, plan))
-        return -1;
+        return false;
     bench_rotation r = {.device = t->device};
-    if (bench_rotation_open(&r, c, *plan, t->queue, t->cache))
-        ms = measure(t, c, *plan, &r);
-    if (ms < 0) {
+    if (bench_rotation_open(&r, c, *plan, *plan, t->queue, t->cache)) {
+        ms[PLAIN] = measure(t, c, *plan, &r, false);
+        ms[PACKED] = r.copies[0].packed.kind ? measure(t, c, *plan, &r, true) : ms[PLAIN];
+    }
+    const bool good = ms[PLAIN] >= 0 && ms[PACKED] >= 0;
+    if (!good) {
         fprintf(stderr, "bsk: %s: %s: %s\n", c->name, entry, bsk_last_error());
         t->failures++;
     }
     bench_rotation_close(&r);
-    return ms;
+    return good;
+}
+
+/* The record of a problem, or of the same with packed weights. */
+static void record(tune *t, const bsk_plan *plan, int way, const char *entry, double ms)
+{
+    bsk_problem problem = plan->problem;
+    problem.packed = way == PACKED;
+    if (!bski_tuning_put(t->device, &problem, entry, 1e3 * ms))
+        return;
+    fprintf(stderr, "bsk: %s\n", bsk_last_error());
+    t->failures++;
 }
 
 static void tune_case(tune *t, const test_spec *spec)
 {
-    char name[TEST_NAME], best_name[80] = "";
-    double best = 0;
+    char name[TEST_NAME], best_name[WAYS][80] = {"", ""};
+    double best[WAYS] = {0, 0}, ms[WAYS];
     test_spec_name(spec, name);
     if (!test_filter(name, t->filters, t->filter_count))
         return;
@@ -82,28 +99,33 @@ static void tune_case(tune *t, const test_spec *spec)
     }
     printf("%s\n", name);
     const bsk_backend *backend = t->device->backend->api;
+    const int ways = c->op->prepack ? WAYS : PACKED;
     for (size_t i = 0; i < backend->entry_count; i++) {
         const bsk_entry *e = &backend->entries[i];
         bsk_plan *plan = NULL;
         if (e->op != c->about->kernel_op || e->flags & BSK_ENTRY_REFERENCE || e->priority < 0)
             continue;
-        const double ms = try_entry(t, c, e->name, &plan);
-        if (ms >= 0)
-            printf("  %-32s %10.1f us\n", e->name, 1e3 * ms);
-        if (ms >= 0 && (!*best_name || ms < best)) {
-            best = ms;
-            snprintf(best_name, sizeof best_name, "%s", e->name);
-            if (bski_tuning_put(t->device, &plan->problem, e->name, 1e3 * ms)) {
-                fprintf(stderr, "bsk: %s\n", bsk_last_error());
-                t->failures++;
+        const bool good = try_entry(t, c, e->name, &plan, ms);
+        if (good && ms[PACKED] != ms[PLAIN])
+            printf("  %-32s %10.1f us, packed %10.1f us\n", e->name, 1e3 * ms[PLAIN],
+                   1e3 * ms[PACKED]);
+        else if (good)
+            printf("  %-32s %10.1f us\n", e->name, 1e3 * ms[PLAIN]);
+        for (int way = PLAIN; good && way < ways; way++)
+            if (!*best_name[way] || ms[way] < best[way]) {
+                best[way] = ms[way];
+                snprintf(best_name[way], sizeof best_name[way], "%s", e->name);
+                record(t, plan, way, e->name, ms[way]);
             }
-        }
         bsk_plan_destroy(&plan);
         fflush(stdout);
     }
-    if (*best_name)
+    if (*best_name[PLAIN])
         t->tuned++;
-    printf("  -> %s\n", *best_name ? best_name : "no entry accepts");
+    printf("  -> %s", *best_name[PLAIN] ? best_name[PLAIN] : "no entry accepts");
+    if (strcmp(best_name[PLAIN], best_name[ways - 1]) != 0)
+        printf(", packed %s", best_name[PACKED]);
+    putchar('\n');
     test_case_free(c);
 }
 
@@ -124,9 +146,6 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         if (!(t->budget > 0))
             argp_error(state, "--seconds is a positive number, not %s", arg);
         break;
-    case 'p':
-        t->packing = 1;
-        break;
     case ARGP_KEY_ARGS:
         t->filters = state->argv + state->next;
         t->filter_count = state->argc - state->next;
@@ -141,7 +160,6 @@ static const struct argp_option options[] = {
     {"device", 'd', "ID", 0, "Device to tune for (the default device)", 0},
     {"set", 's', "NAME", 0, "Cases, as in bsk bench (smoke)", 0},
     {"seconds", 'b', "S", 0, "Time for each entry (0.05)", 0},
-    {"packing", 'p', NULL, 0, "Count the packing of weights, for programs that do not prepack", 0},
     {0},
 };
 

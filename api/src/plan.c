@@ -279,7 +279,7 @@ static bsk_dtype problem_dtype(const bski_op_info *op, const void *params)
     return bski_arg_tensor(op, params, op->main)->dtype;
 }
 
-static bsk_status fill_problem(bsk_plan *plan)
+static bsk_status fill_problem(bsk_plan *plan, const bsk_plan_options *options)
 {
     const bski_op_info *op = plan->op, *kernel = bski_kernel_op(op->kernel_op);
     plan->kernel_params = plan->params;
@@ -297,6 +297,7 @@ static bsk_status fill_problem(bsk_plan *plan)
         .dtype = problem_dtype(op, plan->params),
         .params = plan->kernel_params,
         .layout = plan->layout ? &plan->layout->tables : NULL,
+        .packed = op->packed && options->packed,
     };
     if (op->flops)
         plan->flops = op->flops(plan->params, plan->problem.layout);
@@ -356,7 +357,7 @@ static bsk_status plan_fill(bsk_plan *plan, const void *params, const bsk_plan_o
 {
     BSKI_TRY(bski_struct_read(plan->op->name, params, plan->op->params_size, plan->params));
     BSKI_TRY(check_problem(plan));
-    BSKI_TRY(fill_problem(plan));
+    BSKI_TRY(fill_problem(plan, options));
     BSKI_TRY(choose_entry(plan, options));
     return prepare_entry(plan);
 }
@@ -376,6 +377,9 @@ static bsk_status read_options(const bski_op_info *op, const bsk_device *device,
         return bski_fail(BSK_E_INVALID,
                          "%s: options.alignment is %d; legal are powers of two from 1 to %d",
                          op->name, (int)options->alignment, MAX_ALIGNMENT);
+    if (options->packed < 0 || options->packed > 1)
+        return bski_fail(BSK_E_INVALID, "%s: options.packed is %d; legal are 0 and 1", op->name,
+                         (int)options->packed);
     if (options->fallback < BSK_FALLBACK_DEFAULT || options->fallback > BSK_FALLBACK_FORBID)
         return bski_fail(BSK_E_INVALID, "%s: options.fallback is %d; legal are 0 to %d", op->name,
                          (int)options->fallback, (int)BSK_FALLBACK_FORBID);

@@ -67,6 +67,7 @@ uint64_t bski_tuning_key(const bsk_problem *problem)
         memcpy(&bits, &v, sizeof(bits));
         hash = mix(hash, bits);
     }
+    hash = mix(hash, (uint64_t)problem->packed);
     if (!l)
         return hash;
     hash = mix(mix(hash, (uint64_t)l->rows), (uint64_t)l->cols);

@@ -41,6 +41,16 @@ static dsd_matrix matrix_of(const bsk_tensor *t, bool along_n)
     return m;
 }
 
+/* Activations as x * sigmoid(linear * x + cubic * x^3); gelu: (1 + tanh(u)) / 2 = sigmoid(2 u). */
+static const struct {
+    float linear, cubic;
+} sigmoids[BSK_ACT_COUNT] = {
+    [BSK_ACT_GELU] = {1.59576912160573071f, 0.0713548162726f},
+    [BSK_ACT_SILU] = {1, 0},
+    [BSK_ACT_QUICK_GELU] = {1.702f, 0},
+};
+#define BY_LOG_2 1.44269504088896341f
+
 void bski_cuda_epilogue_fill(const bsk_problem *problem, dsd_epilogue *e)
 {
     const bsk_dsd_params *p = problem->params;
@@ -53,6 +63,8 @@ void bski_cuda_epilogue_fill(const bsk_problem *problem, dsd_epilogue *e)
     e->features = p->c.dims[f];
     e->n = p->c.dims[n];
     e->act = (int32_t)p->act;
+    e->linear = sigmoids[p->act].linear * BY_LOG_2;
+    e->cubic = sigmoids[p->act].cubic * BY_LOG_2;
 }
 
 void bski_cuda_epilogue_bind(const bsk_dsd_args *args, dsd_epilogue *e)
@@ -64,11 +76,15 @@ void bski_cuda_epilogue_bind(const bsk_dsd_args *args, dsd_epilogue *e)
     e->col_scale = bsk_mem_address(args->col_scale);
     e->alpha = (float)args->alpha;
     e->beta = (float)args->beta;
-    const bool plain = e->c.wide && e->c.type != BSK_F32 && e->beta == 0 &&
-                       e->act == BSK_ACT_NONE && e->residual.type == BSK_NONE && !e->row_scale &&
-                       !e->col_scale;
-    e->lines = !e->along_n && e->act == BSK_ACT_NONE && e->c.wide && e->features % DSD_RUN == 0 &&
-               !e->row_scale && !e->col_scale && (e->residual.type == BSK_NONE || e->residual.wide);
+    /* Kernels load it by 16 bytes. */
+    const bool bias = (uintptr_t)e->bias % WIDE_BYTES == 0;
+    const bool plain = bias && e->c.wide && e->c.type != BSK_F32 && e->beta == 0 &&
+                       e->act != BSK_ACT_GELU_ERF && e->residual.type == BSK_NONE &&
+                       !e->row_scale && !e->col_scale;
+    e->scaled = !e->bias && e->act == BSK_ACT_NONE;
+    e->lines = bias && !e->along_n && e->act != BSK_ACT_GELU_ERF && e->c.wide &&
+               e->features % DSD_RUN == 0 && !e->row_scale && !e->col_scale &&
+               (e->residual.type == BSK_NONE || e->residual.wide);
     e->plain = plain && !e->along_n && e->features % DSD_RUN == 0;
     e->plain_n = plain && e->along_n && e->n % DSD_RUN == 0;
 }

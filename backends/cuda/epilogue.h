@@ -28,9 +28,14 @@ typedef struct dsd_epilogue {
     float alpha, beta;
     int32_t act;     /* bsk_act */
     int32_t along_n; /* C's contiguous axis is n */
-    int32_t plain;   /* C = alpha * sum + bias, 16-bit, runs along features that are aligned */
+    int32_t plain;   /* C = act(alpha * sum + bias), 16-bit, runs along features that are aligned */
     int32_t plain_n; /* the same with runs along n */
-    int32_t lines;   /* runs along features that are aligned in all matrices; no scales */
+    int32_t scaled;  /* no bias and no activation: plain ends are C = alpha * sum */
+    int32_t
+        lines; /* runs along features that are aligned in all matrices; no scales, no gelu_erf */
+    /* Activations but gelu_erf: x * sigmoid(x * (linear + cubic * x * x)) in units of log 2, or
+     * with linear = 0 relu. */
+    float linear, cubic;
 } dsd_epilogue;
 
 #ifndef __CUDACC__
@@ -45,6 +50,8 @@ void bski_cuda_epilogue_bind(const bsk_dsd_args *args, dsd_epilogue *epilogue);
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+#include <backends/cuda/approx.h>
 
 #define EPILOGUE_FN static __device__ __forceinline__
 
@@ -62,6 +69,12 @@ EPILOGUE_FN uint32_t dsd_pack(bool bf16, float low, float high)
     return both;
 }
 
+EPILOGUE_FN uint4 dsd_pack_run(bool bf16, const float (&v)[DSD_RUN])
+{
+    return make_uint4(dsd_pack(bf16, v[0], v[1]), dsd_pack(bf16, v[2], v[3]),
+                      dsd_pack(bf16, v[4], v[5]), dsd_pack(bf16, v[6], v[7]));
+}
+
 EPILOGUE_FN float2 dsd_unpack(bool bf16, uint32_t both)
 {
     if (bf16)
@@ -71,31 +84,32 @@ EPILOGUE_FN float2 dsd_unpack(bool bf16, uint32_t both)
     return __half22float2(pair);
 }
 
-/* The activation of a run. Those that are x * sigmoid(t(x)) go without branches, so that the chains
- * of the eight run side by side; gelu: (1 + tanh(u)) / 2 = sigmoid(2 u). */
-EPILOGUE_FN void dsd_activate(int act, float (&v)[DSD_RUN])
+/* The activation of a run, which is not gelu_erf: without branches of its own, so that the chains of the
+ * eight run side by side. */
+EPILOGUE_FN void dsd_activate_plain(const dsd_epilogue &e, float (&v)[DSD_RUN])
 {
-    if (act == BSK_ACT_RELU || act == BSK_ACT_GELU_ERF) {
+    if (e.linear == 0) {
 #pragma unroll
         for (int i = 0; i < DSD_RUN; i++)
-            if (act == BSK_ACT_RELU)
-                v[i] = v[i] <= 0 ? 0 : v[i]; /* keeps NaN */
-            else
-                v[i] = 0.5f * v[i] * erfcf(-v[i] * 0.70710678118654752f);
+            v[i] = v[i] <= 0 ? 0 : v[i]; /* keeps NaN */
         return;
     }
-    const float cubic = act == BSK_ACT_GELU ? 0.0713548162726f : 0;
-    const float linear = act == BSK_ACT_GELU         ? 1.59576912160573071f
-                         : act == BSK_ACT_QUICK_GELU ? 1.702f
-                                                     : 1;
 #pragma unroll
     for (int i = 0; i < DSD_RUN; i++) {
-        /* Beyond most the sigmoid is 0 or 1, also of an x that overflows. */
-        const float most = 87, x = v[i], near = fminf(fmaxf(x, -100), 100);
-        const float t = near * (linear + cubic * (near * near));
-        const float y = __fdividef(x, 1 + __expf(-fminf(fmaxf(t, -most), most)));
-        v[i] = t < -most ? 0 * x : y;
+        const float square = fminf(v[i] * v[i], 1e30f); /* not infinite: cubic may be 0 */
+        v[i] *= reciprocal(1 + power_of_two(-v[i] * (e.linear + e.cubic * square)));
     }
+}
+
+EPILOGUE_FN void dsd_activate(const dsd_epilogue &e, float (&v)[DSD_RUN])
+{
+    if (e.act != BSK_ACT_GELU_ERF) {
+        dsd_activate_plain(e, v);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < DSD_RUN; i++)
+        v[i] = 0.5f * v[i] * erfcf(-v[i] * 0.70710678118654752f);
 }
 
 /* A run of f32, aligned to 16 bytes. */
@@ -171,8 +185,7 @@ EPILOGUE_FN void dsd_write(const dsd_matrix &m, int64_t at, int count, const flo
     const bool bf16 = m.type == BSK_BF16;
     uint16_t *p = (uint16_t *)m.data + at;
     if (m.wide && count == DSD_RUN) {
-        *(uint4 *)p = make_uint4(dsd_pack(bf16, v[0], v[1]), dsd_pack(bf16, v[2], v[3]),
-                                 dsd_pack(bf16, v[4], v[5]), dsd_pack(bf16, v[6], v[7]));
+        *(uint4 *)p = dsd_pack_run(bf16, v);
         return;
     }
 #pragma unroll
@@ -181,14 +194,29 @@ EPILOGUE_FN void dsd_write(const dsd_matrix &m, int64_t at, int count, const flo
             p[i] = (uint16_t)dsd_pack(bf16, v[i], 0);
 }
 
-/* What a plain end adds to a run: of DSD_RUN features from `feature` on, or of that one alone. */
-EPILOGUE_FN void dsd_bias(const dsd_epilogue &e, int64_t feature, bool along_n, float (&v)[DSD_RUN])
+/* What a plain end adds to DSD_RUN features from `feature` on, a multiple of so many. */
+EPILOGUE_FN void dsd_bias(const dsd_epilogue &e, int64_t feature, float (&v)[DSD_RUN])
+{
+    if (e.bias && feature < e.features) {
+        dsd_load(e.bias + feature, v);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < DSD_RUN; i++)
+        v[i] = 0;
+}
+
+/* A plain end of a run of sums, which has these biases. ACT: it has an activation; kernels that ask
+ * once for all runs let the stores of one overlap the next. */
+template <bool ACT>
+EPILOGUE_FN void dsd_finish_plain(const dsd_epilogue &e, const float (&bias)[DSD_RUN],
+                                  float (&v)[DSD_RUN])
 {
 #pragma unroll
-    for (int i = 0; i < DSD_RUN; i++) {
-        const int64_t f = along_n ? feature : feature + i;
-        v[i] = e.bias && f >= 0 && f < e.features ? __ldg(e.bias + f) : 0;
-    }
+    for (int i = 0; i < DSD_RUN; i++)
+        v[i] = fmaf(e.alpha, v[i], bias[i]);
+    if (ACT)
+        dsd_activate_plain(e, v);
 }
 
 /* Finishes and stores alpha * sum + bias, DSD_RUN features from `feature` on, where an epilogue is
@@ -206,6 +234,8 @@ EPILOGUE_FN void dsd_finish_line(const dsd_epilogue &e, float (&v)[DSD_RUN], int
         for (int i = 0; i < DSD_RUN; i++)
             v[i] += e.beta * other[i];
     }
+    if (e.act != BSK_ACT_NONE)
+        dsd_activate_plain(e, v);
     if (e.residual.type != BSK_NONE) {
         const dsd_matrix &r = e.residual;
         dsd_read(r, batch * r.batch + n * r.n + feature, DSD_RUN, other);
@@ -273,7 +303,7 @@ EPILOGUE_FN void dsd_finish(const dsd_epilogue &e, float (&v)[DSD_RUN], int64_t 
         for (int i = 0; i < DSD_RUN; i++)
             v[i] += e.beta * old[i];
     if (e.act != BSK_ACT_NONE)
-        dsd_activate(e.act, v);
+        dsd_activate(e, v);
     if (e.residual.type != BSK_NONE)
 #pragma unroll
         for (int i = 0; i < DSD_RUN; i++)

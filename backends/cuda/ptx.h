@@ -9,6 +9,7 @@
 #include <cuda.h> /* CUtensorMap */
 #include <stdint.h>
 
+#include <backends/cuda/approx.h>
 #include <backends/cuda/halves.h>
 
 #define PTX_FN static __device__ __forceinline__
@@ -275,16 +276,6 @@ template <int N> PTX_FN void registers_raise(void)
 template <int N> PTX_FN void registers_lower(void)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
-}
-
-/* --- Arithmetic --- */
-
-/* 2^x to about two units in the last place; results below 2^-126 are 0. */
-PTX_FN float power_of_two(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 /* 0, in a way that the compiler does not see through. */

@@ -194,7 +194,11 @@ def _is_zero(op, name):
                           f"{_abi.OPS[op]['zeros'][name]} and cannot be given")
 
 
-def _make_plan(op, layout, attributes, signatures, given, pairs, alignment):
+# Of what plans are made for: all addresses or'ed together up to this, and runs with packed weights.
+_PACKED = 16
+
+
+def _make_plan(op, layout, attributes, signatures, given, pairs, traits):
     """A plan for tensors of these signatures; outputs without one get the shape of the op."""
     described = {n: _arrays.whole(s) for n, s in signatures.items() if type(s) is tuple}
     first = next(n for n in described)
@@ -232,8 +236,9 @@ def _make_plan(op, layout, attributes, signatures, given, pairs, alignment):
     for n, t in tensors.items():
         setattr(params, n, t)
     options = None
-    if alignment:
-        options = _c.new("bsk_plan_options", alignment=alignment & -alignment)
+    if traits:
+        low = traits % _PACKED
+        options = _c.new("bsk_plan_options", alignment=low & -low, packed=traits // _PACKED)
     where = _arrays.place(at)
     handle = ctypes.c_void_p()
     _c.check(getattr(_c.lib, f"bsk_{op.name}_plan")(
@@ -329,6 +334,8 @@ def _source(op):
         add(f"        _rest = ({', '.join('s_' + n for n in extra)},)")
         add(f"        _low |= {' | '.join(spots[n] for n in extra)}")
     add("    _low &= 15")
+    if op.packed:
+        add(f"    if packed is not None: _low |= {_PACKED}")
     key = [repr(op.name), *(["layout.handle"] if op.layout else []), *op.attrs,
            *(f"s_{n}" for n in names if n not in extra), *(["_rest"] if extra else []),
            *(f"_len(p_{n})" for n in op.lists), "_low"]

@@ -504,6 +504,10 @@ static void test_choice(const bsk_device *device)
     options.kernels = NULL;
     options.fallback = (bsk_fallback)9;
     CHECK_ERROR(bsk_bias_act_plan(device, &p, &options, &plan), BSK_E_INVALID, "fallback");
+    options.fallback = BSK_FALLBACK_DEFAULT;
+    for (options.packed = -1; options.packed <= 2; options.packed += 3)
+        CHECK_ERROR(bsk_bias_act_plan(device, &p, &options, &plan), BSK_E_INVALID,
+                    "options.packed is");
     CHECK(!plan);
 }
 

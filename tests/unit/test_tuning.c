@@ -27,8 +27,9 @@ static bsk_context *open_context(void)
     return context;
 }
 
-/* A product with n rows of activations; kept of 256 blocks are in the layout. */
-static bsk_plan *make_plan(bsk_context *context, int64_t n, int kept)
+/* A product with n rows of activations; kept of 256 blocks are in the layout. packed: as the plan's
+ * option. */
+static bsk_plan *make_plan(bsk_context *context, int64_t n, int kept, int32_t packed)
 {
     uint8_t mask[GRID * GRID];
     for (int i = 0; i < GRID * GRID; i++)
@@ -44,16 +45,24 @@ static bsk_plan *make_plan(bsk_context *context, int64_t n, int kept)
     params.x = bsk_tensor_2d(BSK_F32, n, SIZE);
     params.w = bsk_tensor_3d(BSK_F32, kept, BLOCK, BLOCK);
     params.y = bsk_tensor_2d(BSK_F32, n, SIZE);
-    CHECK_OK(bsk_matmul_plan(bsk_context_device(context, 0), &params, NULL, &plan));
+    bsk_plan_options options = BSK_INIT(bsk_plan_options);
+    options.packed = packed;
+    CHECK_OK(bsk_matmul_plan(bsk_context_device(context, 0), &params, &options, &plan));
     bsk_layout_release(&layout);
     return plan;
 }
 
-static void check_entry(bsk_context *context, int64_t n, int kept, const char *entry, bool same)
+static void check_plan(bsk_context *context, int64_t n, int kept, int32_t packed, const char *entry,
+                       bool same)
 {
-    bsk_plan *plan = make_plan(context, n, kept);
+    bsk_plan *plan = make_plan(context, n, kept, packed);
     CHECK((strcmp(plan->entry->name, entry) == 0) == same);
     bsk_plan_destroy(&plan);
+}
+
+static void check_entry(bsk_context *context, int64_t n, int kept, const char *entry, bool same)
+{
+    check_plan(context, n, kept, 0, entry, same);
 }
 
 static void write_text(const char *text, mode_t mode)
@@ -79,7 +88,7 @@ static void test_round_trip(void)
     bsk_context *context = open_context();
     CHECK(context->tuning.count == 0);
     check_entry(context, 64, 128, RECORDED, BY_DEFAULT);
-    bsk_plan *plan = make_plan(context, 64, 128);
+    bsk_plan *plan = make_plan(context, 64, 128, 0);
     const bsk_device *device = bsk_context_device(context, 0);
     CHECK_OK(bski_tuning_put(device, &plan->problem, "dsd_first_try", 12.5));
     CHECK_OK(bski_tuning_put(device, &plan->problem, RECORDED, 10.25));
@@ -97,6 +106,13 @@ static void test_round_trip(void)
     check_entry(context, 65, 128, RECORDED, BY_DEFAULT);
     check_entry(context, 64, 64, RECORDED, BY_DEFAULT);
     check_entry(context, 64, 129, RECORDED, true);
+    /* So are runs that bring packed weights, which have records of their own. */
+    check_plan(context, 64, 128, 1, RECORDED, BY_DEFAULT);
+    plan = make_plan(context, 64, 129, 1);
+    CHECK_OK(bski_tuning_put(bsk_context_device(context, 0), &plan->problem, RECORDED, 3));
+    bsk_plan_destroy(&plan);
+    CHECK(context->tuning.count == 2);
+    check_plan(context, 64, 128, 1, RECORDED, true);
     bsk_context_destroy(&context);
 }
 

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { BSK_BACKEND_ABI = 2 };
+enum { BSK_BACKEND_ABI = 3 };
 
 /* Kernel ops: what entries implement. matmul and matmul_dgrad are lowered to dsd, as is dds;
  * matmul_wgrad to sdd; every other public op is a kernel op of its own. The params and args
@@ -137,6 +137,7 @@ typedef struct bsk_problem {
     bsk_dtype dtype; /* of the op's operands (of its first input or main output) */
     const void *params;
     const bsk_layout_tables *layout; /* NULL where the op has none */
+    int32_t packed;                  /* dsd: runs bring an image of s, see bsk_plan_options */
 } bsk_problem;
 
 /* Why an entry refuses. */

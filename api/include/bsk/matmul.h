@@ -29,7 +29,7 @@ extern "C" {
 /* Activation in an epilogue. gelu is the tanh form, gelu_erf the exact one; silu(x) = x *
  * sigmoid(x), quick_gelu(x) = x * sigmoid(1.702 x) (R1's "fast gelu"). NaN gives NaN, in relu and
  * in the derivatives too. In f32 all but the reference may give 0 where what x is multiplied with is
- * below 3e-39, here and wherever an op takes a bsk_act: results below 4e-37 may be lost. */
+ * below 2^-126, here and wherever an op takes a bsk_act: results below 1.1e-36 may be lost. */
 typedef enum bsk_act {
     BSK_ACT_NONE = 0,
     BSK_ACT_RELU = 1,

@@ -14,12 +14,12 @@ static inline bool bski_dsd_image_counts(const bsk_layout_tables *t)
     return t->nnz * t->block_rows * t->block_cols / 8 <= INT32_MAX;
 }
 
-/* What packing an image adds to the time of a product, as products are compared: of so many bytes, at
- * a rate of reading and writing. As many runs bring an image as do not. */
-static inline double bski_dsd_image_seconds(double bytes, double rate)
+/* What packing an image of so many bytes, at a rate of reading and writing, adds to the time of a
+ * product. */
+static inline double bski_dsd_image_seconds(const bsk_problem *problem, double bytes, double rate)
 {
-    static const double launch = 2e-6, share = 0.5;
-    return share * (launch + bytes / rate);
+    static const double launch = 2e-6;
+    return problem->packed ? 0 : launch + bytes / rate;
 }
 
 /* A plan's state begins with it. */

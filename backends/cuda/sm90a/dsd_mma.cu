@@ -369,8 +369,8 @@ FN void sums_bias(const dsd_epilogue &e, const int32_t *columns, int lane, float
     }
 }
 
-/* C = alpha * sum + bias with features contiguous: what lanes exchange is rounded already. */
-template <class C>
+/* A plain end with features contiguous: what lanes exchange is rounded already. */
+template <class C, bool ACT>
 FN void store_plain(const dsd_epilogue &e, const int32_t *columns, const float (&sum)[SUMS],
                     int output, int64_t n0, int lane)
 {
@@ -384,9 +384,10 @@ FN void store_plain(const dsd_epilogue &e, const int32_t *columns, const float (
         float v[DSD_RUN];
         uint32_t w[DSD_RUN / 2];
         run_take(v, sum, i);
+        dsd_finish_plain<ACT>(e, bias, v);
 #pragma unroll
         for (int k = 0; k < DSD_RUN; k += 2)
-            w[k / 2] = dsd_pack(bf16, e.alpha * v[k] + bias[k], e.alpha * v[k + 1] + bias[k + 1]);
+            w[k / 2] = dsd_pack(bf16, v[k], v[k + 1]);
         pairs_sort<C::UNIT>(w, lane);
         if (output >= 0 && output < e.features && first + i * 8 < e.n)
             store_global_16(to + i * 8 * e.c.n, make_uint4(w[0], w[1], w[2], w[3]));
@@ -395,7 +396,7 @@ FN void store_plain(const dsd_epilogue &e, const int32_t *columns, const float (
 
 /* The same with samples contiguous: matrices of 8 samples x 8 outputs are transposed, and each four
  * lanes exchange what they have of four, so that they store 64 bytes of an output. */
-template <class C>
+template <class C, bool ACT>
 FN void store_plain_n(const dsd_epilogue &e, const int32_t *columns, const float (&sum)[SUMS],
                       int64_t n0, int lane)
 {
@@ -412,13 +413,18 @@ FN void store_plain_n(const dsd_epilogue &e, const int32_t *columns, const float
 #pragma unroll
         for (int i = 0; i < RUNS; i += FOUR) {
             uint32_t w[FOUR];
+            float v[DSD_RUN], pair[DSD_RUN]; /* two outputs of four runs, and their biases */
 #pragma unroll
-            for (int m = 0; m < FOUR; m++) {
-                float v[DSD_RUN];
-                run_take(v, sum, i + m);
-                w[m] = movmatrix_trans(
-                    dsd_pack(bf16, e.alpha * v[k] + bias[k], e.alpha * v[k + 1] + bias[k + 1]));
+            for (int m = 0; m < DSD_RUN; m++) {
+                float run[DSD_RUN];
+                run_take(run, sum, i + m / 2);
+                v[m] = run[k + m % 2];
+                pair[m] = bias[k + m % 2];
             }
+            dsd_finish_plain<ACT>(e, pair, v);
+#pragma unroll
+            for (int m = 0; m < FOUR; m++)
+                w[m] = movmatrix_trans(dsd_pack(bf16, v[2 * m], v[2 * m + 1]));
 #pragma unroll
             for (int bit = 1; bit < FOUR; bit *= 2)
 #pragma unroll
@@ -466,10 +472,14 @@ FN void tile_store(const dsd_mma_arg &a, const int32_t *columns, const float (&s
 {
     const dsd_epilogue &e = a.epilogue;
     if constexpr (C::PLAIN) {
-        if (e.plain)
-            store_plain<C>(e, columns, sum, output, n0, lane);
+        if (e.plain && e.act == BSK_ACT_NONE)
+            store_plain<C, false>(e, columns, sum, output, n0, lane);
+        else if (e.plain)
+            store_plain<C, true>(e, columns, sum, output, n0, lane);
+        else if (e.act == BSK_ACT_NONE)
+            store_plain_n<C, false>(e, columns, sum, n0, lane);
         else
-            store_plain_n<C>(e, columns, sum, n0, lane);
+            store_plain_n<C, true>(e, columns, sum, n0, lane);
         return;
     }
     /* One copy of the code for all runs, which are taken out of the sums by selection. */

@@ -177,5 +177,5 @@ double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_p
         return launch_seconds;
     const double image = 2.0 * (double)t->nnz * t->block_rows * t->block_cols;
     return launch_seconds + product_seconds(&s, t, props->compute_units) +
-           bski_dsd_image_seconds(image, rates[s.unit / 16]);
+           bski_dsd_image_seconds(problem, image, rates[s.unit / 16]);
 }

@@ -251,7 +251,7 @@ template <class C> FN int element_at(const run_place &r, int e)
 /* Stores a run of sums. The plain end apart: all that dsd_finish can do takes long to fetch. */
 FN void run_store(const dsd_epilogue &e, float (&v)[DSD_RUN], int64_t feature, int64_t n)
 {
-    if ((!e.plain && !e.plain_n) || e.bias) {
+    if ((!e.plain && !e.plain_n) || !e.scaled) {
         dsd_finish(e, v, feature, n, 0);
         return;
     }
@@ -261,9 +261,7 @@ FN void run_store(const dsd_epilogue &e, float (&v)[DSD_RUN], int64_t feature, i
     for (int i = 0; i < DSD_RUN; i++)
         v[i] *= e.alpha;
     const bool bf16 = e.c.type == BSK_BF16;
-    *(uint4 *)(e.c.data + (feature * e.c.feature + n * e.c.n) * 2) =
-        make_uint4(dsd_pack(bf16, v[0], v[1]), dsd_pack(bf16, v[2], v[3]),
-                   dsd_pack(bf16, v[4], v[5]), dsd_pack(bf16, v[6], v[7]));
+    *(uint4 *)(e.c.data + (feature * e.c.feature + n * e.c.n) * 2) = dsd_pack_run(bf16, v);
 }
 
 /* Adds up the warps' sums in their order. They are what C needs, or a part of it, which stays in

@@ -133,7 +133,7 @@ double cuda_sm90a_dsd_pair_seconds(const bsk_problem *problem, const bsk_device_
     const double whole = (double)(int64_t)(turns + 0.999);
     const double image = 2.0 * (double)problem->layout->nnz * s.block_i * s.block_j;
     return launch_seconds + tile * (turns > 4 ? (turns + whole) / 2 : whole) +
-           bski_dsd_image_seconds(image, packing_rate);
+           bski_dsd_image_seconds(problem, image, packing_rate);
 }
 
 /* --- Lists --- */

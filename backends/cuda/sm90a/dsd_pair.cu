@@ -267,7 +267,7 @@ struct place {
     int64_t sample;
 };
 
-/* C = alpha * sum + bias, 32 samples at a time through scratch, of which rows are samples, or with
+/* A plain end, 32 samples at a time through scratch, of which rows are samples, or with
  * ALONG_N features. Rows are exchanged so that neither way has bank conflicts. */
 template <bool ALONG_N> FN uint32_t plain_at(uint32_t scratch, int run, int row)
 {
@@ -283,30 +283,32 @@ FN void store_plain(const float (&acc)[SUMS], const dsd_epilogue &e, const place
     const int lane = threadIdx.x % LANES;
     const bool bf16 = e.c.type == BSK_BF16;
     uint16_t *base = (uint16_t *)e.c.data;
-    float bias[2];
+    float bias[DSD_RUN];
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int64_t f = feature + h * 8 + lane / 4;
-        bias[h] = e.bias && f < e.features ? __ldg(e.bias + f) : 0;
+    for (int k = 0; k < DSD_RUN; k++) {
+        const int64_t f = feature + k / 2 % 2 * 8 + lane / 4;
+        bias[k] = e.bias && f < e.features ? __ldg(e.bias + f) : 0;
     }
 #pragma unroll
     for (int part = 0; part < DSD_PAIR_SAMPLES / PART; part++) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            uint32_t word[4];
+            float v[DSD_RUN]; /* by sample of two; feature, by 8 of 16; sample, by 8 of 16 */
 #pragma unroll
-            for (int w = 0; w < 4; w++) { /* features 8 (w % 2) .., samples 8 (w / 2) .. of 16 */
-                const float *v = acc + part * 16 + i * 8 + w / 2 * 4 + w % 2 * 2;
-                word[w] =
-                    dsd_pack(bf16, e.alpha * v[0] + bias[w % 2], e.alpha * v[1] + bias[w % 2]);
-            }
+            for (int k = 0; k < DSD_RUN; k++)
+                v[k] = acc[part * 16 + i * 8 + k];
+            if (e.act == BSK_ACT_NONE)
+                dsd_finish_plain<false>(e, bias, v);
+            else
+                dsd_finish_plain<true>(e, bias, v);
+            const uint4 word = dsd_pack_run(bf16, v);
             const int run = i * 2 + lane / 16, half = lane / 8 % 2;
             if (ALONG_N)
-                store_matrix_x4(plain_at<true>(at.scratch, run, half * 8 + lane % 8), word[0],
-                                word[1], word[2], word[3]);
+                store_matrix_x4(plain_at<true>(at.scratch, run, half * 8 + lane % 8), word.x,
+                                word.y, word.z, word.w);
             else
-                store_matrix_x4_trans(plain_at<false>(at.scratch, half, run * 8 + lane % 8),
-                                      word[0], word[1], word[2], word[3]);
+                store_matrix_x4_trans(plain_at<false>(at.scratch, half, run * 8 + lane % 8), word.x,
+                                      word.y, word.z, word.w);
         }
         __syncwarp();
 #pragma unroll

@@ -175,7 +175,7 @@ double cuda_dsd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
     const double outputs = (double)members(&p->c) * (double)p->c.dims[p->c.rank - 1];
     const double bytes = 2 * outputs * (double)(w.features + w.depth) + cells * DSD_CELL_BYTES;
     const double memory = bytes / memory_rate;
-    const double packing = bski_dsd_image_seconds(cells * DSD_CELL_BYTES, packing_rate);
+    const double packing = bski_dsd_image_seconds(problem, cells * DSD_CELL_BYTES, packing_rate);
     const double product = spread > longest ? spread : longest;
     return launch_seconds + packing + (product > memory ? product : memory);
 }
@@ -656,7 +656,7 @@ bsk_status cuda_dsd_wgmma_launch(const bsk_prepared *prepared, void *queue, cons
     arg.weights = bsk_mem_address(packed);
     bski_cuda_epilogue_bind(a, &arg.epilogue);
     const dsd_epilogue *e = &arg.epilogue;
-    const bool lines = e->lines && (!e->plain || e->bias) && st->kernel[DSD_END_LINES];
+    const bool lines = (e->plain ? !e->scaled : e->lines) && st->kernel[DSD_END_LINES];
     const kernel_row *kernel = st->kernel[lines ? DSD_END_LINES : DSD_END_PLAIN];
     void *arguments[] = {&map, &arg};
     const bski_cuda_run run = {.function = kernel->function,

@@ -263,35 +263,34 @@ __device__ __forceinline__ void store_plain(const float (&acc)[2][64], const dsd
         }
 }
 
-/* C = alpha * sum + bias in the same way. The bias of the next run is fetched before this one is
+/* C = act(alpha * sum + bias) in the same way. The bias of the next run is fetched before this one is
  * stored, since loads do not overtake stores. */
+template <bool ACT>
 __device__ __forceinline__ void store_biased(const float (&acc)[2][64], const dsd_epilogue &e,
                                              const dsd_tile &tile, const place &at)
 {
     const int lane = threadIdx.x % LANES;
     const bool bf16 = e.c.type == BSK_BF16;
     float bias[2][DSD_RUN];
-    dsd_bias(e, tile.feature[0] + lane % 4 * 8, false, bias[0]);
+    dsd_bias(e, tile.feature[0] + lane % 4 * 8, bias[0]);
 #pragma unroll
     for (int run = 0; run < 4; run++) {
         const int64_t f = tile.feature[run / 2] + run % 2 * 32 + lane % 4 * 8;
         if (run < 3)
-            dsd_bias(e, tile.feature[(run + 1) / 2] + (run + 1) % 2 * 32 + lane % 4 * 8, false,
+            dsd_bias(e, tile.feature[(run + 1) / 2] + (run + 1) % 2 * 32 + lane % 4 * 8,
                      bias[(run + 1) % 2]);
 #pragma unroll
         for (int line = 0; line < 4; line++) {
             const int m = line / 2, h = line % 2;
             const int64_t n = at.sample + m * 64 + h * 8 + lane / 4;
-            uint32_t word[4];
+            float v[DSD_RUN];
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float *v = acc[m] + run * 16 + j * 4 + h * 2;
-                word[j] = dsd_pack(bf16, fmaf(e.alpha, v[0], bias[run % 2][2 * j]),
-                                   fmaf(e.alpha, v[1], bias[run % 2][2 * j + 1]));
-            }
+            for (int i = 0; i < DSD_RUN; i++)
+                v[i] = acc[m][run * 16 + i / 2 * 4 + h * 2 + i % 2];
+            dsd_finish_plain<ACT>(e, bias[run % 2], v);
             if (f < e.features && n < e.n)
                 *(uint4 *)((uint16_t *)e.c.data + at.member * e.c.batch + n * e.c.n + f) =
-                    make_uint4(word[0], word[1], word[2], word[3]);
+                    dsd_pack_run(bf16, v);
         }
     }
 }
@@ -305,7 +304,7 @@ __device__ __forceinline__ void store_lines(const float (&acc)[2][64], const dsd
     for (int run = 0; run < 4; run++) {
         const int64_t f = tile.feature[run / 2] + run % 2 * 32 + lane % 4 * 8;
         float bias[DSD_RUN];
-        dsd_bias(e, f, false, bias);
+        dsd_bias(e, f, bias);
 #pragma unroll
         for (int line = 0; line < 4; line++) {
             const int m = line / 2, h = line % 2;
@@ -504,12 +503,15 @@ __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, 
         const bool wild = a.gaps && any_wild(acc, group);
         if (CLUSTER > 1 && at.member >= a.members)
             ; /* the second tile of a cluster where their number is odd */
-        else if (END == DSD_END_PLAIN && a.epilogue.plain && !a.epilogue.bias && !wild)
+        else if (END == DSD_END_PLAIN && a.epilogue.plain && a.epilogue.scaled && !wild)
             store_plain(acc, a.epilogue, tile, at);
-        else if (END == DSD_END_PLAIN && a.epilogue.plain_n && !a.epilogue.bias && !wild)
+        else if (END == DSD_END_PLAIN && a.epilogue.plain_n && a.epilogue.scaled && !wild)
             store_plain_n(acc, a.epilogue, tile, at, m.scratch(group * GROUP_WARPS), group);
+        else if (END == DSD_END_LINES && a.epilogue.plain && a.epilogue.act == BSK_ACT_NONE &&
+                 !wild)
+            store_biased<false>(acc, a.epilogue, tile, at);
         else if (END == DSD_END_LINES && a.epilogue.plain && !wild)
-            store_biased(acc, a.epilogue, tile, at);
+            store_biased<true>(acc, a.epilogue, tile, at);
         else if (END == DSD_END_LINES && !wild)
             store_lines(acc, a.epilogue, tile, at);
         else

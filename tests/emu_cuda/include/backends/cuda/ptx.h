@@ -5,6 +5,7 @@
 #include <cuda.h> /* CUtensorMap */
 #include <stdint.h>
 
+#include <backends/cuda/approx.h>
 #include <backends/cuda/halves.h>
 
 #define PTX_FN static inline __attribute__((unused))
@@ -183,13 +184,6 @@ template <int N> PTX_FN void registers_raise(void)
 template <int N> PTX_FN void registers_lower(void)
 {
     gpu_registers(N, false);
-}
-
-/* --- Arithmetic --- */
-
-PTX_FN float power_of_two(float x)
-{
-    return x < -126 ? 0 : exp2f(x);
 }
 
 PTX_FN float hidden_zero(void)

@@ -1,0 +1,72 @@
+/* What plans of tuned products choose, seen from outside on an emulated device; nothing runs. */
+#include <tests/unit/unit.h>
+
+typedef struct product {
+    int32_t block;
+    int64_t n, k, m;
+} product;
+
+static bsk_plan_info plan_info(bsk_context *context, const bsk_device *device, const product *of,
+                               const bsk_plan_options *options)
+{
+    bsk_layout_params grid = BSK_INIT(bsk_layout_params);
+    bsk_layout_info kept = BSK_INIT(bsk_layout_info);
+    bsk_plan_info info = BSK_INIT(bsk_plan_info);
+    bsk_matmul_params p = BSK_INIT(bsk_matmul_params);
+    bsk_layout *layout = NULL;
+    bsk_plan *plan = NULL;
+    grid.rows = of->k;
+    grid.cols = of->m;
+    grid.block_rows = grid.block_cols = of->block;
+    CHECK_OK(bsk_layout_random(context, &grid, 0.25, 7, &layout));
+    CHECK_OK(bsk_layout_query(layout, &kept));
+    p.layout = layout;
+    p.x = bsk_tensor_2d(BSK_BF16, of->n, of->k);
+    p.y = bsk_tensor_2d(BSK_BF16, of->n, of->m);
+    p.w = bsk_tensor_3d(BSK_BF16, kept.nnz, of->block, of->block);
+    CHECK_OK(bsk_matmul_plan(device, &p, options, &plan));
+    CHECK_OK(bsk_plan_query(plan, &info));
+    bsk_plan_destroy(&plan);
+    bsk_layout_release(&layout);
+    return info;
+}
+
+/* Where tiles are fewer than thread blocks, these share the depth: beside the image of the weights
+ * the workspace has their sums. */
+static void test_parts(bsk_context *context, const bsk_device *device)
+{
+    static const product few[] = {{8, 64, 4096, 64}, {16, 64, 4096, 64}, {32, 64, 4096, 64}};
+    static const product many[] = {{8, 4096, 256, 512}, {16, 4096, 256, 512}, {32, 4096, 256, 512}};
+    bsk_plan_options options = BSK_INIT(bsk_plan_options);
+    options.kernels = "+dsd_sm90a_mma";
+    for (size_t i = 0; i < UNIT_COUNT(few); i++) {
+        const bsk_plan_info parts = plan_info(context, device, &few[i], &options);
+        const bsk_plan_info whole = plan_info(context, device, &many[i], &options);
+        CHECK(parts.packed_bytes && parts.workspace_bytes > parts.packed_bytes);
+        CHECK(whole.packed_bytes && whole.workspace_bytes == whole.packed_bytes);
+    }
+}
+
+/* Few samples do not pay for packing the weights; where these come packed, they need not. */
+static void test_packed(bsk_context *context, const bsk_device *device)
+{
+    static const product of = {8, 64, 2048, 2048};
+    bsk_plan_options options = BSK_INIT(bsk_plan_options);
+    CHECK(plan_info(context, device, &of, &options).packed_bytes == 0);
+    options.packed = 1;
+    CHECK(plan_info(context, device, &of, &options).packed_bytes != 0);
+}
+
+int main(void)
+{
+    bsk_context_params params = BSK_INIT(bsk_context_params);
+    bsk_context *context = NULL;
+    const bsk_device *device = NULL;
+    CHECK_OK(bsk_context_create(&params, &context));
+    if (CHECK_OK(bsk_context_find_device(context, "cuda_emu:0", &device))) {
+        test_parts(context, device);
+        test_packed(context, device);
+    }
+    bsk_context_destroy(&context);
+    return unit_report();
+}
