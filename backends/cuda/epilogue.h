@@ -7,6 +7,7 @@
 #ifndef BSKI_CUDA_EPILOGUE_H
 #define BSKI_CUDA_EPILOGUE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <bsk/backend.h>
@@ -45,6 +46,12 @@ bsk_reason bski_cuda_epilogue_accept(const bsk_problem *problem);
 void bski_cuda_epilogue_fill(const bsk_problem *problem, dsd_epilogue *epilogue);
 /* Adds one run's addresses and scalars. */
 void bski_cuda_epilogue_bind(const bsk_dsd_args *args, dsd_epilogue *epilogue);
+
+/* A plain end without activation. */
+static inline bool bski_cuda_epilogue_plain(const dsd_epilogue *e)
+{
+    return (e->plain || e->plain_n) && e->act == BSK_ACT_NONE;
+}
 
 #else
 
@@ -206,8 +213,7 @@ EPILOGUE_FN void dsd_bias(const dsd_epilogue &e, int64_t feature, float (&v)[DSD
         v[i] = 0;
 }
 
-/* A plain end of a run of sums, which has these biases. ACT: it has an activation; kernels that ask
- * once for all runs let the stores of one overlap the next. */
+/* A plain end of a run of sums, which has these biases. ACT: there may be an activation. */
 template <bool ACT>
 EPILOGUE_FN void dsd_finish_plain(const dsd_epilogue &e, const float (&bias)[DSD_RUN],
                                   float (&v)[DSD_RUN])
@@ -215,7 +221,7 @@ EPILOGUE_FN void dsd_finish_plain(const dsd_epilogue &e, const float (&bias)[DSD
 #pragma unroll
     for (int i = 0; i < DSD_RUN; i++)
         v[i] = fmaf(e.alpha, v[i], bias[i]);
-    if (ACT)
+    if (ACT && e.act != BSK_ACT_NONE)
         dsd_activate_plain(e, v);
 }
 

@@ -35,7 +35,7 @@ static bsk_plan_info plan_info(bsk_context *context, const bsk_device *device, c
  * the workspace has their sums. */
 static void test_parts(bsk_context *context, const bsk_device *device)
 {
-    static const product few[] = {{8, 64, 4096, 64}, {16, 64, 4096, 64}, {32, 64, 4096, 64}};
+    static const product few[] = {{8, 64, 16384, 64}, {16, 64, 16384, 64}, {32, 64, 16384, 64}};
     static const product many[] = {{8, 4096, 256, 512}, {16, 4096, 256, 512}, {32, 4096, 256, 512}};
     bsk_plan_options options = BSK_INIT(bsk_plan_options);
     options.kernels = "+dsd_sm90a_mma";
@@ -50,7 +50,7 @@ static void test_parts(bsk_context *context, const bsk_device *device)
 /* Few samples do not pay for packing the weights; where these come packed, they need not. */
 static void test_packed(bsk_context *context, const bsk_device *device)
 {
-    static const product of = {8, 64, 2048, 2048};
+    static const product of = {8, 8, 1536, 16};
     bsk_plan_options options = BSK_INIT(bsk_plan_options);
     CHECK(plan_info(context, device, &of, &options).packed_bytes == 0);
     options.packed = 1;

@@ -10,9 +10,9 @@ bsk_status bski_dsd_image_prepare(bski_cuda_device *device, bsk_prepared *prepar
     for (int32_t i = 0; i < count; i++)
         TRY(table_put(&device->simt, tables[i].data, tables[i].count, tables[i].size,
                       &image->table[i]));
-    TRY(bski_cuda_kernel(device, image->product.function, image->product.shared_bytes,
-                         image->product.name));
-    TRY(bski_cuda_kernel(device, image->pack.function, 0, image->pack.name));
+    const bski_cuda_run *const runs[] = {&image->pack, &image->plain, &image->any};
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
+        TRY(bski_cuda_kernel(device, runs[i]->function, runs[i]->shared_bytes, runs[i]->name));
     TRY(bski_cuda_encoder_find(&device->simt, &image->encoder));
     prepared->packed_bytes = bytes;
     prepared->workspace_alignment = prepared->packed_alignment = DSD_IMAGE_ALIGNMENT;
@@ -44,13 +44,14 @@ bsk_status bski_dsd_image_find(const bsk_prepared *prepared, void *queue, const 
     return packed ? BSK_OK : pack(prepared, queue, args->s, at);
 }
 
-bsk_status bski_dsd_image_run(const dsd_image *image, void *queue, bsk_mem b, void *argument)
+bsk_status bski_dsd_image_run(const dsd_image *image, void *queue, bsk_mem b, bool plain,
+                              void *argument)
 {
     const bski_cuda_queue *q = queue;
     CUtensorMap map;
     TRY(bski_cuda_tensor_map(&image->encoder, &image->b, bsk_mem_address(b), &map));
     void *arguments[] = {&map, argument};
-    bski_cuda_run run = image->product;
+    bski_cuda_run run = plain ? image->plain : image->any;
     run.arguments = arguments;
     return bski_cuda_launch(q, &run);
 }

@@ -27,8 +27,8 @@ typedef struct dsd_image {
     bski_cuda_encoder encoder;
     bski_cuda_tensor b; /* the activations as the copy engine reads them */
     bsk_mem table[DSD_IMAGE_TABLES];
-    bski_cuda_run pack, product; /* all but the arguments */
-    size_t at;                   /* of an image in the workspace */
+    bski_cuda_run pack, plain, any; /* all but the arguments; products by their ends */
+    size_t at;                      /* of an image in the workspace */
 } dsd_image;
 
 /* A list to upload. */
@@ -51,7 +51,9 @@ typedef bsk_status (*dsd_image_pack)(const bsk_prepared *prepared, void *queue, 
 bsk_status bski_dsd_image_find(const bsk_prepared *prepared, void *queue, const bsk_dsd_args *args,
                                dsd_image_pack pack, const char **image);
 
-/* Launches the product with the kernel's argument, after the tensor map of the activations. */
-bsk_status bski_dsd_image_run(const dsd_image *image, void *queue, bsk_mem b, void *argument);
+/* Launches the product with the kernel's argument, after the tensor map of the activations. plain:
+ * its end is a plain one without activation. */
+bsk_status bski_dsd_image_run(const dsd_image *image, void *queue, bsk_mem b, bool plain,
+                              void *argument);
 
 #endif

@@ -594,8 +594,7 @@ static bsk_status steps_make(lists *l, const bsk_host *host)
 enum table { STAGES, PARTS, COLUMNS, TILES, TILE_START, STEPS, CODES, TABLE_COUNT };
 
 typedef struct state {
-    dsd_image image;    /* its product is the one with a plain end */
-    bski_cuda_run any;  /* with any other */
+    dsd_image image;
     bski_cuda_run sums; /* adds up parts of the depth */
     int32_t parts;
     dsd_mma_arg arg;
@@ -685,8 +684,8 @@ static bski_cuda_run product_run(const lists *l, bsk_dtype dtype, bool plain)
 
 static void runs_fill(const lists *l, bsk_dtype dtype, state *st)
 {
-    st->image.product = product_run(l, dtype, true);
-    st->any = product_run(l, dtype, false);
+    st->image.plain = product_run(l, dtype, true);
+    st->image.any = product_run(l, dtype, false);
     st->image.pack = (bski_cuda_run){
         .function = pack_find(l->s.unit),
         .name = "dsd_sm90a_mma_pack",
@@ -751,7 +750,6 @@ static bsk_status plan_make(bski_cuda_device *d, bsk_prepared *prepared, lists *
     };
     runs_fill(l, prepared->problem->dtype, st);
     st->image.b = l->s.b;
-    TRY(bski_cuda_kernel(d, st->any.function, st->any.shared_bytes, st->any.name));
     TRY(bski_cuda_kernel(d, st->sums.function, 0, st->sums.name));
     TRY(bski_dsd_image_prepare(d, prepared, tables, TABLE_COUNT, (size_t)l->image_bytes,
                                (size_t)l->s.split.sums * sizeof(float)));
@@ -817,15 +815,13 @@ bsk_status cuda_sm90a_dsd_mma_launch(const bsk_prepared *prepared, void *queue, 
     if (!st)
         return BSK_OK;
     dsd_mma_arg arg = st->arg;
-    dsd_image image = st->image;
     TRY(bski_dsd_image_find(prepared, queue, a, cuda_sm90a_dsd_mma_pack, &arg.image));
     bski_cuda_epilogue_bind(a, &arg.epilogue);
     if (st->parts > 1) {
         arg.sums = bsk_mem_address(a->workspace);
-        TRY(bski_dsd_image_run(&image, queue, a->b, &arg));
+        TRY(bski_dsd_image_run(&st->image, queue, a->b, true, &arg));
         return sums_launch(st, queue, &arg);
     }
-    if (!arg.epilogue.plain && !arg.epilogue.plain_n)
-        image.product = st->any;
-    return bski_dsd_image_run(&image, queue, a->b, &arg);
+    return bski_dsd_image_run(&st->image, queue, a->b, bski_cuda_epilogue_plain(&arg.epilogue),
+                              &arg);
 }

@@ -370,7 +370,7 @@ FN void sums_bias(const dsd_epilogue &e, const int32_t *columns, int lane, float
 }
 
 /* A plain end with features contiguous: what lanes exchange is rounded already. */
-template <class C, bool ACT>
+template <class C>
 FN void store_plain(const dsd_epilogue &e, const int32_t *columns, const float (&sum)[SUMS],
                     int output, int64_t n0, int lane)
 {
@@ -384,7 +384,7 @@ FN void store_plain(const dsd_epilogue &e, const int32_t *columns, const float (
         float v[DSD_RUN];
         uint32_t w[DSD_RUN / 2];
         run_take(v, sum, i);
-        dsd_finish_plain<ACT>(e, bias, v);
+        dsd_finish_plain<!C::PLAIN>(e, bias, v);
 #pragma unroll
         for (int k = 0; k < DSD_RUN; k += 2)
             w[k / 2] = dsd_pack(bf16, v[k], v[k + 1]);
@@ -396,7 +396,7 @@ FN void store_plain(const dsd_epilogue &e, const int32_t *columns, const float (
 
 /* The same with samples contiguous: matrices of 8 samples x 8 outputs are transposed, and each four
  * lanes exchange what they have of four, so that they store 64 bytes of an output. */
-template <class C, bool ACT>
+template <class C>
 FN void store_plain_n(const dsd_epilogue &e, const int32_t *columns, const float (&sum)[SUMS],
                       int64_t n0, int lane)
 {
@@ -421,7 +421,7 @@ FN void store_plain_n(const dsd_epilogue &e, const int32_t *columns, const float
                 v[m] = run[k + m % 2];
                 pair[m] = bias[k + m % 2];
             }
-            dsd_finish_plain<ACT>(e, pair, v);
+            dsd_finish_plain<!C::PLAIN>(e, pair, v);
 #pragma unroll
             for (int m = 0; m < FOUR; m++)
                 w[m] = movmatrix_trans(dsd_pack(bf16, v[2 * m], v[2 * m + 1]));
@@ -471,15 +471,11 @@ FN void tile_store(const dsd_mma_arg &a, const int32_t *columns, const float (&s
                    int output, int64_t n0, int lane)
 {
     const dsd_epilogue &e = a.epilogue;
-    if constexpr (C::PLAIN) {
-        if (e.plain && e.act == BSK_ACT_NONE)
-            store_plain<C, false>(e, columns, sum, output, n0, lane);
-        else if (e.plain)
-            store_plain<C, true>(e, columns, sum, output, n0, lane);
-        else if (e.act == BSK_ACT_NONE)
-            store_plain_n<C, false>(e, columns, sum, n0, lane);
+    if (C::PLAIN || e.plain || e.plain_n) {
+        if (e.plain)
+            store_plain<C>(e, columns, sum, output, n0, lane);
         else
-            store_plain_n<C, true>(e, columns, sum, n0, lane);
+            store_plain_n<C>(e, columns, sum, n0, lane);
         return;
     }
     /* One copy of the code for all runs, which are taken out of the sums by selection. */

@@ -26,18 +26,18 @@ bsk_reason cuda_sm90a_dsd_narrow_accept(const bsk_problem *problem, const bsk_de
 
 double cuda_sm90a_dsd_narrow_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
-    /* A launch and the chain of accesses of a thread block; bytes a second from memory; a
-     * multiprocessor's time for a step, for one whose weights lie across the depth, and for each
-     * sample. Measured. */
-    static const double launch = 6e-6, memory = 3.8e12;
+    /* A launch and the chain of accesses of a thread block, longer for 64 columns; bytes a second
+     * from memory; a multiprocessor's time for a step, for one whose weights lie across the depth,
+     * and for each sample. Measured. */
+    static const double launch[] = {6e-6, 12e-6}, memory = 3.8e12;
     static const double step = 12e-9, across = 25e-9, sample = 1.73e-9;
     const bsk_layout_tables *t = problem->layout;
     const bsk_dsd_params *p = problem->params;
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
-    const double work =
-        bski_dsd_few_steps(problem) / props->compute_units *
-        ((p->transpose_s ? across : step) + sample * (double)p->c.dims[p->c.rank - 1]);
-    return launch + (work > 2 * kept / memory ? work : 2 * kept / memory);
+    const double n = (double)p->c.dims[p->c.rank - 1];
+    const double work = bski_dsd_few_steps(problem) / props->compute_units *
+                        ((p->transpose_s ? across : step) + sample * n);
+    return launch[n > 32] + (work > 2 * kept / memory ? work : 2 * kept / memory);
 }
 
 /* --- Kernels --- */

@@ -87,7 +87,7 @@ bsk_reason cuda_sm90a_dsd_pair_accept(const bsk_problem *problem, const bsk_devi
 /* Seconds of a slice that comes into a thread block, of a pair's products with one, of a tile's begin
  * and end, and of a launch. Fitted to times of an H200. */
 static const double slice_seconds = 100e-9, cell_seconds = 55e-9;
-static const double tile_seconds = 2e-6, launch_seconds = 6e-6;
+static const double tile_seconds = 2e-6, launch_seconds = 2.5e-6;
 static const double packing_rate = 2e12; /* bytes/s of an image */
 
 static double share_seconds(double slices, double cells)
@@ -597,29 +597,33 @@ typedef struct state {
 
 typedef struct kernel_row {
     bsk_dtype dtype;
-    bool cn;
+    bool cn, plain;
     const char *name;
     const void *function;
 } kernel_row;
 
 extern const char dsd_sm90a_pair_pack[];
 #define KERNELS(X)                                                                                 \
-    X(BSK_BF16, false, dsd_sm90a_pair_bf16_nc)                                                     \
-    X(BSK_BF16, true, dsd_sm90a_pair_bf16_cn)                                                      \
-    X(BSK_F16, false, dsd_sm90a_pair_f16_nc)                                                       \
-    X(BSK_F16, true, dsd_sm90a_pair_f16_cn)
-#define KERNEL_EXTERN(dtype, cn, name) extern const char name[];
+    X(BSK_BF16, false, true, dsd_sm90a_pair_bf16_nc_plain)                                         \
+    X(BSK_BF16, false, false, dsd_sm90a_pair_bf16_nc_any)                                          \
+    X(BSK_BF16, true, true, dsd_sm90a_pair_bf16_cn_plain)                                          \
+    X(BSK_BF16, true, false, dsd_sm90a_pair_bf16_cn_any)                                           \
+    X(BSK_F16, false, true, dsd_sm90a_pair_f16_nc_plain)                                           \
+    X(BSK_F16, false, false, dsd_sm90a_pair_f16_nc_any)                                            \
+    X(BSK_F16, true, true, dsd_sm90a_pair_f16_cn_plain)                                            \
+    X(BSK_F16, true, false, dsd_sm90a_pair_f16_cn_any)
+#define KERNEL_EXTERN(dtype, cn, plain, name) extern const char name[];
 KERNELS(KERNEL_EXTERN)
 #undef KERNEL_EXTERN
 
-static const kernel_row *kernel_find(bsk_dtype dtype, bool cn)
+static const kernel_row *kernel_find(bsk_dtype dtype, bool cn, bool plain)
 {
-#define KERNEL_ROW(dtype, cn, name) {dtype, cn, #name, name},
+#define KERNEL_ROW(dtype, cn, plain, name) {dtype, cn, plain, #name, name},
     static const kernel_row rows[] = {KERNELS(KERNEL_ROW)};
 #undef KERNEL_ROW
     const kernel_row *found = rows;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (rows[i].dtype == dtype && rows[i].cn == cn)
+        if (rows[i].dtype == dtype && rows[i].cn == cn && rows[i].plain == plain)
             found = &rows[i];
     return found;
 }
@@ -629,17 +633,23 @@ static int32_t slot_bytes(const lists *l)
     return DSD_PAIR_SLICE_BYTES + l->room * DSD_PAIR_PIECE_BYTES;
 }
 
-static void runs_fill(const lists *l, bsk_dtype dtype, dsd_image *image)
+static bski_cuda_run product_run(const lists *l, bsk_dtype dtype, bool plain)
 {
-    const kernel_row *row = kernel_find(dtype, l->s.cn);
-    image->product = (bski_cuda_run){
+    const kernel_row *row = kernel_find(dtype, l->s.cn, plain);
+    return (bski_cuda_run){
         .function = row->function,
         .name = row->name,
         .grid = {(unsigned)l->blocks, 1, 1},
         .threads = DSD_PAIR_THREADS,
         .shared_bytes = DSD_PAIR_FIXED + (size_t)l->slots * slot_bytes(l),
     };
-    image->pack = (bski_cuda_run){
+}
+
+static void runs_fill(const lists *l, bsk_dtype dtype, state *st)
+{
+    st->image.plain = product_run(l, dtype, true);
+    st->image.any = product_run(l, dtype, false);
+    st->image.pack = (bski_cuda_run){
         .function = dsd_sm90a_pair_pack,
         .name = "dsd_sm90a_pair_pack",
         .grid = {(unsigned)l->piece_count, 1, 1},
@@ -685,7 +695,7 @@ static bsk_status plan_make(bski_cuda_device *d, bsk_prepared *prepared, lists *
         [GROUPS] = {l->members, l->groups, sizeof *l->members},
         [PIECES] = {l->pieces, l->piece_count, sizeof *l->pieces},
     };
-    runs_fill(l, prepared->problem->dtype, &st->image);
+    runs_fill(l, prepared->problem->dtype, st);
     st->image.b = l->s.b;
     TRY(bski_dsd_image_prepare(d, prepared, tables, TABLE_COUNT,
                                (size_t)l->piece_count * DSD_PAIR_PIECE_BYTES, 0));
@@ -743,5 +753,6 @@ bsk_status cuda_sm90a_dsd_pair_launch(const bsk_prepared *prepared, void *queue,
     TRY(bski_dsd_image_find(prepared, queue, a, cuda_sm90a_dsd_pair_pack, &arg.image));
     arg.b = bsk_mem_address(a->b);
     bski_cuda_epilogue_bind(a, &arg.epilogue);
-    return bski_dsd_image_run(&st->image, queue, a->b, &arg);
+    return bski_dsd_image_run(&st->image, queue, a->b, bski_cuda_epilogue_plain(&arg.epilogue),
+                              &arg);
 }

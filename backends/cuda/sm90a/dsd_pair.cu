@@ -275,7 +275,7 @@ template <bool ALONG_N> FN uint32_t plain_at(uint32_t scratch, int run, int row)
                    : scratch + row * 32 + ((run ^ row / 4 % 2) << 4);
 }
 
-template <bool ALONG_N>
+template <bool ALONG_N, bool ACT>
 FN void store_plain(const float (&acc)[SUMS], const dsd_epilogue &e, const place &at,
                     int64_t feature)
 {
@@ -283,11 +283,11 @@ FN void store_plain(const float (&acc)[SUMS], const dsd_epilogue &e, const place
     const int lane = threadIdx.x % LANES;
     const bool bf16 = e.c.type == BSK_BF16;
     uint16_t *base = (uint16_t *)e.c.data;
-    float bias[DSD_RUN];
+    float bias[2];
 #pragma unroll
-    for (int k = 0; k < DSD_RUN; k++) {
-        const int64_t f = feature + k / 2 % 2 * 8 + lane / 4;
-        bias[k] = e.bias && f < e.features ? __ldg(e.bias + f) : 0;
+    for (int h = 0; h < 2; h++) {
+        const int64_t f = feature + h * 8 + lane / 4;
+        bias[h] = e.bias && f < e.features ? __ldg(e.bias + f) : 0;
     }
 #pragma unroll
     for (int part = 0; part < DSD_PAIR_SAMPLES / PART; part++) {
@@ -296,11 +296,9 @@ FN void store_plain(const float (&acc)[SUMS], const dsd_epilogue &e, const place
             float v[DSD_RUN]; /* by sample of two; feature, by 8 of 16; sample, by 8 of 16 */
 #pragma unroll
             for (int k = 0; k < DSD_RUN; k++)
-                v[k] = acc[part * 16 + i * 8 + k];
-            if (e.act == BSK_ACT_NONE)
-                dsd_finish_plain<false>(e, bias, v);
-            else
-                dsd_finish_plain<true>(e, bias, v);
+                v[k] = e.alpha * acc[part * 16 + i * 8 + k] + bias[k / 2 % 2];
+            if (ACT && e.act != BSK_ACT_NONE)
+                dsd_activate_plain(e, v);
             const uint4 word = dsd_pack_run(bf16, v);
             const int run = i * 2 + lane / 16, half = lane / 8 % 2;
             if (ALONG_N)
@@ -369,6 +367,38 @@ FN float sum_kept(const dsd_pair_arg &a, const dsd_pair_tile &tile, int unit, in
     return sum;
 }
 
+/* The unit of a warp's features of a pair. */
+FN int unit_of(int warp, int pair)
+{
+    return (warp / GROUP_WARPS * DSD_PAIR_OWNED + pair) * 2 + warp % GROUP_WARPS / 2;
+}
+
+/* What a plain end stored of such sums, anew. The sums themselves are not asked, whose registers
+ * would not serve the products then. */
+template <int TYPE>
+FN void store_wild(const dsd_pair_arg &a, const dsd_pair_tile &tile, const place &at, int warp)
+{
+    enum { FEATURES = 16 };
+    const dsd_epilogue &e = a.epilogue;
+    const bool bf16 = e.c.type == BSK_BF16;
+    const uint32_t infinite = bf16 ? 0x7f80 : 0x7c00;
+    __syncwarp();
+#pragma unroll 1
+    for (int x = threadIdx.x % LANES; x < DSD_PAIR_OWNED * FEATURES * DSD_PAIR_SAMPLES;
+         x += LANES) {
+        const int pair = x / (FEATURES * DSD_PAIR_SAMPLES), feature = x % FEATURES;
+        const int64_t f = (pair ? at.feature[1] : at.feature[0]) + feature;
+        const int64_t n = at.sample + x / FEATURES % DSD_PAIR_SAMPLES;
+        if (f >= e.features || n >= e.n)
+            continue;
+        uint16_t *c = (uint16_t *)e.c.data + f * e.c.feature + n * e.c.n;
+        if ((*c & infinite) != infinite)
+            continue;
+        const float sum = sum_kept<TYPE>(a, tile, unit_of(warp, pair), warp % 2 * 16 + feature, n);
+        *c = (uint16_t)dsd_pack(bf16, e.alpha * sum + (e.bias ? __ldg(e.bias + f) : 0), 0);
+    }
+}
+
 /* Everything else. Sums go through scratch, 16 features of 16 samples at a time: so a lane gets a
  * run along either axis, and the code exists once. Number i of a lane has bit 0 of the sample, bit 3
  * of the feature and bit 3 of the sample; lanes are exchanged so that bank conflicts are few. */
@@ -400,7 +430,7 @@ FN void store_any(const float (&acc)[DSD_PAIR_OWNED][SUMS], const dsd_pair_arg &
         }
         __syncwarp();
         const int64_t n = at.sample + part % PARTS * PART + sample;
-        const int unit = (warp / GROUP_WARPS * DSD_PAIR_OWNED + pair) * 2 + warp % GROUP_WARPS / 2;
+        const int unit = unit_of(warp, pair);
         const auto number = [&](int k) {
             const int f = feature + (e.along_n ? 0 : k), s = sample + (e.along_n ? k : 0);
             return number_at(at.scratch, s / 8 * 4 + f / 8 * 2 + s % 2, f % 8 * 4 + s % 8 / 2);
@@ -424,12 +454,11 @@ FN void store_any(const float (&acc)[DSD_PAIR_OWNED][SUMS], const dsd_pair_arg &
 /* The first of a warp's features of a pair. */
 FN int64_t feature_of(const dsd_pair_arg &a, const dsd_pair_tile &tile, int warp, int pair)
 {
-    const int unit = (warp / GROUP_WARPS * DSD_PAIR_OWNED + pair) * 2 + warp % GROUP_WARPS / 2;
-    const int feature = __ldg(a.groups[tile.group].feature + unit);
+    const int feature = __ldg(a.groups[tile.group].feature + unit_of(warp, pair));
     return feature < 0 ? a.epilogue.features : feature + warp % 2 * 16;
 }
 
-template <int TYPE, int TRANS>
+template <int TYPE, int TRANS, bool PLAIN>
 FN void consume(const dsd_pair_arg &a, const memory &m, int begin, int end, int warp)
 {
     /* Through a shuffle: else the compiler would compute it anew from the thread's index. */
@@ -452,19 +481,22 @@ FN void consume(const dsd_pair_arg &a, const memory &m, int begin, int end, int 
             at.feature[pair] = feature_of(a, tile, warp, pair);
         todo = steps_load(a, next, owner);
         const bool wild = a.gaps && any_wild(acc);
-        if ((a.epilogue.plain || a.epilogue.plain_n) && !wild)
+        if (PLAIN || ((a.epilogue.plain || a.epilogue.plain_n) && !wild)) {
 #pragma unroll
             for (int pair = 0; pair < DSD_PAIR_OWNED; pair++)
                 if (a.epilogue.plain)
-                    store_plain<false>(acc[pair], a.epilogue, at, at.feature[pair]);
+                    store_plain<false, !PLAIN>(acc[pair], a.epilogue, at, at.feature[pair]);
                 else
-                    store_plain<true>(acc[pair], a.epilogue, at, at.feature[pair]);
-        else
+                    store_plain<true, !PLAIN>(acc[pair], a.epilogue, at, at.feature[pair]);
+            if (PLAIN && wild)
+                store_wild<TYPE>(a, tile, at, warp);
+        } else
             store_any<TYPE>(acc, a, tile, at, warp, wild);
     }
 }
 
-template <int TYPE, int TRANS> FN void product(const CUtensorMap *map, const dsd_pair_arg &a)
+template <int TYPE, int TRANS, bool PLAIN>
+FN void product(const CUtensorMap *map, const dsd_pair_arg &a)
 {
     extern __shared__ __align__(1024) char shared[];
     const int warp = __shfl_sync(~0u, threadIdx.x / LANES, 0);
@@ -493,19 +525,23 @@ template <int TYPE, int TRANS> FN void product(const CUtensorMap *map, const dsd
             produce_weights(a, m, begin, end);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume<TYPE, TRANS>(a, m, begin, end, warp);
+        consume<TYPE, TRANS, PLAIN>(a, m, begin, end, warp);
     }
 }
 
-#define KERNEL(type, TYPE, axis, TRANS)                                                            \
+/* PLAIN: as the epilogue has it, without activation; kernels of their own, because what any other
+ * end needs in registers costs the products theirs. */
+#define KERNEL(type, TYPE, axis, TRANS, PLAIN)                                                     \
     extern "C" __global__ void __launch_bounds__(DSD_PAIR_THREADS, 1)                              \
         dsd_sm90a_pair_##type##_##axis(const __grid_constant__ CUtensorMap map,                    \
                                        const __grid_constant__ dsd_pair_arg a)                     \
     {                                                                                              \
-        product<TYPE, TRANS>(&map, a);                                                             \
+        product<TYPE, TRANS, PLAIN>(&map, a);                                                      \
     }
-FOR_HALVES_WGMMA(KERNEL, nc, 0)
-FOR_HALVES_WGMMA(KERNEL, cn, 1)
+FOR_HALVES_WGMMA(KERNEL, nc_plain, 0, true)
+FOR_HALVES_WGMMA(KERNEL, nc_any, 0, false)
+FOR_HALVES_WGMMA(KERNEL, cn_plain, 1, true)
+FOR_HALVES_WGMMA(KERNEL, cn_any, 1, false)
 
 /* --- Packing: a piece for each thread block --- */
 

@@ -265,7 +265,6 @@ __device__ __forceinline__ void store_plain(const float (&acc)[2][64], const dsd
 
 /* C = act(alpha * sum + bias) in the same way. The bias of the next run is fetched before this one is
  * stored, since loads do not overtake stores. */
-template <bool ACT>
 __device__ __forceinline__ void store_biased(const float (&acc)[2][64], const dsd_epilogue &e,
                                              const dsd_tile &tile, const place &at)
 {
@@ -287,7 +286,7 @@ __device__ __forceinline__ void store_biased(const float (&acc)[2][64], const ds
 #pragma unroll
             for (int i = 0; i < DSD_RUN; i++)
                 v[i] = acc[m][run * 16 + i / 2 * 4 + h * 2 + i % 2];
-            dsd_finish_plain<ACT>(e, bias[run % 2], v);
+            dsd_finish_plain<true>(e, bias[run % 2], v);
             if (f < e.features && n < e.n)
                 *(uint4 *)((uint16_t *)e.c.data + at.member * e.c.batch + n * e.c.n + f) =
                     dsd_pack_run(bf16, v);
@@ -317,7 +316,7 @@ __device__ __forceinline__ void store_lines(const float (&acc)[2][64], const dsd
     }
 }
 
-/* C = alpha * sum where n is contiguous: a group transposes 64 samples x 64 features at a time in
+/* A plain end where n is contiguous: a group transposes 64 samples x 64 features at a time in
  * its scratch, of which rows are features, and stores whole lines. Rows are swizzled so that neither
  * way has bank conflicts. */
 __device__ __forceinline__ uint32_t turned(uint32_t scratch, int feature, int run)
@@ -326,6 +325,7 @@ __device__ __forceinline__ uint32_t turned(uint32_t scratch, int feature, int ru
     return scratch + feature * 128 + (run ^ swizzle) * 16;
 }
 
+template <bool ANY>
 __device__ __forceinline__ void store_plain_n(const float (&acc)[2][64], const dsd_epilogue &e,
                                               const dsd_tile &tile, const place &at,
                                               uint32_t scratch, int group)
@@ -338,19 +338,23 @@ __device__ __forceinline__ void store_plain_n(const float (&acc)[2][64], const d
     for (int part = 0; part < 4; part++) {
         const int m = part / 2, panel = part % 2;
 #pragma unroll
-        for (int half = 0; half < 2; half++)
+        for (int half = 0; half < 2; half++) {
+            float bias[DSD_RUN] = {0};
+            if (ANY)
+                dsd_bias(e, tile.feature[panel] + half * 32 + lane % 4 * 8, bias);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                uint32_t word[4];
+                float v[DSD_RUN];
 #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    const float *v = acc[m] + panel * 32 + half * 16 + j * 4 + h * 2;
-                    word[j] = dsd_pack(bf16, e.alpha * v[0], e.alpha * v[1]);
-                }
+                for (int i = 0; i < DSD_RUN; i++)
+                    v[i] = acc[m][panel * 32 + half * 16 + i / 2 * 4 + h * 2 + i % 2];
+                dsd_finish_plain<ANY>(e, bias, v);
+                const uint4 word = dsd_pack_run(bf16, v);
                 const int feature = half * 32 + lane % 8 / 2 * 8 + lane / 8 * 2 + lane % 2;
-                store_matrix_x4_trans(turned(scratch, feature, warp * 2 + h), word[0], word[1],
-                                      word[2], word[3]);
+                store_matrix_x4_trans(turned(scratch, feature, warp * 2 + h), word.x, word.y,
+                                      word.z, word.w);
             }
+        }
         named_barrier(1 + group, 128);
         const int64_t n = at.sample - warp * 16 + m * 64 + thread % 8 * 8;
 #pragma unroll
@@ -415,6 +419,31 @@ __device__ __forceinline__ float sum_kept(const dsd_wgmma_arg &a, const dsd_tile
                            numbers_of<T>(x[k * a.b_k]).x, sum);
     }
     return sum;
+}
+
+/* What a group stored of such sums with a plain end, anew. The sums themselves are not asked, whose
+ * registers would not serve the products then. */
+template <int TYPE>
+__device__ __forceinline__ void store_wild(const dsd_wgmma_arg &a, const dsd_tile &tile,
+                                           const place &at, int group)
+{
+    const dsd_epilogue &e = a.epilogue;
+    const int warp = threadIdx.x / LANES % GROUP_WARPS;
+    const bool bf16 = e.c.type == BSK_BF16;
+    const uint32_t infinite = bf16 ? 0x7f80 : 0x7c00;
+    named_barrier(1 + group, 128);
+#pragma unroll 1
+    for (int x = threadIdx.x % 128; x < 2 * DSD_CELL * DSD_GROUP_N; x += 128) {
+        const int panel = x / (DSD_CELL * DSD_GROUP_N), feature = x % DSD_CELL;
+        const int64_t f = (panel ? tile.feature[1] : tile.feature[0]) + feature;
+        const int64_t n = at.sample - warp * 16 + x / DSD_CELL % DSD_GROUP_N;
+        if (f >= e.features || n >= e.n)
+            continue;
+        uint16_t *c = (uint16_t *)e.c.data + at.member * e.c.batch + f * e.c.feature + n * e.c.n;
+        if ((*c & infinite) == infinite)
+            *c = (uint16_t)dsd_pack(
+                bf16, e.alpha * sum_kept<TYPE>(a, tile, panel, feature, n, at.member), 0);
+    }
 }
 
 /* Everything else. Sums go through a piece of shared memory that belongs to the warp, 32 features
@@ -503,16 +532,19 @@ __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, 
         const bool wild = a.gaps && any_wild(acc, group);
         if (CLUSTER > 1 && at.member >= a.members)
             ; /* the second tile of a cluster where their number is odd */
-        else if (END == DSD_END_PLAIN && a.epilogue.plain && a.epilogue.scaled && !wild)
-            store_plain(acc, a.epilogue, tile, at);
-        else if (END == DSD_END_PLAIN && a.epilogue.plain_n && a.epilogue.scaled && !wild)
-            store_plain_n(acc, a.epilogue, tile, at, m.scratch(group * GROUP_WARPS), group);
-        else if (END == DSD_END_LINES && a.epilogue.plain && a.epilogue.act == BSK_ACT_NONE &&
-                 !wild)
-            store_biased<false>(acc, a.epilogue, tile, at);
-        else if (END == DSD_END_LINES && a.epilogue.plain && !wild)
-            store_biased<true>(acc, a.epilogue, tile, at);
-        else if (END == DSD_END_LINES && !wild)
+        else if (END == DSD_END_PLAIN) {
+            if (a.epilogue.plain)
+                store_plain(acc, a.epilogue, tile, at);
+            else
+                store_plain_n<false>(acc, a.epilogue, tile, at, m.scratch(group * GROUP_WARPS),
+                                     group);
+            if (wild)
+                store_wild<TYPE>(a, tile, at, group);
+        } else if (a.epilogue.plain && !wild)
+            store_biased(acc, a.epilogue, tile, at);
+        else if (a.epilogue.plain_n && !wild)
+            store_plain_n<true>(acc, a.epilogue, tile, at, m.scratch(group * GROUP_WARPS), group);
+        else if (a.epilogue.lines && !wild)
             store_lines(acc, a.epilogue, tile, at);
         else
             store_any<TYPE>(acc, a, tile, at, m.scratch(warp), wild);
@@ -570,12 +602,13 @@ __device__ __forceinline__ void dsd_body(const CUtensorMap *map, const dsd_wgmma
     {                                                                                              \
         dsd_body<TYPE, trans, cluster, end>(&map, a);                                              \
     }
-FOR_HALVES_WGMMA(DSD_KERNEL, nc_1, 0, 1, DSD_END_PLAIN)
-FOR_HALVES_WGMMA(DSD_KERNEL, nc_2, 0, 2, DSD_END_PLAIN)
-FOR_HALVES_WGMMA(DSD_KERNEL, nc_1_lines, 0, 1, DSD_END_LINES)
-FOR_HALVES_WGMMA(DSD_KERNEL, nc_2_lines, 0, 2, DSD_END_LINES)
-FOR_HALVES_WGMMA(DSD_KERNEL, cn_1, 1, 1, DSD_END_PLAIN)
-FOR_HALVES_WGMMA(DSD_KERNEL, cn_2, 1, 2, DSD_END_PLAIN)
+#define DSD_KERNELS(kind, trans, cluster)                                                          \
+    FOR_HALVES_WGMMA(DSD_KERNEL, kind##_plain, trans, cluster, DSD_END_PLAIN)                      \
+    FOR_HALVES_WGMMA(DSD_KERNEL, kind##_any, trans, cluster, DSD_END_ANY)
+DSD_KERNELS(nc_1, 0, 1)
+DSD_KERNELS(nc_2, 0, 2)
+DSD_KERNELS(cn_1, 1, 1)
+DSD_KERNELS(cn_2, 1, 2)
 
 /* --- Packing --- */
 

@@ -26,9 +26,9 @@ enum {
     DSD_PACK_THREADS = 256
 };
 
-/* The epilogues that a kernel has beside that for everything: alpha times the sums, or those that
- * are `lines`. In one kernel, the second's registers would cost the products of the first. */
-typedef enum dsd_end { DSD_END_PLAIN, DSD_END_LINES, DSD_ENDS } dsd_end;
+/* The epilogues of a kernel: alpha times the sums, or everything. In one kernel, the second's
+ * registers would cost the products of the first. */
+typedef enum dsd_end { DSD_END_PLAIN, DSD_END_ANY, DSD_ENDS } dsd_end;
 
 typedef struct dsd_stage {
     int32_t k;    /* of the activations' slice */
