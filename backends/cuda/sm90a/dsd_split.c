@@ -17,6 +17,6 @@ dsd_split bski_dsd_split_of(int64_t tiles, int64_t tile, int64_t steps, int64_t 
 
 double bski_dsd_split_seconds(const dsd_split *split)
 {
-    static const double launch = 5.4e-6, rate = 13e12; /* bytes that are written and read again */
+    static const double launch = 6.4e-6, rate = 13e12; /* bytes that are written and read again */
     return split->parts > 1 ? launch + (double)split->sums * (2 * sizeof(float)) / rate : 0;
 }
