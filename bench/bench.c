@@ -250,10 +250,15 @@ static void row_fill(bench_row *row, runner *r, int who)
         row->eta = row->flops / row->ms / (row->dense_flops / row->dense_ms);
 }
 
-/* Downloads the first copy's output, which every peer has computed too. */
-static void verify(runner *r)
+/* Runs the first copy once more and downloads its output, which every peer has computed too. */
+static void verify(runner *r, int who)
 {
     test_case *c = r->c;
+    if (r->race.count && !run_once(r, who, 0)) {
+        fprintf(stderr, "bsk: %s: %s\n", c->name, bsk_last_error());
+        r->b->failures++;
+        return;
+    }
     for (int32_t i = 0; r->race.count && i < c->about->arg_count; i++) {
         const test_tensor *t = &c->t[i];
         if (!t->output || !t->desc.dtype)
@@ -265,8 +270,8 @@ static void verify(runner *r)
             for (int p = 0; p < r->race.count; p++)
                 if (r->who[FIRST_PEER + p].samples.count &&
                     !bench_race_verify(&r->race, p, c, mine, r->b->queue)) {
-                    fprintf(stderr, "bsk: %s: results of %s differ\n", c->name,
-                            r->race.racers[p].peer->name);
+                    fprintf(stderr, "bsk: %s: results of %s differ from %s\n", c->name,
+                            r->race.racers[p].peer->name, r->info[who].entry);
                     r->b->failures++;
                 }
         free(mine);
@@ -309,10 +314,10 @@ static void bench_plan(bench *b, test_case *c, const bsk_plan *plan, const bsk_p
     if (good)
         bench_race_open(&r->race, c, &b->team, &r->rotation, b->queue, b->host.threads);
     if (good && measure(r)) {
-        verify(r);
         for (int who = PLAIN; who <= PACKED; who++) {
             if (!r->who[who].samples.count)
                 continue;
+            verify(r, who);
             row_fill(&row, r, who);
             bench_row_print(&row, stdout);
             row_add(b, &row);
@@ -348,10 +353,10 @@ static void bench_case(bench *b, const test_spec *spec)
     bsk_status status =
         b->entry ? BSK_E_UNSUPPORTED : c->op->plan(b->device, c->params, &options, &plan);
     options.packed = 1;
-    if (status == BSK_OK)
+    if (status == BSK_OK && c->op->prepack)
         status = c->op->plan(b->device, c->params, &options, &packed);
     if (status == BSK_OK)
-        bench_plan(b, c, plan, packed);
+        bench_plan(b, c, plan, packed ? packed : plan);
     else if (!b->entry)
         printf("%-64s n/a: %s\n", name, bsk_last_error());
     b->failures += status && status != BSK_E_UNSUPPORTED;

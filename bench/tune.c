@@ -54,7 +54,7 @@ static double measure(tune *t, const test_case *c, const bsk_plan *plan, const b
 }
 
 /* Milliseconds of one entry, and of runs that bring packed weights, which are the same where it has
- * no image; negative if it refuses or fails. *plan stays with the caller. */
+ * no image; false if it refuses or fails. *plan stays with the caller. */
 static bool try_entry(tune *t, test_case *c, const char *entry, bsk_plan **plan, double ms[WAYS])
 {
     ms[PLAIN] = ms[PACKED] = -1;
@@ -99,7 +99,7 @@ static void tune_case(tune *t, const test_spec *spec)
     }
     printf("%s\n", name);
     const bsk_backend *backend = t->device->backend->api;
-    const int ways = c->op->prepack ? WAYS : PACKED;
+    const int ways = c->op->prepack ? WAYS : 1;
     for (size_t i = 0; i < backend->entry_count; i++) {
         const bsk_entry *e = &backend->entries[i];
         bsk_plan *plan = NULL;
@@ -159,7 +159,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 static const struct argp_option options[] = {
     {"device", 'd', "ID", 0, "Device to tune for (the default device)", 0},
     {"set", 's', "NAME", 0, "Cases, as in bsk bench (smoke)", 0},
-    {"seconds", 'b', "S", 0, "Time for each entry (0.05)", 0},
+    {"seconds", 'b', "S", 0, "Time for each entry, with and without packed weights (0.05)", 0},
     {0},
 };
 
@@ -167,7 +167,8 @@ static const struct argp parser = {
     options,
     parse_option,
     "[FILTER...]",
-    "Times every entry that accepts a problem and records the fastest."
+    "Times every entry that accepts a problem and records the fastest, apart for runs that bring "
+    "packed weights."
     "\vLater plans for such problems prefer the recorded entry. Records are in the file BSK_TUNING "
     "(`tuning` in the cache directory) and count for this device, its driver and this version of "
     "the library. Exit status: 0 recorded, 1 failures, 2 wrong usage, 77 nothing ran.",

@@ -368,6 +368,7 @@ step_tsan() {
     ci/sum.py meson build-ci/tsan/meson-logs/testlog.json
 }
 
+# One instruction set: what is other without OpenMP is the same text in all.
 step_no_openmp() {
     CC=gcc setup_core no-openmp -Dopenmp=disabled -Doptimization=1 -Dcpu_sets=avx2
     meson compile -C build-ci/no-openmp -j "$jobs" bsk:executable

@@ -328,6 +328,7 @@ static bsk_status choose_entry(bsk_plan *plan, const bsk_plan_options *options)
     if (status == BSK_E_UNSUPPORTED && fallback == BSK_FALLBACK_ALLOW && d != c->cpu && c->cpu) {
         warn_fallback(plan);
         plan->executor = c->cpu;
+        plan->problem.packed = 0; /* staged runs take no image */
         status = bski_dispatch(c->cpu, &plan->problem, options, fallback, &plan->entry);
     }
     return status;

@@ -2,7 +2,7 @@
  *
  * A record counts for its device (name and driver), this version of the library, and problems of
  * the same description: types, shapes, strides and choices, with the layout's size, blocks and
- * density. It only says which of the accepting entries to prefer, so a wrong record costs time and
+ * density, and whether runs bring packed weights. It only says which of the accepting entries to prefer, so a wrong record costs time and
  * nothing else. The file is untrusted all the same: one that is not a regular file of the process's
  * own user, that others can write, or that does not parse, counts as absent. */
 #include <errno.h>
@@ -67,7 +67,8 @@ uint64_t bski_tuning_key(const bsk_problem *problem)
         memcpy(&bits, &v, sizeof(bits));
         hash = mix(hash, bits);
     }
-    hash = mix(hash, (uint64_t)problem->packed);
+    if (problem->packed)
+        hash = mix(hash, 1);
     if (!l)
         return hash;
     hash = mix(mix(hash, (uint64_t)l->rows), (uint64_t)l->cols);

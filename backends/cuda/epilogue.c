@@ -76,15 +76,13 @@ void bski_cuda_epilogue_bind(const bsk_dsd_args *args, dsd_epilogue *e)
     e->col_scale = bsk_mem_address(args->col_scale);
     e->alpha = (float)args->alpha;
     e->beta = (float)args->beta;
-    /* Kernels load it by 16 bytes. */
-    const bool bias = (uintptr_t)e->bias % WIDE_BYTES == 0;
-    const bool plain = bias && e->c.wide && e->c.type != BSK_F32 && e->beta == 0 &&
+    const bool plain = e->c.wide && e->c.type != BSK_F32 && e->beta == 0 &&
                        e->act != BSK_ACT_GELU_ERF && e->residual.type == BSK_NONE &&
                        !e->row_scale && !e->col_scale;
-    e->scaled = !e->bias && e->act == BSK_ACT_NONE;
-    e->lines = bias && !e->along_n && e->act != BSK_ACT_GELU_ERF && e->c.wide &&
+    e->lines = !e->along_n && e->act != BSK_ACT_GELU_ERF && e->c.wide &&
                e->features % DSD_RUN == 0 && !e->row_scale && !e->col_scale &&
                (e->residual.type == BSK_NONE || e->residual.wide);
     e->plain = plain && !e->along_n && e->features % DSD_RUN == 0;
     e->plain_n = plain && e->along_n && e->n % DSD_RUN == 0;
+    e->bare = bski_cuda_epilogue_linear(e) && !e->bias;
 }

@@ -31,9 +31,8 @@ typedef struct dsd_epilogue {
     int32_t along_n; /* C's contiguous axis is n */
     int32_t plain;   /* C = act(alpha * sum + bias), 16-bit, runs along features that are aligned */
     int32_t plain_n; /* the same with runs along n */
-    int32_t scaled;  /* no bias and no activation: plain ends are C = alpha * sum */
-    int32_t
-        lines; /* runs along features that are aligned in all matrices; no scales, no gelu_erf */
+    int32_t bare;    /* either of these without bias and activation: C = alpha * sum */
+    int32_t lines;   /* runs along features, aligned in all matrices; no scales, no gelu_erf */
     /* Activations but gelu_erf: x * sigmoid(x * (linear + cubic * x * x)) in units of log 2, or
      * with linear = 0 relu. */
     float linear, cubic;
@@ -48,7 +47,7 @@ void bski_cuda_epilogue_fill(const bsk_problem *problem, dsd_epilogue *epilogue)
 void bski_cuda_epilogue_bind(const bsk_dsd_args *args, dsd_epilogue *epilogue);
 
 /* A plain end without activation. */
-static inline bool bski_cuda_epilogue_plain(const dsd_epilogue *e)
+static inline bool bski_cuda_epilogue_linear(const dsd_epilogue *e)
 {
     return (e->plain || e->plain_n) && e->act == BSK_ACT_NONE;
 }
@@ -82,6 +81,13 @@ EPILOGUE_FN uint4 dsd_pack_run(bool bf16, const float (&v)[DSD_RUN])
                       dsd_pack(bf16, v[4], v[5]), dsd_pack(bf16, v[6], v[7]));
 }
 
+/* Whether a number of a 16-bit type is NaN or infinite. */
+EPILOGUE_FN bool dsd_is_wild(bool bf16, uint16_t bits)
+{
+    const uint32_t exponent = bf16 ? 0x7f80 : 0x7c00;
+    return (bits & exponent) == exponent;
+}
+
 EPILOGUE_FN float2 dsd_unpack(bool bf16, uint32_t both)
 {
     if (bf16)
@@ -91,8 +97,8 @@ EPILOGUE_FN float2 dsd_unpack(bool bf16, uint32_t both)
     return __half22float2(pair);
 }
 
-/* The activation of a run, which is not gelu_erf: without branches of its own, so that the chains of the
- * eight run side by side. */
+/* The activation of a run, which is not gelu_erf: without a branch for each number, so that the
+ * chains of the eight run side by side. */
 EPILOGUE_FN void dsd_activate_plain(const dsd_epilogue &e, float (&v)[DSD_RUN])
 {
     if (e.linear == 0) {
@@ -204,13 +210,13 @@ EPILOGUE_FN void dsd_write(const dsd_matrix &m, int64_t at, int count, const flo
 /* What a plain end adds to DSD_RUN features from `feature` on, a multiple of so many. */
 EPILOGUE_FN void dsd_bias(const dsd_epilogue &e, int64_t feature, float (&v)[DSD_RUN])
 {
-    if (e.bias && feature < e.features) {
+    if (e.bias && feature + DSD_RUN <= e.features) {
         dsd_load(e.bias + feature, v);
         return;
     }
 #pragma unroll
     for (int i = 0; i < DSD_RUN; i++)
-        v[i] = 0;
+        v[i] = e.bias && feature + i < e.features ? __ldg(e.bias + feature + i) : 0;
 }
 
 /* A plain end of a run of sums, which has these biases. ACT: there may be an activation. */

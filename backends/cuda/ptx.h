@@ -278,6 +278,8 @@ template <int N> PTX_FN void registers_lower(void)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
+/* --- Arithmetic --- */
+
 /* 0, in a way that the compiler does not see through. */
 PTX_FN float hidden_zero(void)
 {

@@ -71,7 +71,8 @@ class Packed:
 
     A run whose plan reads the weights in another order than they have in memory packs them first.
     With an object of this class the second run of a plan does it, and later ones find the image:
-    for weights that stay as they are, and are given to every call with the same object.
+    for weights that stay as they are, and are given to every call with the same object. Such calls
+    have plans of their own, whose entry may be another.
 
     Parameters
     ----------
@@ -480,7 +481,8 @@ def _documentation(op):
                      if kind in _c.enums else {"double": "float"}.get(kind, "int"))
             text += [f"{n} : {legal}, default {op.zeros.get(n) or _default(op, n)}"]
     if op.packed:
-        text += ["packed : bsk.ops.Packed, optional"]
+        text += ["packed : bsk.ops.Packed, optional",
+                 "    Packed forms of the weights, which runs take from their second on."]
     results = op.outputs or op.updated
     text += ["", "Returns", "-------", ", ".join(results) + " : array"
              + (" or named tuple of arrays" if len(results) > 1 else "")]

@@ -241,6 +241,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     request_struct params;
     bsk_plan_options options = BSK_INIT(bsk_plan_options);
     options.kernels = lists[flags >> 5 & 3];
+    options.packed = flags >> 7 & 1;
     if (!request_fill(op, w->layouts[layout], w->nnz[layout], (bsk_dtype)(1 + (flags >> 3 & 3)),
                       flags & 1, &params))
         abort();

@@ -509,6 +509,9 @@ static void test_choice(const bsk_device *device)
         CHECK_ERROR(bsk_bias_act_plan(device, &p, &options, &plan), BSK_E_INVALID,
                     "options.packed is");
     CHECK(!plan);
+    options.packed = 1; /* of an op without packed weights */
+    CHECK_OK(bsk_bias_act_plan(device, &p, &options, &plan));
+    bsk_plan_destroy(&plan);
 }
 
 /* BSK_MAX_ARCH hides entries, and the log says which and why. */

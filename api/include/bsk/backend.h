@@ -137,7 +137,8 @@ typedef struct bsk_problem {
     bsk_dtype dtype; /* of the op's operands (of its first input or main output) */
     const void *params;
     const bsk_layout_tables *layout; /* NULL where the op has none */
-    int32_t packed;                  /* dsd: runs bring an image of s, see bsk_plan_options */
+    int32_t packed; /* dsd: runs are expected to bring an image of s (bsk_plan_options): a hint for
+                       `seconds`, since runs without it must work too */
 } bsk_problem;
 
 /* Why an entry refuses. */
@@ -206,7 +207,8 @@ typedef struct bsk_entry {
     /* Pure, no allocation. NULL accepts what the data above admits. */
     bsk_reason (*accept)(const bsk_problem *problem, const bsk_device_props *props);
     /* The model's estimate of one run's time in seconds, pure, for problems that are accepted: of
-     * entries of one priority the fastest is chosen. NULL: the first that accepts is chosen. */
+     * entries of one priority the fastest is chosen. It leaves out the packing of an image where
+     * problem.packed is set. NULL: the first that accepts is chosen. */
     double (*seconds)(const bsk_problem *problem, const bsk_device_props *props);
     /* Once per plan, may compile, allocate and upload. NULL: nothing to do. */
     bsk_status (*prepare)(void *device, bsk_prepared *prepared);

@@ -84,9 +84,10 @@ typedef struct bsk_plan_options {
     bsk_fallback fallback;
     int32_t alignment; /* bytes, a power of two up to 4096, of which every address in later runs
                           will be a multiple; 0 means 16. The fastest entries of GPUs need 16 */
-    int32_t packed; /* 0 or 1. 1: later runs of a product will get args.packed, so that the time of
-                          packing has no part in the choice of the entry. Runs without it give the
-                          same results. Without effect where bsk_<op>_prepack does not exist */
+    int32_t packed;    /* 0 or 1. 1: runs of a product will get args.packed, so that the time of
+                       packing has no part in the choice of the entry, which may be another then. A
+                       run of the plan may still do without args.packed, with the same results.
+                       Without effect where bsk_<op>_prepack does not exist */
 } bsk_plan_options;
 
 typedef struct bsk_plan_info {

@@ -52,7 +52,7 @@ bsk_status bski_dsd_image_find(const bsk_prepared *prepared, void *queue, const 
                                dsd_image_pack pack, const char **image);
 
 /* Launches the product with the kernel's argument, after the tensor map of the activations. plain:
- * its end is a plain one without activation. */
+ * its end is a plain one without activation, or left to another kernel. */
 bsk_status bski_dsd_image_run(const dsd_image *image, void *queue, bsk_mem b, bool plain,
                               void *argument);
 

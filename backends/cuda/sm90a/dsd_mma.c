@@ -822,6 +822,6 @@ bsk_status cuda_sm90a_dsd_mma_launch(const bsk_prepared *prepared, void *queue, 
         TRY(bski_dsd_image_run(&st->image, queue, a->b, true, &arg));
         return sums_launch(st, queue, &arg);
     }
-    return bski_dsd_image_run(&st->image, queue, a->b, bski_cuda_epilogue_plain(&arg.epilogue),
+    return bski_dsd_image_run(&st->image, queue, a->b, bski_cuda_epilogue_linear(&arg.epilogue),
                               &arg);
 }

@@ -23,8 +23,8 @@ enum { WARP_OUTPUTS = 32, WARP_TILES = WARP_OUTPUTS / 8, SUMS = 64, RUNS = SUMS 
 enum { CONSUMER_REGISTERS = 112, PRODUCER_REGISTERS = 32 };
 
 /* UNIT: outputs of a unit of weights. CN: activations have samples contiguous. WIDE: tiles of
- * 64 x 512, else 128 x 256. PLAIN: as the epilogue has it, along either axis; kernels of their own,
- * because what any other end needs in registers costs the products theirs. */
+ * 64 x 512, else 128 x 256. PLAIN: as the epilogue has it, without activation, along either axis;
+ * kernels of their own, because what any other end needs in registers costs the products theirs. */
 template <typename TYPE, int UNIT_, bool CN_, bool WIDE_, bool PLAIN_> struct config {
     typedef TYPE type;
     static constexpr bool CN = CN_, PLAIN = PLAIN_;

@@ -248,10 +248,10 @@ template <class C> FN int element_at(const run_place &r, int e)
     return r.along_n ? row_at<C>(e) : e;
 }
 
-/* Stores a run of sums. The plain end apart: all that dsd_finish can do takes long to fetch. */
+/* Stores a run of sums. The bare end apart: all that dsd_finish can do takes long to fetch. */
 FN void run_store(const dsd_epilogue &e, float (&v)[DSD_RUN], int64_t feature, int64_t n)
 {
-    if ((!e.plain && !e.plain_n) || !e.scaled) {
+    if (!e.bare) {
         dsd_finish(e, v, feature, n, 0);
         return;
     }

@@ -753,6 +753,6 @@ bsk_status cuda_sm90a_dsd_pair_launch(const bsk_prepared *prepared, void *queue,
     TRY(bski_dsd_image_find(prepared, queue, a, cuda_sm90a_dsd_pair_pack, &arg.image));
     arg.b = bsk_mem_address(a->b);
     bski_cuda_epilogue_bind(a, &arg.epilogue);
-    return bski_dsd_image_run(&st->image, queue, a->b, bski_cuda_epilogue_plain(&arg.epilogue),
+    return bski_dsd_image_run(&st->image, queue, a->b, bski_cuda_epilogue_linear(&arg.epilogue),
                               &arg);
 }

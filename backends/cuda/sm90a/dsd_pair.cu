@@ -381,7 +381,6 @@ FN void store_wild(const dsd_pair_arg &a, const dsd_pair_tile &tile, const place
     enum { FEATURES = 16 };
     const dsd_epilogue &e = a.epilogue;
     const bool bf16 = e.c.type == BSK_BF16;
-    const uint32_t infinite = bf16 ? 0x7f80 : 0x7c00;
     __syncwarp();
 #pragma unroll 1
     for (int x = threadIdx.x % LANES; x < DSD_PAIR_OWNED * FEATURES * DSD_PAIR_SAMPLES;
@@ -392,7 +391,7 @@ FN void store_wild(const dsd_pair_arg &a, const dsd_pair_tile &tile, const place
         if (f >= e.features || n >= e.n)
             continue;
         uint16_t *c = (uint16_t *)e.c.data + f * e.c.feature + n * e.c.n;
-        if ((*c & infinite) != infinite)
+        if (!dsd_is_wild(bf16, *c))
             continue;
         const float sum = sum_kept<TYPE>(a, tile, unit_of(warp, pair), warp % 2 * 16 + feature, n);
         *c = (uint16_t)dsd_pack(bf16, e.alpha * sum + (e.bias ? __ldg(e.bias + f) : 0), 0);

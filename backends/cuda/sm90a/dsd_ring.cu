@@ -318,7 +318,7 @@ FN void rows_end(const dsd_ring_arg &a, char *warp, const float (&sum)[C::NT][4]
                  int n)
 {
     const dsd_epilogue &e = a.operands.end;
-    if ((C::ALONG_K ? e.plain : e.plain_n) && e.scaled && e.c.type == dtype_of<typename C::T>())
+    if ((C::ALONG_K ? e.plain : e.plain_n) && e.bare && e.c.type == dtype_of<typename C::T>())
         rows_store<C>(a, warp, sum, feature, n);
     else
         rows_finish<C>(a, warp, sum, feature, n);

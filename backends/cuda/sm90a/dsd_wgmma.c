@@ -475,21 +475,21 @@ static bsk_status build_schedule(builder *b, int32_t rows, int32_t units)
 /* The address of the symbol that the compiler makes for a kernel stands for it. */
 extern const char cuda_dsd_wgmma_pack_kernel[];
 #define KERNELS(X)                                                                                 \
-    X(BSK_BF16, false, 1, DSD_END_PLAIN, cuda_dsd_wgmma_bf16_nc_1_plain)                           \
+    X(BSK_BF16, false, 1, DSD_END_BARE, cuda_dsd_wgmma_bf16_nc_1_bare)                             \
     X(BSK_BF16, false, 1, DSD_END_ANY, cuda_dsd_wgmma_bf16_nc_1_any)                               \
-    X(BSK_BF16, false, 2, DSD_END_PLAIN, cuda_dsd_wgmma_bf16_nc_2_plain)                           \
+    X(BSK_BF16, false, 2, DSD_END_BARE, cuda_dsd_wgmma_bf16_nc_2_bare)                             \
     X(BSK_BF16, false, 2, DSD_END_ANY, cuda_dsd_wgmma_bf16_nc_2_any)                               \
-    X(BSK_BF16, true, 1, DSD_END_PLAIN, cuda_dsd_wgmma_bf16_cn_1_plain)                            \
+    X(BSK_BF16, true, 1, DSD_END_BARE, cuda_dsd_wgmma_bf16_cn_1_bare)                              \
     X(BSK_BF16, true, 1, DSD_END_ANY, cuda_dsd_wgmma_bf16_cn_1_any)                                \
-    X(BSK_BF16, true, 2, DSD_END_PLAIN, cuda_dsd_wgmma_bf16_cn_2_plain)                            \
+    X(BSK_BF16, true, 2, DSD_END_BARE, cuda_dsd_wgmma_bf16_cn_2_bare)                              \
     X(BSK_BF16, true, 2, DSD_END_ANY, cuda_dsd_wgmma_bf16_cn_2_any)                                \
-    X(BSK_F16, false, 1, DSD_END_PLAIN, cuda_dsd_wgmma_f16_nc_1_plain)                             \
+    X(BSK_F16, false, 1, DSD_END_BARE, cuda_dsd_wgmma_f16_nc_1_bare)                               \
     X(BSK_F16, false, 1, DSD_END_ANY, cuda_dsd_wgmma_f16_nc_1_any)                                 \
-    X(BSK_F16, false, 2, DSD_END_PLAIN, cuda_dsd_wgmma_f16_nc_2_plain)                             \
+    X(BSK_F16, false, 2, DSD_END_BARE, cuda_dsd_wgmma_f16_nc_2_bare)                               \
     X(BSK_F16, false, 2, DSD_END_ANY, cuda_dsd_wgmma_f16_nc_2_any)                                 \
-    X(BSK_F16, true, 1, DSD_END_PLAIN, cuda_dsd_wgmma_f16_cn_1_plain)                              \
+    X(BSK_F16, true, 1, DSD_END_BARE, cuda_dsd_wgmma_f16_cn_1_bare)                                \
     X(BSK_F16, true, 1, DSD_END_ANY, cuda_dsd_wgmma_f16_cn_1_any)                                  \
-    X(BSK_F16, true, 2, DSD_END_PLAIN, cuda_dsd_wgmma_f16_cn_2_plain)                              \
+    X(BSK_F16, true, 2, DSD_END_BARE, cuda_dsd_wgmma_f16_cn_2_bare)                                \
     X(BSK_F16, true, 2, DSD_END_ANY, cuda_dsd_wgmma_f16_cn_2_any)
 #define KERNEL_EXTERN(dtype, along_n, cluster, end, name) extern const char name[];
 KERNELS(KERNEL_EXTERN)
@@ -664,8 +664,7 @@ bsk_status cuda_dsd_wgmma_launch(const bsk_prepared *prepared, void *queue, cons
     arg.weights = bsk_mem_address(packed);
     bski_cuda_epilogue_bind(a, &arg.epilogue);
     const dsd_epilogue *e = &arg.epilogue;
-    const bool plain = (e->plain || e->plain_n) && e->scaled;
-    const kernel_row *kernel = st->kernel[plain ? DSD_END_PLAIN : DSD_END_ANY];
+    const kernel_row *kernel = st->kernel[e->bare ? DSD_END_BARE : DSD_END_ANY];
     void *arguments[] = {&map, &arg};
     const bski_cuda_run run = {.function = kernel->function,
                                .name = kernel->name,

@@ -235,8 +235,8 @@ struct place {
 };
 
 /* C = alpha * sum, straight from the registers. */
-__device__ __forceinline__ void store_plain(const float (&acc)[2][64], const dsd_epilogue &e,
-                                            const dsd_tile &tile, const place &at)
+__device__ __forceinline__ void store_bare(const float (&acc)[2][64], const dsd_epilogue &e,
+                                           const dsd_tile &tile, const place &at)
 {
     const int lane = threadIdx.x % LANES;
     const bool bf16 = e.c.type == BSK_BF16;
@@ -263,8 +263,8 @@ __device__ __forceinline__ void store_plain(const float (&acc)[2][64], const dsd
         }
 }
 
-/* C = act(alpha * sum + bias) in the same way. The bias of the next run is fetched before this one is
- * stored, since loads do not overtake stores. */
+/* C = act(alpha * sum + bias) in the same way. The bias of the next run is fetched before this one
+ * is stored, since loads do not overtake stores. */
 __device__ __forceinline__ void store_biased(const float (&acc)[2][64], const dsd_epilogue &e,
                                              const dsd_tile &tile, const place &at)
 {
@@ -421,7 +421,7 @@ __device__ __forceinline__ float sum_kept(const dsd_wgmma_arg &a, const dsd_tile
     return sum;
 }
 
-/* What a group stored of such sums with a plain end, anew. The sums themselves are not asked, whose
+/* What a group stored of such sums with a bare end, anew. The sums themselves are not asked, whose
  * registers would not serve the products then. */
 template <int TYPE>
 __device__ __forceinline__ void store_wild(const dsd_wgmma_arg &a, const dsd_tile &tile,
@@ -430,7 +430,6 @@ __device__ __forceinline__ void store_wild(const dsd_wgmma_arg &a, const dsd_til
     const dsd_epilogue &e = a.epilogue;
     const int warp = threadIdx.x / LANES % GROUP_WARPS;
     const bool bf16 = e.c.type == BSK_BF16;
-    const uint32_t infinite = bf16 ? 0x7f80 : 0x7c00;
     named_barrier(1 + group, 128);
 #pragma unroll 1
     for (int x = threadIdx.x % 128; x < 2 * DSD_CELL * DSD_GROUP_N; x += 128) {
@@ -440,7 +439,7 @@ __device__ __forceinline__ void store_wild(const dsd_wgmma_arg &a, const dsd_til
         if (f >= e.features || n >= e.n)
             continue;
         uint16_t *c = (uint16_t *)e.c.data + at.member * e.c.batch + f * e.c.feature + n * e.c.n;
-        if ((*c & infinite) == infinite)
+        if (dsd_is_wild(bf16, *c))
             *c = (uint16_t)dsd_pack(
                 bf16, e.alpha * sum_kept<TYPE>(a, tile, panel, feature, n, at.member), 0);
     }
@@ -532,9 +531,9 @@ __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, 
         const bool wild = a.gaps && any_wild(acc, group);
         if (CLUSTER > 1 && at.member >= a.members)
             ; /* the second tile of a cluster where their number is odd */
-        else if (END == DSD_END_PLAIN) {
+        else if (END == DSD_END_BARE) {
             if (a.epilogue.plain)
-                store_plain(acc, a.epilogue, tile, at);
+                store_bare(acc, a.epilogue, tile, at);
             else
                 store_plain_n<false>(acc, a.epilogue, tile, at, m.scratch(group * GROUP_WARPS),
                                      group);
@@ -603,7 +602,7 @@ __device__ __forceinline__ void dsd_body(const CUtensorMap *map, const dsd_wgmma
         dsd_body<TYPE, trans, cluster, end>(&map, a);                                              \
     }
 #define DSD_KERNELS(kind, trans, cluster)                                                          \
-    FOR_HALVES_WGMMA(DSD_KERNEL, kind##_plain, trans, cluster, DSD_END_PLAIN)                      \
+    FOR_HALVES_WGMMA(DSD_KERNEL, kind##_bare, trans, cluster, DSD_END_BARE)                        \
     FOR_HALVES_WGMMA(DSD_KERNEL, kind##_any, trans, cluster, DSD_END_ANY)
 DSD_KERNELS(nc_1, 0, 1)
 DSD_KERNELS(nc_2, 0, 2)

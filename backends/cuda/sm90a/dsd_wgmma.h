@@ -28,7 +28,7 @@ enum {
 
 /* The epilogues of a kernel: alpha times the sums, or everything. In one kernel, the second's
  * registers would cost the products of the first. */
-typedef enum dsd_end { DSD_END_PLAIN, DSD_END_ANY, DSD_ENDS } dsd_end;
+typedef enum dsd_end { DSD_END_BARE, DSD_END_ANY, DSD_ENDS } dsd_end;
 
 typedef struct dsd_stage {
     int32_t k;    /* of the activations' slice */

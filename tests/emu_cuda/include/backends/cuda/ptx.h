@@ -186,6 +186,8 @@ template <int N> PTX_FN void registers_lower(void)
     gpu_registers(N, false);
 }
 
+/* --- Arithmetic --- */
+
 PTX_FN float hidden_zero(void)
 {
     return 0;
