@@ -368,9 +368,9 @@ step_tsan() {
     ci/sum.py meson build-ci/tsan/meson-logs/testlog.json
 }
 
-# One instruction set: what is other without OpenMP is the same text in all.
+# The instruction sets that tests name: what is other without OpenMP is the same text in all.
 step_no_openmp() {
-    CC=gcc setup_core no-openmp -Dopenmp=disabled -Doptimization=1 -Dcpu_sets=avx2
+    CC=gcc setup_core no-openmp -Dopenmp=disabled -Doptimization=1 -Dcpu_sets=avx2,avx512
     meson compile -C build-ci/no-openmp -j "$jobs" bsk:executable
     compile_tests no-openmp layout layout_errors core plugin fallback
     bsk_check no-openmp bf16
