@@ -476,17 +476,17 @@ FN void tile_store(const dsd_mma_arg &a, const int32_t *columns, const float (&s
             store_plain<C>(e, columns, sum, output, n0, lane);
         else
             store_plain_n<C>(e, columns, sum, n0, lane);
-        return;
-    }
-    /* One copy of the code for all runs, which are taken out of the sums by selection. */
+    } else if constexpr (!C::PLAIN) {
+        /* One copy of the code for all runs, which are taken out of the sums by selection. */
 #pragma unroll 1
-    for (int i = 0; i < RUNS; i++) {
-        float v[DSD_RUN];
+        for (int i = 0; i < RUNS; i++) {
+            float v[DSD_RUN];
 #pragma unroll
-        for (int k = 0; k < RUNS; k++)
-            if (k == i)
-                run_take(v, sum, k);
-        run_finish<C::UNIT>(e, v, output, n0 + i * 8, lane);
+            for (int k = 0; k < RUNS; k++)
+                if (k == i)
+                    run_take(v, sum, k);
+            run_finish<C::UNIT>(e, v, output, n0 + i * 8, lane);
+        }
     }
 }
 
