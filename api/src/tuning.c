@@ -2,9 +2,10 @@
  *
  * A record counts for its device (name and driver), this version of the library, and problems of
  * the same description: types, shapes, strides and choices, with the layout's size, blocks and
- * density, and whether runs bring packed weights. It only says which of the accepting entries to prefer, so a wrong record costs time and
- * nothing else. The file is untrusted all the same: one that is not a regular file of the process's
- * own user, that others can write, or that does not parse, counts as absent. */
+ * density, and whether runs bring packed weights. It only says which of the accepting entries to
+ * prefer, so a wrong record costs time and nothing else. The file is untrusted all the same: one that
+ * is not a regular file of the process's own user, that others can write, or that does not parse,
+ * counts as absent. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
