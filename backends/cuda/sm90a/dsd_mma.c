@@ -400,14 +400,48 @@ static void codes_pack(lists *l)
 
 /* --- Tiles --- */
 
-/* What a tile of a panel costs, in bytes into shared memory; storing it costs about so many. */
+/* What a warp has to do in a tile of a panel, in cycles of shared memory, which take 128 bytes. */
+static int64_t tile_work(const lists *l, int64_t panel, int64_t column)
+{
+    const shape *s = &l->s;
+    const int64_t weights = step_bytes(s) / 128;
+    int64_t work = 0;
+    for (int64_t window = 0; window < s->windows; window++) {
+        const uint32_t *masks = masks_of(l, panel, window) + column * s->warp_units;
+        uint32_t any = 0;
+        for (int32_t u = 0; u < s->warp_units; u++)
+            any |= masks[u];
+        /* The activations of 8 features are 8 matrices of 8 x 8. */
+        work += count_bits(any) * s->step + steps_of(masks, any, s->warp_units) * weights;
+    }
+    return work;
+}
+
+/* The same of all parts of the depth. */
+static int64_t warp_work(const lists *l, int64_t warp)
+{
+    int64_t work = 0;
+    for (int32_t part = 0; part < l->s.split.parts; part++)
+        work += tile_work(l, part * l->s.across + warp / l->s.warp_cols, warp % l->s.warp_cols);
+    return work;
+}
+
+/* What a tile of a panel costs, in bytes into shared memory. Its warps share the path of loads; one
+ * that has much more to do than the others waits for itself. */
 static double panel_cost(const lists *l, int64_t panel)
 {
-    enum { STORE_COST = 160 << 10 };
-    double cost = STORE_COST;
-    for (int64_t i = l->stage_start[panel]; i < l->stage_start[panel + 1]; i++)
-        cost += (double)x_bytes(&l->s) + 4.0 * l->stages[i].bytes;
-    return cost;
+    enum { STORE = 160 << 10, SHARED_CYCLE = 45, LONE_CYCLE_8 = 750, LONE_CYCLE = 560 };
+    const int64_t lone_cycle = l->s.unit == 8 ? LONE_CYCLE_8 : LONE_CYCLE;
+    const int64_t stages = l->stage_start[panel + 1] - l->stage_start[panel];
+    int64_t work = 0, longest = 0;
+    for (int32_t column = 0; column < l->s.warp_cols; column++) {
+        const int64_t mine = tile_work(l, panel, column);
+        work += mine;
+        longest = mine > longest ? mine : longest;
+    }
+    const int64_t together = stages * x_bytes(&l->s) + SHARED_CYCLE * work;
+    const int64_t alone = lone_cycle * longest;
+    return (double)(STORE + (together > alone ? together : alone));
 }
 
 /* The panels by descending cost; ties as they are. */
@@ -430,11 +464,18 @@ static dsd_mma_tile tile_of(const lists *l, int32_t panel, int64_t sample)
     return (dsd_mma_tile){first, l->stage_start[panel + 1] - first, (int32_t)sample, panel};
 }
 
-/* As many rows together as run at a time, in them the heaviest tiles first. */
+/* As many rows together as run at a time, in them the heaviest tiles first; at the end twice as many,
+ * or the heaviest of the last would start when all else is done. */
 static tile_place place_of(const lists *l, int64_t i)
 {
-    const int64_t rows = l->blocks / l->s.panels;
-    return tile_place_of(i, l->s.row_tiles, l->s.panels, rows > 1 ? rows : 1);
+    enum { LAST = 2 };
+    const int64_t panels = l->s.panels, rows = l->blocks > panels ? l->blocks / panels : 1;
+    const int64_t last = LAST * rows < l->s.row_tiles ? LAST * rows : l->s.row_tiles;
+    const int64_t early = l->s.row_tiles - last, left = i - early * panels;
+    if (left < 0)
+        return tile_place_of(i, early, panels, rows);
+    const tile_place at = tile_place_of(left, last, panels, last);
+    return (tile_place){early + at.row, at.rank};
 }
 
 /* Each tile goes to the block with the least to do. */
@@ -488,25 +529,6 @@ static int64_t masks_fill(lists *l)
         used += any;
     }
     return used;
-}
-
-/* What a warp has to do in a tile, in cycles of shared memory, which take 128 bytes. */
-static int64_t warp_work(const lists *l, int64_t warp)
-{
-    const shape *s = &l->s;
-    const int64_t weights = step_bytes(s) / 128;
-    int64_t work = 0;
-    for (int64_t i = 0; i < s->split.parts * s->windows; i++) {
-        const int64_t panel = i / s->windows * s->across + warp / s->warp_cols;
-        const uint32_t *masks =
-            masks_of(l, panel, i % s->windows) + warp % s->warp_cols * s->warp_units;
-        uint32_t any = 0;
-        for (int32_t u = 0; u < s->warp_units; u++)
-            any |= masks[u];
-        /* The activations of 8 features are 8 matrices of 8 x 8. */
-        work += count_bits(any) * s->step + steps_of(masks, any, s->warp_units) * weights;
-    }
-    return work;
 }
 
 /* The warps by descending work; how much more the busiest of the panels have than all on average. */

@@ -399,7 +399,7 @@ static void assign(builder *b, int32_t pair, int32_t n)
 /* How many of the ranked pairs are so long that their tiles must be handed out first. */
 static int32_t count_long(const builder *b, int32_t rows, int32_t units)
 {
-    enum { SHARE = 3 }; /* of a unit's work */
+    enum { SHARE = 2 }; /* of a unit's work */
     double sum = 0;
     int32_t count = 0;
     for (int32_t i = 0; i < b->pairs; i++)
