@@ -475,6 +475,12 @@ static void list_softmax(test_list *list)
                 s.options |= o == 4 ? OPT_TINY : 0;
                 test_emit(list, s);
             }
+    /* rows whose largest elements are far above the others */
+    for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+        const test_spec s = {
+            .op = "masked_softmax", .dtype = dtypes[t], .n = 5, .k = 300, .value = 3000};
+        test_emit(list, s);
+    }
 }
 
 void cases_select(test_list *list)

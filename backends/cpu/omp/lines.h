@@ -165,21 +165,6 @@ static inline void pairs_merge(float *restrict dst, const float *restrict src, i
         }
 }
 
-/* x, of which no sum is made with the product that it is by one instruction. */
-OMP_INLINE vec_f32 unfused_f32(vec_f32 x)
-{
-#if defined(BSK_ISA_AVX512)
-    __asm__("" : "+v"(x));
-#elif defined(__x86_64__)
-    __asm__("" : "+x"(x));
-#elif defined(__aarch64__)
-    __asm__("" : "+w"(x));
-#else
-    __asm__("" : "+m"(x));
-#endif
-    return x;
-}
-
 /* The larger one; NaN of x is passed over. */
 OMP_INLINE vec_f32 larger_f32(vec_f32 x, vec_f32 than)
 {

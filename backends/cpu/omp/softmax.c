@@ -130,16 +130,15 @@ static void softmax_line(const softmax_row *r, void *y, int64_t at, bool stream)
 /* --- lines: whole rows, of which all elements take part, scaled by a positive number --- */
 
 /* Lines at once: as many as have their exponentials in the first-level cache; and elements of each
- * whose exponentials are relative to the same one: their largest is known late, so there are many. */
-enum { POWER_LINES = 2, STRIP = 512, STRIPS = ROW / STRIP + 1 };
+ * for one pair whose largest is looked for. */
+enum { POWER_LINES = 2, SAMPLE = 256 };
 
-/* Rows on their way. Exponentials are relative to the largest element so far, `peak` of a strip (of
- * x, not scaled), and become relative to the row's when they are written: peak is then the factor of
- * each strip. */
+/* Rows on their way. Exponentials are relative to the largest of some elements, which is found before
+ * they are passed over. */
 typedef struct softmax_lines {
     int count;
     int64_t x[POWER_LINES], y[POWER_LINES];
-    float max[POWER_LINES], peak[POWER_LINES][STRIPS];
+    float base[POWER_LINES], factor[POWER_LINES]; /* what exponents begin at; what results take */
     vec_f32 sum[POWER_LINES];
 } softmax_lines;
 
@@ -148,7 +147,7 @@ typedef struct softmax_job {
     void *y;
     bsk_dtype x_type, y_type;
     int64_t count;
-    float scale;
+    float scale, unit; /* of x; the same for the exponents of power_f32 */
     bool stream;
 } softmax_job;
 
@@ -160,39 +159,54 @@ static void softmax_lines_at(const walk *w, softmax_lines *l, int64_t first)
         walk_row(w, first + r, at);
         l->y[r] = at[0];
         l->x[r] = at[1];
-        l->max[r] = -INFINITY;
+        l->base[r] = 0;
         l->sum[r] = (vec_f32){0};
     }
 }
 
-/* e^x, within 4 units in the last place, for x <= 0. */
-OMP_INLINE vec_f32 exp_below(vec_f32 x)
-{
+/* The power that is cheapest, of 2 or of e, within 4 units in the last place; LOG_BASE: of e to its
+ * base. brief: within 3e-6 of it, of which bf16 shows nothing. */
 #if defined(BSK_ISA_AVX512)
-    /* 2^f of the fraction by a polynomial that is 1 at 0; infinity has the fraction 0 */
-    const __m512 power = (__m512)(x * 1.44269504f);
-    const vec_f32 f = (vec_f32)_mm512_reduce_ps(power, _MM_FROUND_TO_NEG_INF);
-    vec_f32 p = f * 1.86713007e-3f + 9.01703032e-3f;
-    p = p * f + 5.57999131e-2f;
-    p = p * f + 2.40164450e-1f;
-    p = p * f + 6.93151312e-1f;
-    p = p * f + 1.0f;
-    return (vec_f32)_mm512_scalef_ps((__m512)p, power);
-#else
-    return exp_f32(x);
-#endif
-}
+#define LOG_BASE 1.44269504f
 
-/* A strip of some lines, and the exponentials of theirs; `split`: whether its pairs are. */
-typedef struct softmax_strip {
+OMP_INLINE vec_f32 power_f32(vec_f32 x, bool brief)
+{
+    /* 2^f of the fraction by a polynomial that is 1 at 0; infinity has the fraction 0 */
+    const vec_f32 f = (vec_f32)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);
+    vec_f32 p;
+    if (brief) {
+        p = f * 1.34266843e-2f + 5.22424742e-2f;
+        p = p * f + 2.41280205e-1f;
+        p = p * f + 6.93044845e-1f;
+    } else {
+        p = f * 1.86713007e-3f + 9.01703032e-3f;
+        p = p * f + 5.57999131e-2f;
+        p = p * f + 2.40164450e-1f;
+        p = p * f + 6.93151312e-1f;
+    }
+    p = p * f + 1.0f;
+    return (vec_f32)_mm512_scalef_ps((__m512)p, (__m512)x);
+}
+#else
+#define LOG_BASE 1.0f
+
+OMP_INLINE vec_f32 power_f32(vec_f32 x, bool brief)
+{
+    (void)brief;
+    return exp_f32(x);
+}
+#endif
+
+/* Pieces of some lines, and the exponentials of theirs; `split`: whether its pairs are. */
+typedef struct softmax_from {
     bsk_dtype type;
     bool split;
     const void *x;
     int64_t at[POWER_LINES], ahead[POWER_LINES]; /* where it is, and what to ask for */
     float *e[POWER_LINES];
-} softmax_strip;
+} softmax_from;
 
-/* Where a strip of the lines before them goes. */
+/* Where the same of the lines before them go. */
 typedef struct softmax_to {
     bsk_dtype type;
     bool split, stream;
@@ -201,22 +215,17 @@ typedef struct softmax_to {
     float factor[POWER_LINES];
 } softmax_to;
 
-/* Strip i of lines first .. first + rows - 1: its peaks. */
-OMP_INLINE void softmax_take(softmax_lines *l, int first, const softmax_strip *at, int rows,
-                             int64_t i, int64_t count)
+/* What the exponents of line r begin at, from one pair of each SAMPLE elements. */
+OMP_INLINE void softmax_base(const softmax_job *j, softmax_lines *l, int r, const void *x,
+                             int64_t at, int64_t count, bsk_dtype type, bool split)
 {
-    line_pair best[POWER_LINES];
-    for (int r = 0; r < rows; r++)
-        best[r].v[0] = best[r].v[1] = splat_f32(l->max[first + r]);
-    for (int64_t k = 0; k < count; k += PAIR)
-        _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++)
-        {
-            const line_pair v = pair_load(at->type, at->x, at->at[r] + k, at->split);
-            for (int j = 0; j < 2; j++)
-                best[r].v[j] = larger_f32(v.v[j], best[r].v[j]);
-        }
-    for (int r = 0; r < rows; r++)
-        l->peak[first + r][i] = lanes_max(larger_f32(best[r].v[0], best[r].v[1]));
+    vec_f32 best = splat_f32(-INFINITY);
+    for (int64_t k = 0; k < count; k += SAMPLE) {
+        const line_pair v = pair_load(type, x, at + k, split);
+        best = larger_f32(v.v[0], larger_f32(v.v[1], best));
+    }
+    const float base = lanes_max(best) * j->unit;
+    l->base[r] = isfinite(base) ? base : 0;
 }
 
 /* The pair at k of line r, as it is written. */
@@ -228,21 +237,14 @@ OMP_INLINE void softmax_put(const softmax_to *to, const float *e, int r, int64_t
     pair_put(to->type, to->y, to->at[r] + k, v, to->split, to->stream);
 }
 
-/* The same strips: e = the exponentials, which are added to the sums, after what was there has been
- * written, if there is where to. */
-OMP_INLINE void softmax_power(softmax_lines *l, int first, const softmax_strip *at, int rows,
-                              int64_t i, int64_t count, float scale, const softmax_to *to)
+/* Lines first .. first + rows - 1: e = the exponentials, which are added to the sums, after what was
+ * there has been written, if there is where to. */
+OMP_INLINE void softmax_power(softmax_lines *l, int first, const softmax_from *at, int rows,
+                              int64_t count, float unit, const softmax_to *to)
 {
     line_pair sum[POWER_LINES] = {{{{0}}}};
-    float middle[POWER_LINES];
-    for (int r = 0; r < rows; r++) {
-        const float max = l->peak[first + r][i], before = l->max[first + r];
-        middle[r] = max == -INFINITY ? 0 : max * scale;
+    for (int r = 0; r < rows; r++)
         sum[r].v[0] = l->sum[first + r];
-        if (max > before)
-            sum[r].v[0] *= exp_below(splat_f32(before * scale - middle[r]));
-        l->max[first + r] = max;
-    }
     for (int64_t k = 0; k < count; k += PAIR)
         _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++)
         {
@@ -251,7 +253,7 @@ OMP_INLINE void softmax_power(softmax_lines *l, int first, const softmax_strip *
             if (to)
                 softmax_put(to, at->e[r], r, k);
             for (int j = 0; j < 2; j++) {
-                v.v[j] = exp_below(unfused_f32(v.v[j] * scale) - middle[r]);
+                v.v[j] = power_f32(v.v[j] * unit - l->base[first + r], at->split);
                 sum[r].v[j] += v.v[j];
             }
             pair_put(BSK_F32, at->e[r], k, v, false, false);
@@ -260,69 +262,85 @@ OMP_INLINE void softmax_power(softmax_lines *l, int first, const softmax_strip *
         l->sum[first + r] = sum[r].v[0] + sum[r].v[1];
 }
 
-static void softmax_end(softmax_lines *l, int64_t strips, float scale)
+/* The exponentials of a line once more, relative to its largest element, and their sum. */
+static __attribute__((noinline)) float softmax_again(const softmax_job *j, int64_t at, float *e,
+                                                     bool split)
+{
+    float row[ROW];
+    row_load_f32(row, j->x_type, j->x, at, j->count);
+    for (int64_t k = 0; k < j->count; k++)
+        row[k] *= j->scale;
+    row_pad(row, j->count, -INFINITY);
+    const float max = row_max(row, j->count, -INFINITY);
+    const float sum = row_exp(row, j->count, max == -INFINITY ? 0 : max);
+    memcpy(e, row, (size_t)j->count * sizeof *e);
+    if (split)
+        pairs_split(e, row, j->count - j->count % PIECE);
+    return sum;
+}
+
+/* Where all that was looked at is far below the rest, or nothing, exponentials may have left the
+ * range of f32. */
+static void softmax_end(const softmax_job *j, softmax_lines *l, float (*e)[ROW], bool split)
 {
     for (int r = 0; r < l->count; r++) {
-        const float sum = lanes_sum(l->sum[r]), inverse = sum == 0 ? 0 : 1 / sum;
-        float *peak = l->peak[r], max = l->max[r];
-        for (int64_t i = 0; i < strips; i++)
-            peak[i] = plain_f32(
-                peak[i] == max ? inverse
-                               : inverse * exp_below(splat_f32(peak[i] * scale - max * scale))[0]);
+        float sum = lanes_sum(l->sum[r]);
+        if (!(sum > 0.5f && sum < 0x1p100f))
+            sum = softmax_again(j, l->x[r], e[r], split);
+        l->factor[r] = plain_f32(sum == 0 ? 0 : 1 / sum);
     }
 }
 
-/* What is left of the lines from i on, as strip number `strip`. */
+/* What is left of the lines from i on. */
 static void softmax_rest(const softmax_job *j, softmax_lines *l, const softmax_lines *late,
-                         float (*e)[ROW], int64_t i, int64_t strip)
+                         float (*e)[ROW], int64_t i)
 {
     const int64_t part = j->count - i;
     float rest[PIECE];
     for (int r = 0; r < late->count; r++) {
-        const softmax_to to = {.type = BSK_F32, .y = rest, .factor = {late->peak[r][strip]}};
+        const softmax_to to = {.type = BSK_F32, .y = rest, .factor = {late->factor[r]}};
         for (int64_t k = 0; k < part; k += PAIR)
             softmax_put(&to, e[r] + i, 0, k);
         row_store_f32(rest, j->y_type, j->y, late->y[r] + i, part);
     }
     for (int r = 0; r < l->count; r++) {
-        const softmax_strip at = {BSK_F32, false, rest, {0}, {0}, {e[r] + i}};
+        const softmax_from at = {BSK_F32, false, rest, {0}, {0}, {e[r] + i}};
         row_load_f32(rest, j->x_type, j->x, l->x[r] + i, part);
         for (int64_t k = part; k % PAIR; k++)
             rest[k] = -INFINITY;
-        softmax_take(l, r, &at, 1, strip, part);
-        softmax_power(l, r, &at, 1, strip, part, j->scale, NULL);
+        if (!i)
+            softmax_base(j, l, r, rest, 0, part, BSK_F32, false);
+        softmax_power(l, r, &at, 1, part, j->unit, NULL);
     }
 }
 
-/* A strip at i of both groups of lines. */
+/* The first `count` elements of both groups of lines. */
 OMP_INLINE void softmax_both(const softmax_job *j, softmax_lines *l, const softmax_lines *late,
-                             const softmax_lines *next, float (*e)[ROW], int64_t i, int64_t count,
+                             const softmax_lines *next, float (*e)[ROW], int64_t count,
                              bsk_dtype x_type, bsk_dtype y_type, bool split)
 {
-    const int64_t strip = i / STRIP;
-    softmax_strip at = {x_type, split, j->x, {0}, {0}, {0}};
+    softmax_from at = {x_type, split, j->x, {0}, {0}, {0}};
     softmax_to to = {y_type, split, j->stream, j->y, {0}, {0}};
     for (int r = 0; r < late->count; r++) {
-        to.at[r] = late->y[r] + i;
-        to.factor[r] = late->peak[r][strip];
+        to.at[r] = late->y[r];
+        to.factor[r] = late->factor[r];
     }
     for (int r = 0; r < l->count; r++) {
-        at.at[r] = l->x[r] + i;
-        at.ahead[r] = next->x[r] + i;
-        at.e[r] = e[r] + i;
+        at.at[r] = l->x[r];
+        at.ahead[r] = next->x[r];
+        at.e[r] = e[r];
+        softmax_base(j, l, r, j->x, l->x[r], count, x_type, split);
     }
     if (l->count == POWER_LINES && late->count == POWER_LINES) {
-        softmax_take(l, 0, &at, POWER_LINES, strip, count);
-        softmax_power(l, 0, &at, POWER_LINES, strip, count, j->scale, &to);
+        softmax_power(l, 0, &at, POWER_LINES, count, j->unit, &to);
         return;
     }
     for (int r = 0; r < late->count; r++)
         for (int64_t k = 0; k < count; k += PAIR)
-            softmax_put(&to, e[r] + i, r, k);
+            softmax_put(&to, e[r], r, k);
     for (int r = 0; r < l->count; r++) {
-        const softmax_strip one = {x_type, split, j->x, {at.at[r]}, {at.ahead[r]}, {at.e[r]}};
-        softmax_take(l, r, &one, 1, strip, count);
-        softmax_power(l, r, &one, 1, strip, count, j->scale, NULL);
+        const softmax_from one = {x_type, split, j->x, {at.at[r]}, {at.ahead[r]}, {at.e[r]}};
+        softmax_power(l, r, &one, 1, count, j->unit, NULL);
     }
 }
 
@@ -331,12 +349,12 @@ OMP_INLINE void softmax_pass(const softmax_job *j, softmax_lines *l, const softm
                              const softmax_lines *next, float (*e)[ROW], bsk_dtype x_type,
                              bsk_dtype y_type, bool split)
 {
-    const int64_t whole = j->count - j->count % PIECE, strips = bski_ceil_div(whole, STRIP);
-    for (int64_t i = 0; i < whole; i += STRIP)
-        softmax_both(j, l, late, next, e, i, min_i64(STRIP, whole - i), x_type, y_type, split);
+    const int64_t whole = j->count - j->count % PIECE;
+    if (whole)
+        softmax_both(j, l, late, next, e, whole, x_type, y_type, split);
     if (whole < j->count)
-        softmax_rest(j, l, late, e, whole, strips);
-    softmax_end(l, strips + (whole < j->count), j->scale);
+        softmax_rest(j, l, late, e, whole);
+    softmax_end(j, l, e, split);
 }
 
 #define SOFTMAX_PASS(name, x_type, y_type, split)                                                  \
@@ -414,6 +432,7 @@ OMP_LAUNCH(masked_softmax)
                              .y_type = p->y.dtype,
                              .count = w.inner,
                              .scale = scale,
+                             .unit = scale * LOG_BASE,
                              .stream =
                                  stream && walk_whole(&w, 0, p->y.dtype, bsk_mem_address(a->y))};
     const bool lines = p->mask.dtype == BSK_NONE && !p->k && w.inner <= ROW && scale > 0;
