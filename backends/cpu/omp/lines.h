@@ -165,6 +165,13 @@ static inline void pairs_merge(float *restrict dst, const float *restrict src, i
         }
 }
 
+/* Keeps loads that follow from being moved before the loop that they follow, where their vectors would
+ * take its registers. */
+OMP_INLINE void keep_order(void)
+{
+    __asm__ volatile("" : : : "memory");
+}
+
 /* The larger one; NaN of x is passed over. */
 OMP_INLINE vec_f32 larger_f32(vec_f32 x, vec_f32 than)
 {

@@ -221,6 +221,11 @@ static void norm_rest(const layer_norm *v, norm_lines *l, const norm_lines *late
     }
 }
 
+/* How many numbers of a line are read before as many are written: few, since stores past the caches
+ * and requests wait where they come in large numbers; but each of the two has a loop of its own, which
+ * its constants stay in registers for. */
+enum { STEP = 2 * PAIR };
+
 /* Whole pieces at i of all the lines: together where there are as many as usual, and of one segment. */
 OMP_INLINE void norm_piece(const layer_norm *v, norm_lines *l, const norm_lines *late,
                            const norm_lines *next, affine *f, int64_t i, bsk_dtype type,
@@ -254,10 +259,13 @@ OMP_INLINE void norm_piece(const layer_norm *v, norm_lines *l, const norm_lines 
             d.to[r] = late->y[r] + i;
             d.ahead[r] = next->x[r] + i;
         }
-        for (int64_t k = 0; k < PIECE; k += PAIR)
-            norm_take(&s, &from, shift, LINES, k);
-        for (int64_t k = 0; k < PIECE; k += PAIR)
-            norm_put(&d, LINES, k);
+        for (int64_t step = 0; step < PIECE; step += STEP) {
+            _Pragma("GCC unroll 1") for (int64_t k = step; k < step + STEP; k += PAIR)
+                norm_take(&s, &from, shift, LINES, k);
+            keep_order();
+            _Pragma("GCC unroll 1") for (int64_t k = step; k < step + STEP; k += PAIR)
+                norm_put(&d, LINES, k);
+        }
         memcpy(l->sum, s.sum, sizeof s.sum);
         memcpy(l->square, s.square, sizeof s.square);
         return;
