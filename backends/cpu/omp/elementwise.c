@@ -244,30 +244,38 @@ struct drop_job {
 };
 
 #if defined(BSK_ISA_AVX512)
-/* How many elements at the beginning of a part, each with a word of its own, went by batches: loads and
- * stores of one while the words of the next are computed. */
+/* A batch at k: its words, then loads and stores, while the words of the next are computed. */
+OMP_INLINE void drop_batch(const drop_job *d, const walk_piece *at, int64_t ahead, int64_t k,
+                           bsk_dtype x_type, bsk_dtype y_type, bool split, int pairs)
+{
+    const __m512i last = _mm512_set1_epi32((int)(((uint32_t)d->limit << 8) - 1));
+    __m512i words[BATCH_PAIRS][2];
+    random_pairs(&d->words, (uint64_t)(at->at[2] + k) / 4, split, pairs, words);
+    _Pragma("GCC unroll 8") for (int i = 0; i < pairs; i++, k += PAIR)
+    {
+        line_pair p = pair_load(x_type, d->x, at->at[1] + k, split);
+        line_fetch(x_type, d->x, ahead + k);
+        for (int j = 0; j < 2; j++)
+            p.v[j] = (vec_f32)_mm512_maskz_mul_ps(_mm512_cmple_epu32_mask(words[i][j], last),
+                                                  (__m512)p.v[j], _mm512_set1_ps(d->scale));
+        pair_put(y_type, d->y, at->at[0] + k, p, split, d->stream);
+    }
+}
+
+/* How many elements at the beginning of a part, each with a word of its own, went by batches: long ones
+ * in bf16, where words are the limit; memory, which is it in f32, would rest meanwhile. */
 OMP_INLINE int64_t drop_batches(const drop_job *d, const walk_piece *at, int64_t ahead,
                                 bsk_dtype x_type, bsk_dtype y_type, bool split)
 {
     const uint64_t first = (uint64_t)at->at[2];
-    const __m512i last = _mm512_set1_epi32((int)(((uint32_t)d->limit << 8) - 1));
     int64_t k = 0;
     if (first % 4 || !d->limit || first / 4 >> 32 != d->words.upper ||
         (first + (uint64_t)at->count) / 4 >> 32 != d->words.upper)
         return 0;
-    for (; k + RANDOM_BATCH <= at->count; k += RANDOM_BATCH) {
-        __m512i words[BATCH_PAIRS][2];
-        random_pairs(&d->words, (first + (uint64_t)k) / 4, split, words);
-        _Pragma("GCC unroll 4") for (int i = 0; i < BATCH_PAIRS; i++)
-        {
-            line_pair p = pair_load(x_type, d->x, at->at[1] + k + i * PAIR, split);
-            line_fetch(x_type, d->x, ahead + k + i * PAIR);
-            for (int j = 0; j < 2; j++)
-                p.v[j] = (vec_f32)_mm512_maskz_mul_ps(_mm512_cmple_epu32_mask(words[i][j], last),
-                                                      (__m512)p.v[j], _mm512_set1_ps(d->scale));
-            pair_put(y_type, d->y, at->at[0] + k + i * PAIR, p, split, d->stream);
-        }
-    }
+    for (; split && k + BATCH_PAIRS * PAIR <= at->count; k += BATCH_PAIRS * PAIR)
+        drop_batch(d, at, ahead, k, x_type, y_type, split, BATCH_PAIRS);
+    for (; k + SHORT_PAIRS * PAIR <= at->count; k += SHORT_PAIRS * PAIR)
+        drop_batch(d, at, ahead, k, x_type, y_type, split, SHORT_PAIRS);
     return k;
 }
 #else

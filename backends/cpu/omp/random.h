@@ -124,7 +124,9 @@ static inline const uint32_t *random_words(uint64_t seed, uint64_t offset, uint6
 #if defined(BSK_ISA_AVX512)
 /* --- the words of a batch of elements, in registers ------------------------------------------- */
 
-enum { BATCH_PAIRS = 4, RANDOM_BATCH = BATCH_PAIRS * 32 };
+/* Pairs of vectors of words: eight keep the units busy while the rounds of each wait for one another,
+ * four nearly so. */
+enum { BATCH_PAIRS = 8, SHORT_PAIRS = 4 };
 
 #define PHILOX_0 0xD2511F53u
 #define PHILOX_1 0xCD9E8D57u
@@ -205,22 +207,22 @@ OMP_INLINE void batch_end(const random_batch *b, random_state *s)
 }
 
 /* The words of the elements of `counter` on: pairs of vectors, in order or `split` into even and odd
- * ones. All the counters have the upper half that b was made for. */
-OMP_INLINE void random_pairs(const random_batch *b, uint64_t counter, bool split,
+ * ones; pairs is a constant. All the counters have the upper half that b was made for. */
+OMP_INLINE void random_pairs(const random_batch *b, uint64_t counter, bool split, int pairs,
                              __m512i words[BATCH_PAIRS][2])
 {
     const __m512i order =
         split ? _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0) : _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
     random_state s[BATCH_PAIRS];
-    _Pragma("GCC unroll 4") for (int i = 0; i < BATCH_PAIRS; i++)
+    _Pragma("GCC unroll 8") for (int i = 0; i < pairs; i++)
     {
         s[i].c0 =
             _mm512_add_epi64(order, _mm512_set1_epi64((long long)(counter + 8 * (uint64_t)i)));
         batch_begin(b, &s[i]);
     }
     _Pragma("GCC unroll 6") for (int round = 3; round < 9; round++)
-        _Pragma("GCC unroll 4") for (int i = 0; i < BATCH_PAIRS; i++) batch_round(b, &s[i], round);
-    _Pragma("GCC unroll 4") for (int i = 0; i < BATCH_PAIRS; i++)
+        _Pragma("GCC unroll 8") for (int i = 0; i < pairs; i++) batch_round(b, &s[i], round);
+    _Pragma("GCC unroll 8") for (int i = 0; i < pairs; i++)
     {
         batch_end(b, &s[i]);
         words[i][0] = split ? s[i].c0 : _mm512_unpacklo_epi32(s[i].c0, s[i].c1);
