@@ -280,12 +280,13 @@ static __attribute__((noinline)) float softmax_again(const softmax_job *j, int64
 }
 
 /* Where all that was looked at is far below the rest, or nothing, exponentials may have left the
- * range of f32. */
+ * range of f32; and from exponents of 32 on what is lost of their fraction shows, but not in bf16. */
 static void softmax_end(const softmax_job *j, softmax_lines *l, float (*e)[ROW], bool split)
 {
+    const float most = split ? 0x1p100f : 0x1p32f;
     for (int r = 0; r < l->count; r++) {
         float sum = lanes_sum(l->sum[r]);
-        if (!(sum > 0.5f && sum < 0x1p100f))
+        if (!(sum > 0.5f && sum < most))
             sum = softmax_again(j, l->x[r], e[r], split);
         l->factor[r] = plain_f32(sum == 0 ? 0 : 1 / sum);
     }
