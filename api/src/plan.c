@@ -381,6 +381,9 @@ static bsk_status read_options(const bski_op_info *op, const bsk_device *device,
     if (options->packed < 0 || options->packed > 1)
         return bski_fail(BSK_E_INVALID, "%s: options.packed is %d; legal are 0 and 1", op->name,
                          (int)options->packed);
+    if (options->reserved)
+        return bski_fail(BSK_E_INVALID, "%s: options.reserved is %d; legal is 0", op->name,
+                         (int)options->reserved);
     if (options->fallback < BSK_FALLBACK_DEFAULT || options->fallback > BSK_FALLBACK_FORBID)
         return bski_fail(BSK_E_INVALID, "%s: options.fallback is %d; legal are 0 to %d", op->name,
                          (int)options->fallback, (int)BSK_FALLBACK_FORBID);

@@ -439,6 +439,7 @@ def _register_torch(torch):
         describe[kind], describe_out[kind] = torch_tensor, torch_out
 
 
+@functools.cache
 def _torch_streams(torch, index):
     """(a function for torch's current stream of a device, whether that is being captured)."""
     current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -451,8 +452,12 @@ def _torch_streams(torch, index):
 def is_capturing(device):
     """Whether torch's current stream of a GPU is being captured."""
     stream, capturing = _torch_streams(sys.modules["torch"], device.index or 0)
-    # The default stream cannot be captured, and to ask the driver takes its time.
-    return bool(stream()) and capturing()
+    return _is_captured(stream(), capturing)
+
+
+def _is_captured(stream, capturing):
+    """The default stream cannot be captured, and to ask the driver takes its time."""
+    return bool(stream) and capturing()
 
 
 def _torch_place(device):
@@ -474,11 +479,13 @@ def _torch_device_place(torch, device, index, stream, capturing):
             except KeyError:
                 queue = held[now] = self.device.queue(now)
                 self.streams[queue] = now
-            # The default stream cannot be captured, and to ask the driver takes its time.
-            if now and capturing():
+            if _is_captured(now, capturing):
                 plan.captured = True  # the graph refers to its tables from now on
                 return queue, self.new_workspace(plan)
             return queue, (self.torch_workspace(held, now, plan) if plan.workspace_bytes else 0)
+
+        def capturing(self):
+            return _is_captured(stream(), capturing)
 
         def new_workspace(self, plan):
             """Of a capture's own memory, which other ops of the graph may have before and after."""

@@ -104,8 +104,6 @@ INTEGERS = {ctypes.c_int32, ctypes.c_int64, ctypes.c_uint8, ctypes.c_uint32, cty
 kinds = {made: dict(made._fields_) for made in structs.values()}
 Tensor = structs["bsk_tensor"]
 Mem = structs["bsk_mem"]
-PlanInfo = structs["bsk_plan_info"]
-PlanOptions = structs["bsk_plan_options"]
 
 
 def fitting(kind, value, name):

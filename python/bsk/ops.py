@@ -50,15 +50,11 @@ class Plan:
         self.workspace_alignment = max(info.workspace_alignment, 1)
         self.packed_bytes = info.packed_bytes
         self.packed_alignment = max(info.packed_alignment, 1)
+        self.packs = _packs(info)
         self.entry = info.entry.decode()
         self.pack, self.pack_few = packers  # all fields, and all but those of `extra`
         self.run = run
         self.makers = makers
-
-    @property
-    def packs(self):
-        """Whether each run packs the weights into the workspace, so that an image saves time."""
-        return 0 < self.packed_bytes <= self.workspace_bytes
 
     def __del__(self):
         if not sys.is_finalizing() and self.where.destroy(self):
@@ -77,7 +73,8 @@ class Packed:
     Parameters
     ----------
     all_plans : bool
-        Pack for plans too that have an image, but no need of it in each run.
+        Pack for plans too that have an image, but no need of it in each run. Without, calls have
+        an entry that was chosen for packed weights only where that packs in each run otherwise.
 
     Examples
     --------
@@ -97,6 +94,7 @@ class Packed:
 
     def __init__(self, all_plans: bool = True) -> None:
         self.all_plans = all_plans
+        self.trait = _PACKED if all_plans else _PACKED_IF_IT_PACKS
         self.images = {}
 
     def clear(self) -> None:
@@ -108,7 +106,9 @@ class Packed:
 
     def image(self, plan, queue, kind, weights):
         """The address of the image for a run, or 0, and what is to be held while it runs."""
-        if not plan.packed_bytes or plan.captured or not (self.all_plans or plan.packs):
+        if not plan.packed_bytes or not (self.all_plans or plan.packs):
+            return 0, None
+        if plan.captured and plan.where.capturing():  # the weights may change between replays
             return 0, None
         images, key = self.images, (plan, plan.where.order(queue), weights)
         found = images.get(key)
@@ -195,8 +195,25 @@ def _is_zero(op, name):
                           f"{_abi.OPS[op]['zeros'][name]} and cannot be given")
 
 
-# Of what plans are made for: all addresses or'ed together up to this, and runs with packed weights.
-_PACKED = 16
+# Of what plans are made for: all addresses or'ed together up to 16; runs with packed weights; such
+# runs, if without an image each of them would pack.
+_PACKED, _PACKED_IF_IT_PACKS = 16, 32
+
+
+def _create(op, where, params, alignment, packed):
+    """The handle of a new plan of the library, and what that says of it."""
+    options = _c.new("bsk_plan_options", alignment=alignment, packed=packed)
+    handle, info = ctypes.c_void_p(), _c.new("bsk_plan_info")
+    _c.check(getattr(_c.lib, f"bsk_{op.name}_plan")(
+        where.device.handle, ctypes.addressof(params), ctypes.addressof(options),
+        ctypes.addressof(handle)))
+    _c.check(_c.lib.bsk_plan_query(handle.value, ctypes.addressof(info)))
+    return handle, info
+
+
+def _packs(info):
+    """Whether each run packs the weights into the workspace, so that an image saves time."""
+    return 0 < info.packed_bytes <= info.workspace_bytes
 
 
 def _make_plan(op, layout, attributes, signatures, given, pairs, traits):
@@ -236,17 +253,12 @@ def _make_plan(op, layout, attributes, signatures, given, pairs, traits):
         makers[n] = _arrays.allocator(given[first], at, shape, code, zeros)
     for n, t in tensors.items():
         setattr(params, n, t)
-    options = None
-    if traits:
-        low = traits % _PACKED
-        options = _c.new("bsk_plan_options", alignment=low & -low, packed=traits // _PACKED)
+    low = traits % _PACKED
     where = _arrays.place(at)
-    handle = ctypes.c_void_p()
-    _c.check(getattr(_c.lib, f"bsk_{op.name}_plan")(
-        where.device.handle, ctypes.addressof(params),
-        ctypes.addressof(options) if options else None, ctypes.addressof(handle)))
-    info = _c.new("bsk_plan_info")
-    _c.check(_c.lib.bsk_plan_query(handle.value, ctypes.addressof(info)))
+    handle, info = _create(op, where, params, low & -low, traits >= _PACKED)
+    if traits & _PACKED_IF_IT_PACKS and not _packs(info):
+        _c.lib.bsk_plan_destroy(ctypes.addressof(handle))
+        handle, info = _create(op, where, params, low & -low, False)
     if info.staged:
         _c.warn_staged(info)
     run = where.runner(getattr(_c.lib, f"bsk_{op.name}_run"), bool(makers))
@@ -336,7 +348,7 @@ def _source(op):
         add(f"        _low |= {' | '.join(spots[n] for n in extra)}")
     add("    _low &= 15")
     if op.packed:
-        add(f"    if packed is not None: _low |= {_PACKED}")
+        add("    if packed is not None: _low |= packed.trait")
     key = [repr(op.name), *(["layout.handle"] if op.layout else []), *op.attrs,
            *(f"s_{n}" for n in names if n not in extra), *(["_rest"] if extra else []),
            *(f"_len(p_{n})" for n in op.lists), "_low"]

@@ -53,6 +53,14 @@ def test_structs_lie_as_the_compiler_lays_them(tmp_path):
             assert getattr(cls, field).offset == int(expected[f"{name}.{field}"]), (name, field)
 
 
+def test_structs_that_are_read_end_with_a_field():
+    """A field that is added later must not lie where callers of today leave chance bytes."""
+    for name, cls in _c.structs.items():
+        if name.endswith(("_params", "_args", "_options")):
+            last = getattr(cls, cls._fields_[-1][0])
+            assert last.offset + last.size == ctypes.sizeof(cls), name
+
+
 def test_library_knows_the_structs():
     """A struct with fields that the library has not is refused as newer."""
     size = ctypes.sizeof(_c.structs["bsk_context_params"])

@@ -279,6 +279,31 @@ def test_packed(np, data):
     assert len(packed) <= ops.Packed.MAX_IMAGES
 
 
+def test_entries_for_packed_weights_go_with_an_image(np, monkeypatch):
+    """Where only plans that pack in each run have images, others are those of weights as they are."""
+    layout = Layout.random((512, 256), (8, 8), 0.5, seed=3)
+    x, w = np.ones((64, 512), np.float32), np.ones((layout.nnz, 8, 8), np.float32)
+    made, create = [], ops._create
+
+    def record(op, where, params, alignment, packed):
+        made.append(bool(packed))
+        return create(op, where, params, alignment, packed)
+
+    monkeypatch.setattr(ops, "_create", record)
+    for packs, all_plans, expected in ((False, False, [True, False]), (True, False, [True]),
+                                       (False, True, [True])):
+        monkeypatch.setattr(ops, "_packs", lambda info: packs)
+        ops.clear_plans()
+        packed = ops.Packed(all_plans=all_plans)
+        for _ in range(3):
+            ops.matmul(layout, x, w, packed=packed)
+        assert made == expected
+        plan, = ops._plans.values()
+        assert len(packed) == (plan.packed_bytes > 0 and (packs or all_plans))
+        made.clear()
+    ops.clear_plans()
+
+
 def test_zero_that_stands_for_a_default_is_refused(np):
     x = np.ones((2, 4), np.float32)
     for op, options in ((ops.filter, {"scale": 0.0}), (ops.masked_softmax, {"scale": 0.0}),

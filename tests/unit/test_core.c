@@ -508,7 +508,12 @@ static void test_choice(const bsk_device *device)
     for (options.packed = -1; options.packed <= 2; options.packed += 3)
         CHECK_ERROR(bsk_bias_act_plan(device, &p, &options, &plan), BSK_E_INVALID,
                     "options.packed is");
+    options.packed = 0;
+    options.reserved = 1;
+    CHECK_ERROR(bsk_bias_act_plan(device, &p, &options, &plan), BSK_E_INVALID,
+                "options.reserved is 1");
     CHECK(!plan);
+    options.reserved = 0;
     options.packed = 1; /* of an op without packed weights */
     CHECK_OK(bsk_bias_act_plan(device, &p, &options, &plan));
     bsk_plan_destroy(&plan);

@@ -88,6 +88,7 @@ typedef struct bsk_plan_options {
                        packing has no part in the choice of the entry, which may be another then. A
                        run of the plan may still do without args.packed, with the same results.
                        Without effect where bsk_<op>_prepack does not exist */
+    int32_t reserved;  /* 0 */
 } bsk_plan_options;
 
 typedef struct bsk_plan_info {

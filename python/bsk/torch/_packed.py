@@ -104,8 +104,11 @@ def packed_of(weight):
     torch counts the changes of a tensor by its operations, and the ops of this package do so too;
     what is not counted, fused optimizers and ``parameter.data``, forgets what may be written to,
     and so does a run with gradients. There are none of what others write to: memory that processes
-    share, and weights that captured graphs train.
+    share, and weights that captured graphs train; and none for runs that are captured, each replay
+    of which reads the weights as they are then.
     """
+    if weight.is_cuda and is_capturing(weight.device):
+        return None
     entry = _entries.get(id(weight))
     if (entry is not None and entry.tensor() is weight and entry.version == weight._version
             and entry.address == weight.data_ptr()):
