@@ -57,6 +57,64 @@ DEVICE R NAME(row_exp)(u32 live, R most, R *v)
     return sum;
 }
 
+/* scale * exp(x - shift). What is denormal is rounded once, and not flushed. */
+DEVICE R NAME(row_share)(R x, R shift, R scale)
+{
+#if SIMT_CODE == 1
+    return MATH(exp)(x - shift) * scale;
+#else
+    const R power = (x - shift) * exp_scale;
+    const i32 deep = power < -64;
+    const R share = FAST_EXP2(deep ? power + 64 : power) * scale;
+    return deep ? share * 5.4210108624275222e-20f : share; /* 2^-64 */
+#endif
+}
+
+/* exp of the scores `factor` * (v - most) of a run, in place of v, as row_shares takes them; returns
+ * their sum times ROW_LIFT. So that small shares are not flushed, those of types of 16 bits are lifted
+ * by 2^24, which costs less accuracy than the type shows; of f32 what is below 2^-64 is lifted by as
+ * much and made negative, and no part of the sum, which has a 1. Both v and most may be near the
+ * largest number, so their difference comes first. */
+#undef ROW_LIFT
+#define ROW_LIFT ((R)(SIMT_CODE > 2 ? 16777216 : 1))
+
+DEVICE R NAME(row_powers)(R factor, R most, R *v)
+{
+    R sum = 0;
+#if SIMT_CODE > 1
+    factor *= exp_scale;
+#endif
+    UNROLL
+    for (i32 e = 0; e < VEC; e++) {
+#if SIMT_CODE > 2
+        v[e] = FAST_EXP2(FMA(v[e] - most, factor, 24.0f));
+        sum += v[e];
+#elif SIMT_CODE == 2
+        const R power = (v[e] - most) * factor;
+        const i32 deep = power < -64;
+        const R lifted = FAST_EXP2(deep ? power + 64 : power);
+        v[e] = deep ? -lifted : lifted;
+        sum += deep ? 0 : lifted;
+#else
+        v[e] = MATH(exp)((v[e] - most) * factor);
+        sum += v[e];
+#endif
+    }
+    return sum;
+}
+
+/* The shares of a run from its powers; scale is 1 / their sum. */
+DEVICE void NAME(row_shares)(R scale, R *v)
+{
+    UNROLL
+    for (i32 e = 0; e < VEC; e++) {
+        v[e] *= scale;
+#if SIMT_CODE == 2
+        v[e] = v[e] <= 0 ? v[e] * -5.4210108624275222e-20f : v[e]; /* 2^-64 */
+#endif
+    }
+}
+
 /* Up to `held` raw runs of a packed row: lane, lane + lanes ..., of `runs` runs. */
 DEVICE void NAME(row_hold)(i32 type, const GLOBAL T *row, i32 lane, i32 runs, i32 lanes, i32 held,
                            RAW *q)

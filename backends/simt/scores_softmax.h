@@ -133,19 +133,6 @@ DEVICE u32 NAME(scores_make)(const block_softmax_arg *a, const rules_data *d, co
     return live;
 }
 
-/* scale * exp(x - shift). What is denormal is rounded once, and not flushed. */
-DEVICE R NAME(scores_share)(R x, R shift, R scale)
-{
-#if SIMT_CODE == 1
-    return MATH(exp)(x - shift) * scale;
-#else
-    const R power = (x - shift) * exp_scale;
-    const i32 deep = power < -64;
-    const R share = FAST_EXP2(deep ? power + 64 : power) * scale;
-    return deep ? share * 5.4210108624275222e-20f : share; /* 2^-64 */
-#endif
-}
-
 /* A pass for the largest and the sum about what a lane has met of it, a pass that writes. */
 KERNEL(block_softmax, LANES)
 (BUF(const T, x), BUF(u8, y), BUF(R, lse), BUF(const i64, start), BUF(const i32, col),
@@ -181,7 +168,7 @@ KERNEL(block_softmax, LANES)
                     const R shift = most == LOWEST ? (R)0 : most;
                     UNROLL
                     for (i32 e = 0; e < VEC; e++)
-                        v[e] = live >> e & 1 ? NAME(scores_share)(v[e], shift, scale) : (R)0;
+                        v[e] = live >> e & 1 ? NAME(row_share)(v[e], shift, scale) : (R)0;
                     NAME(store_part)
                     (a.y.type, y, scores_at(&a.y, &a.rules, &l, &q), 1, q.count, a.y.vector, v);
                     continue;
@@ -352,32 +339,6 @@ DEVICE GLOBAL T *NAME(scores_out)(GLOBAL T *y, const scores_member *m, i64 batch
     return y + m->b * batch + m->shared * group;
 }
 
-/* exp of the scores `factor` * (v - most), times 2^24 for types of 16 bits: so small shares are not
- * flushed, and what that costs in accuracy is less than the type shows. Both may be near the largest
- * number, so their difference comes first. */
-#undef SCORES_LIFT
-#define SCORES_LIFT ((R)(SIMT_CODE > 2 ? 16777216 : 1))
-
-DEVICE R NAME(scores_power)(R factor, R most, R *v)
-{
-    R sum = 0;
-#if SIMT_CODE > 1
-    factor *= exp_scale;
-#endif
-    UNROLL
-    for (i32 e = 0; e < VEC; e++) {
-#if SIMT_CODE > 2
-        v[e] = FAST_EXP2(FMA(v[e] - most, factor, 24.0f));
-#elif SIMT_CODE == 2
-        v[e] = FAST_EXP2((v[e] - most) * factor);
-#else
-        v[e] = MATH(exp)((v[e] - most) * factor);
-#endif
-        sum += v[e];
-    }
-    return sum;
-}
-
 /* The elements of a run, and the largest of them and `most`. */
 DEVICE R NAME(scores_most)(i32 type, RAW q, R most, R *v)
 {
@@ -390,9 +351,7 @@ DEVICE R NAME(scores_most)(i32 type, RAW q, R most, R *v)
 
 DEVICE void NAME(scores_put)(i32 type, GLOBAL T *y, i32 run, R scale, R *v)
 {
-    UNROLL
-    for (i32 e = 0; e < VEC; e++)
-        v[e] *= scale;
+    NAME(row_shares)(scale, v);
     NAME(store_run)(HALF_TYPE(type), (GLOBAL u8 *)y, (i64)run * VEC, v);
 }
 
@@ -404,7 +363,7 @@ DEVICE RAW NAME(scores_none)(i32 type)
     q.x = q.z = 0;
     q.y = q.w = 0xfff00000u;
 #else
-    q.x = q.y = q.z = q.w = SIMT_CODE == 2 ? 0xff800000u
+    q.x = q.y = q.z = q.w = SIMT_CODE == 2                ? 0xff800000u
                             : HALF_TYPE(type) == SIMT_F16 ? 0xfc00fc00u
                                                           : 0xff80ff80u;
 #endif
@@ -464,11 +423,11 @@ KERNEL_GROUPS(block_softmax_packed, LANES, 3)
         UNROLL
         for (i32 u = 0; u < SCORES_RUNS; u++)
             if (SCORES_TAKE(u))
-                sum += NAME(scores_power)(factor, shift, v[u]);
+                sum += NAME(row_powers)(factor, shift, v[u]);
         NO_UNROLL
         for (i32 u = SCORES_RUNS; u < l.runs; u++) {
             NAME(unpack_run)(a.type, in[scores_run_of(&l, slot, u)], w);
-            sum += NAME(scores_power)(factor, shift, w);
+            sum += NAME(row_powers)(factor, shift, w);
         }
         NAME(row_reduce_turn)(scratch, 1, l.lane, l.first, near, lanes, 0, 1, &sum);
         const R scale = sum == 0 ? (R)0 : 1 / sum;
@@ -480,11 +439,11 @@ KERNEL_GROUPS(block_softmax_packed, LANES, 3)
         for (i32 u = SCORES_RUNS; u < l.runs; u++) {
             const i32 run = scores_run_of(&l, slot, u);
             NAME(unpack_run)(a.type, in[run], w);
-            NAME(scores_power)(factor, shift, w);
+            NAME(row_powers)(factor, shift, w);
             NAME(scores_put)(a.type, out, run, scale, w);
         }
         if (lse && l.lane == 0 && l.p >= 0)
-            lse[number] = sum == 0 ? LOWEST : most * factor + MATH(log)(sum / SCORES_LIFT);
+            lse[number] = sum == 0 ? LOWEST : most * factor + MATH(log)(sum / ROW_LIFT);
     }
 }
 

@@ -175,10 +175,9 @@ typedef uint8_t u8;
 #define LOCAL_ARG /* of a pointer to local memory that a function takes */
 
 #if defined(SIMT_EMULATOR)
-#include "emulator.h" /* LOCAL DEVICE KERNEL GROUP GROUPS LANE BARRIERs and the conversions */
+#include "emulator.h" /* LOCAL DEVICE KERNEL GROUP GROUPS LANE BARRIERs FAST_ and the conversions */
 #define UNROLL
 #define NO_UNROLL
-#define FAST_EXP2(x)       exp2f(x)
 
 typedef f32 f32x16 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef f64 f64x16 __attribute__((vector_size(128), aligned(8), may_alias));

@@ -78,16 +78,6 @@ DEVICE R NAME(softmax_most)(u32 live, const R *v, R most)
     return most;
 }
 
-DEVICE void NAME(softmax_store)(const softmax_arg *a, GLOBAL u8 *y, i64 at, i64 run, u32 live,
-                                R scale, R *v)
-{
-    UNROLL
-    for (i32 e = 0; e < VEC; e++)
-        v[e] = live >> e & 1 ? v[e] * scale : (R)0;
-    NAME(store_part)
-    (a->y_type, y, at + run * VEC, 1, run_length(a->count, run * VEC, VEC), a->y_vector, v);
-}
-
 /* A run of a row, and which of its elements take part. */
 DEVICE u32 NAME(softmax_run)(const softmax_arg *a, const NAME(ranked_row) * row, i64 run,
                              const NAME(rank_cut) * cut, R *v)
@@ -116,11 +106,15 @@ DEVICE void NAME(softmax_row)(const softmax_arg *a, const NAME(ranked_row) * row
     if (mine < most)
         sum *= NAME(fast_exp)(mine - most);
     const R scale = NAME(softmax_scale)(NAME(row_sum)(scratch, a->lanes, sum));
+    const R shift = most == LOWEST ? (R)0 : most;
     NO_UNROLL
     for (i64 run = LANE % a->lanes; run < runs; run += a->lanes) {
         const u32 live = NAME(softmax_run)(a, row, run, cut, v);
-        NAME(row_exp)(live, most, v);
-        NAME(softmax_store)(a, y, y_at, run, live, scale, v);
+        UNROLL
+        for (i32 e = 0; e < VEC; e++)
+            v[e] = live >> e & 1 ? NAME(row_share)(v[e], shift, scale) : (R)0;
+        NAME(store_part)
+        (a->y_type, y, y_at + run * VEC, 1, run_length(a->count, run * VEC, VEC), a->y_vector, v);
     }
 }
 
@@ -186,18 +180,17 @@ KERNEL(masked_softmax_packed, LANES)
             most = NAME(softmax_most)(~0u, v[u], most);
         }
     NAME(row_reduce_in_turn)(scratch, 0, a.lanes, 1, 1, &most);
+    const R shift = most == LOWEST ? (R)0 : most;
     UNROLL
     for (i32 u = 0; u < ROW_RUNS; u++)
         if (lane + u * a.lanes < runs)
-            sum += NAME(row_exp)(~0u, most, v[u]);
+            sum += NAME(row_powers)(1, shift, v[u]);
     NAME(row_reduce_in_turn)(scratch, 1, a.lanes, 0, 1, &sum);
     const R scale = NAME(softmax_scale)(sum);
     UNROLL
     for (i32 u = 0; u < ROW_RUNS; u++)
         if (lane + u * a.lanes < runs) {
-            UNROLL
-            for (i32 e = 0; e < VEC; e++)
-                v[u][e] *= scale;
+            NAME(row_shares)(scale, v[u]);
             NAME(store_run)
             (HALF_TYPE(a.type), (GLOBAL u8 *)y, n * a.y_row + (lane + u * a.lanes) * VEC, v[u]);
         }

@@ -175,6 +175,24 @@ static void list_long_rows(test_list *list)
         }
 }
 
+/* Rows with scores so far apart that some shares are denormal. */
+static void list_small_shares(test_list *list)
+{
+    static const uint32_t rules[] = {0, RULE_CAUSAL};
+    for (int r = 0; r < TEST_COUNT(rules); r++)
+        for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+            test_spec s = {.op = "block_softmax", .dtype = dtypes[t], .br = 16, .bc = 16};
+            s.k = s.m = 128;
+            s.n = 128;
+            s.heads = s.count = 1;
+            s.pattern = PATTERN_TEXT;
+            s.layout = "random:density=0.6,seed=1";
+            s.rules = rules[r];
+            s.value = 300;
+            test_emit(list, s);
+        }
+}
+
 static void list_attention(test_list *list)
 {
     int n = 0;
@@ -514,6 +532,7 @@ void cases_attention(test_list *list)
     list_products(list);
     list_softmax(list);
     list_softmax_wider(list);
+    list_small_shares(list);
     list_long_rows(list);
     list_attention(list);
     list_tiles(list);

@@ -46,7 +46,14 @@
 #define U32_AS_F32        bski_bits_f32
 #define F32_AS_U32        bski_f32_bits
 #define MATH(fn)          std::fn
-#define FAST_DIVIDE(a, b) ((a) / (b))
+#define FAST_EXP2(x)      emu_flushed(exp2f(x))
+#define FAST_DIVIDE(a, b) ((a)*emu_flushed(1 / emu_flushed(b)))
+
+/* As the fast instructions of GPUs may: denormal numbers are 0. */
+DEVICE f32 emu_flushed(f32 x)
+{
+    return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
+}
 
 DEVICE f32 f16_load(const u16 *p)
 {
