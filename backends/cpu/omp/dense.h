@@ -121,6 +121,18 @@ OMP_INLINE float lanes_sum(vec_f32 v)
 #endif
 }
 
+/* The larger one; NaN of x is passed over. */
+OMP_INLINE vec_f32 larger_f32(vec_f32 x, vec_f32 than)
+{
+#if defined(BSK_ISA_AVX512)
+    return (vec_f32)_mm512_max_ps((__m512)x, (__m512)than);
+#elif defined(BSK_ISA_AVX2)
+    return (vec_f32)_mm256_max_ps((__m256)x, (__m256)than);
+#else
+    return select_f32(x > than, x, than);
+#endif
+}
+
 /* Of numbers. */
 OMP_INLINE float lanes_max(vec_f32 v)
 {
@@ -173,15 +185,9 @@ static inline float row_max(const float *row, int64_t count, float max)
     for (int k = 0; k < 4; k++)
         best[k] = splat_f32(max);
     for (int64_t i = 0; i < count; i += PAD)
-        for (int k = 0; k < 4; k++) {
-            const vec_f32 x = load_f32(row + i + k * F32_LANES);
-            best[k] = select_f32(x > best[k], x, best[k]);
-        }
-    for (int k = 0; k < PAD; k++) {
-        const float x = best[k / F32_LANES][k % F32_LANES];
-        max = x > max ? x : max;
-    }
-    return max;
+        for (int k = 0; k < 4; k++)
+            best[k] = larger_f32(load_f32(row + i + k * F32_LANES), best[k]);
+    return lanes_max(larger_f32(larger_f32(best[0], best[1]), larger_f32(best[2], best[3])));
 }
 
 /* row = e^(row - max), and the sum; the padding, of -infinity, becomes 0. */

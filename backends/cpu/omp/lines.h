@@ -172,18 +172,6 @@ OMP_INLINE void keep_order(void)
     __asm__ volatile("" : : : "memory");
 }
 
-/* The larger one; NaN of x is passed over. */
-OMP_INLINE vec_f32 larger_f32(vec_f32 x, vec_f32 than)
-{
-#if defined(BSK_ISA_AVX512)
-    return (vec_f32)_mm512_max_ps((__m512)x, (__m512)than);
-#elif defined(BSK_ISA_AVX2)
-    return (vec_f32)_mm256_max_ps((__m256)x, (__m256)than);
-#else
-    return select_f32(x > than, x, than);
-#endif
-}
-
 /* Where number `at` of a type lies. What is empty has no address that could be added to. */
 OMP_INLINE char *line_at(bsk_dtype type, const void *data, int64_t at)
 {

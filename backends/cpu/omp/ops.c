@@ -356,21 +356,20 @@ static softmax_row softmax_scan(bsk_dtype type, const void *logits, int64_t at, 
                                 float share)
 {
     softmax_row r = {-INFINITY, 0, 0};
-    float row[CHUNK];
+    float row[CHUNK], scaled[CHUNK];
     for (int64_t i = 0; i < cols; i += CHUNK) {
         const int64_t count = min_i64(CHUNK, cols - i);
         row_load_padded(row, type, logits, at + i, count, -INFINITY);
-        r.max = row_max(row, count, r.max);
+        const float before = r.max;
+        r.max = row_max(row, count, before);
+        if (r.max > before)
+            r.sum *= exp((double)before - (double)r.max);
         if (share > 0) {
-            row_pad(row, count, 0);
             for (int64_t k = 0; k < count; k++) /* before the sum, which may be beyond f32 */
-                row[k] *= share;
-            r.total += (double)row_sum(row, count);
+                scaled[k] = row[k] * share;
+            row_pad(scaled, count, 0);
+            r.total += (double)row_sum(scaled, count);
         }
-    }
-    for (int64_t i = 0; i < cols; i += CHUNK) {
-        const int64_t count = min_i64(CHUNK, cols - i);
-        row_load_padded(row, type, logits, at + i, count, -INFINITY);
         r.sum += (double)row_exp(row, count, r.max == -INFINITY ? 0 : r.max);
     }
     return r;
@@ -415,12 +414,12 @@ static void cross_entropy_row(const bsk_cross_entropy_params *p, const bsk_cross
         } else {
             row_load_padded(row, p->logits.dtype, logits, at + i, count, -INFINITY);
             row_exp(row, count, r.max);
+            const int64_t own = label >= i && label < i + count ? label - i : -1;
+            const float at_label = own >= 0 ? row[own] * inverse - base - (float)hit : 0;
             for (int64_t k = 0; k < count; k++)
-                row[k] = row[k] * inverse - base;
-            if (label >= i && label < i + count)
-                row[label - i] -= (float)hit;
-            for (int64_t k = 0; k < count; k++)
-                row[k] *= gain;
+                row[k] = (row[k] * inverse - base) * gain;
+            if (own >= 0)
+                row[own] = at_label * gain;
         }
         const int64_t to = n * p->dlogits.strides[0] + i;
         row_blend(row, 1, a->beta, p->dlogits.dtype, dlogits, to, count);
