@@ -73,8 +73,8 @@ class Packed:
     Parameters
     ----------
     all_plans : bool
-        Pack for plans too that have an image, but no need of it in each run. Without, calls have
-        an entry that was chosen for packed weights only where that packs in each run otherwise.
+        Pack for plans too that have an image, but no need of it in each run. Otherwise only plans
+        that would pack in each run have one; other calls get the entry for weights as they are.
 
     Examples
     --------
@@ -94,8 +94,11 @@ class Packed:
 
     def __init__(self, all_plans: bool = True) -> None:
         self.all_plans = all_plans
-        self.trait = _PACKED if all_plans else _PACKED_IF_IT_PACKS
         self.images = {}
+
+    @property
+    def trait(self) -> int:
+        return _PACKED if self.all_plans else _PACKED_IF_IT_PACKS
 
     def clear(self) -> None:
         """To be called when the weights have changed."""

@@ -248,12 +248,18 @@ def test_graph_reads_the_weights_of_each_replay(device, always_packed):
         torch.cuda.synchronize()
         expected = nn.functional.linear(x, layer.to_dense(), layer.bias)
         assert torch.allclose(y.float(), expected.float(), atol=5e-2, rtol=2e-2)
+        for _ in range(3):
+            layer(x)
+        assert images() == made
 
 
 def test_captured_runs_have_no_packed_form(monkeypatch):
-    monkeypatch.setattr(_packed, "is_capturing", lambda device: True)
-    parameter = types.SimpleNamespace(is_cuda=True, device=None)
-    assert _packed.packed_of(parameter) is None and id(parameter) not in _packed._entries
+    parameter = types.SimpleNamespace(is_cuda=True, device=None, _version=0, data_ptr=lambda: 1)
+    entry = types.SimpleNamespace(tensor=lambda: parameter, version=0, address=1, packed=object())
+    monkeypatch.setitem(_packed._entries, id(parameter), entry)
+    for captures, expected in ((False, entry.packed), (True, None)):
+        monkeypatch.setattr(_packed, "is_capturing", lambda device: captures)
+        assert _packed.packed_of(parameter) is expected
 
 
 @pytest.mark.skipif(not hasattr(torch.library, "custom_op"), reason="torch before 2.4")
@@ -599,6 +605,7 @@ def test_what_others_write_to_is_not_packed(device, monkeypatch, always_packed):
         return
     monkeypatch.setattr(_packed, "is_capturing", lambda device: True)
     layer(x)
+    monkeypatch.setattr(_packed, "is_capturing", lambda device: False)
     assert not entries()
 
 
