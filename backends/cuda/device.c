@@ -43,6 +43,7 @@ static const error_row error_rows[] = {
     {cudaErrorInvalidAddressSpace, BSK_E_DEVICE_LOST},
     {cudaErrorInvalidPc, BSK_E_DEVICE_LOST},
     {cudaErrorLaunchFailure, BSK_E_DEVICE_LOST},
+    {(cudaError_t)226, BSK_E_DEVICE_LOST}, /* cudaErrorContained of newer toolkits */
 };
 
 bsk_status bski_cuda_fail(const bsk_host *host, cudaError_t error, const char *what)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <backends/hip/arch.h>
 #include <backends/hip/hip.h>
 #include <backends/simt/linked.h>
 #include <backends/simt/plan.h>
@@ -219,22 +220,20 @@ static int device_number(int index, hipDeviceAttribute_t what)
     return 0;
 }
 
-/* The number in the name of an architecture, 0x90a for gfx90a. The attribute is a text; runtimes
- * that do not have it answer by the compute capability, which is the family alone. */
-static int device_generation(int index)
+/* The attribute that ROCm 5 calls hipDeviceAttributeGcnArchName, and later ones do not have: a text. */
+enum { ARCH_NAME = 10004 };
+
+static int32_t device_arch(int index)
 {
     union {
         int numbers[256];
         char text[256 * sizeof(int)];
     } name;
     memset(&name, 0, sizeof name);
-    unsigned generation;
-    if (hipDeviceGetAttribute(name.numbers, hipDeviceAttributeGcnArchName, index))
+    if (hipDeviceGetAttribute(name.numbers, (hipDeviceAttribute_t)ARCH_NAME, index))
         hipGetLastError();
-    else if (sscanf(name.text, "gfx%x", &generation) == 1)
-        return (int)generation;
-    return device_number(index, hipDeviceAttributeComputeCapabilityMajor) << 8 |
-           device_number(index, hipDeviceAttributeComputeCapabilityMinor) << 4;
+    return bski_hip_arch(name.text, device_number(index, hipDeviceAttributeComputeCapabilityMajor),
+                         device_number(index, hipDeviceAttributeComputeCapabilityMinor));
 }
 
 /* By attribute: the layout of the struct of all properties is not the same in all versions. */
@@ -255,7 +254,7 @@ static hipError_t device_props(int index, bsk_device_props *props)
         return error;
     *props = (bsk_device_props){
         .struct_size = sizeof *props,
-        .arch = bski_hip_arch(device_generation(index)),
+        .arch = device_arch(index),
         .compute_units = device_number(index, hipDeviceAttributeMultiprocessorCount),
         .memory_bytes = memory,
         .mem_kinds = 1u << BSK_MEM_DEVICE,

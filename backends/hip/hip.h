@@ -19,10 +19,6 @@ typedef struct bski_hip_queue {
     bool wrapped;
 } bski_hip_queue;
 
-/* The rank of the newest architecture that is not newer than a generation, which is the hexadecimal
- * number in an architecture's name. */
-int32_t bski_hip_arch(int generation);
-
 /* Sets a message with the name of a HIP error and answers the status that it stands for. */
 bsk_status bski_hip_fail(const bsk_host *host, hipError_t error, const char *what);
 

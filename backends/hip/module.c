@@ -1,4 +1,5 @@
 /* The HIP backend: its entries and its functions. */
+#include <backends/hip/arch.h>
 #include <backends/hip/hip.h>
 
 #define SIMT_ENTRY(op, OP, types)                                                                  \
@@ -22,26 +23,12 @@ static const bsk_entry entries[] = {
 };
 #undef SIMT_ENTRY
 
-static const bsk_arch archs[] = {
-    {"gfx906", 0x906}, {"gfx908", 0x908},   {"gfx90a", 0x90a},   {"gfx942", 0x942},
-    {"gfx950", 0x950}, {"gfx1030", 0x1030}, {"gfx1100", 0x1100}, {"gfx1200", 0x1200},
-};
-
-int32_t bski_hip_arch(int generation)
-{
-    int32_t rank = archs[0].rank;
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
-        if (archs[i].rank <= generation)
-            rank = archs[i].rank;
-    return rank;
-}
-
 static const bsk_backend backend = {
     .struct_size = sizeof backend,
     .abi = BSK_BACKEND_ABI,
     .name = "hip",
-    .archs = archs,
-    .arch_count = sizeof archs / sizeof *archs,
+    .archs = bski_hip_archs,
+    .arch_count = BSKI_HIP_ARCHS,
     .entries = entries,
     .entry_count = sizeof entries / sizeof *entries,
     .probe = bski_hip_probe,

@@ -47,13 +47,11 @@ typedef struct cudaFuncAttributes hipFuncAttributes;
 #define hipDeviceAttributeMaxSharedMemoryPerBlock cudaDevAttrMaxSharedMemoryPerBlock
 #define hipDeviceAttributeMaxThreadsPerBlock      cudaDevAttrMaxThreadsPerBlock
 #define hipDeviceAttributeWarpSize                cudaDevAttrWarpSize
-/* An AMD device's text; here a number that is no name. */
-#define hipDeviceAttributeGcnArchName cudaDevAttrMaxThreadsPerBlock
-#define hipGetDeviceCount             cudaGetDeviceCount
-#define hipGetDevice                  cudaGetDevice
-#define hipSetDevice                  cudaSetDevice
-#define hipDeviceGetAttribute         cudaDeviceGetAttribute
-#define hipDriverGetVersion           cudaDriverGetVersion
+#define hipGetDeviceCount                         cudaGetDeviceCount
+#define hipGetDevice                              cudaGetDevice
+#define hipSetDevice                              cudaSetDevice
+#define hipDeviceGetAttribute                     cudaDeviceGetAttribute
+#define hipDriverGetVersion                       cudaDriverGetVersion
 
 static inline hipError_t hipDeviceGet(hipDevice_t *device, int index)
 {
