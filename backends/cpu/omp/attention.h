@@ -417,6 +417,18 @@ static inline int64_t tiles_of(const bsk_layout_tables *t)
     return t->grid_rows * bski_ceil_div(t->block_rows, TILE_ROWS);
 }
 
+/* Positions alone: no masks. */
+static inline scoring places_of(const bsk_layout_tables *t, int64_t interleave, int64_t heads,
+                                int64_t q_time, int64_t k_time)
+{
+    return (scoring){.t = t,
+                     .interleave = interleave,
+                     .heads = heads,
+                     .q_time = q_time,
+                     .k_time = k_time,
+                     .scale = 1};
+}
+
 /* The first row of a tile and the number of its rows, 0 where the last block is cut short. */
 static inline int64_t tile_place(const bsk_layout_tables *t, int64_t number, int64_t *rows)
 {

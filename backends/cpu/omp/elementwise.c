@@ -52,7 +52,7 @@ static void unary_row(bsk_unary_kind kind, float c, float *row, int64_t count)
         act_row_f32(BSK_ACT_GELU_ERF, row, count);
         break;
     default: /* BSK_UNARY_SWISH */
-        ROW_OF(x / (exp_f32(-c * x) + 1.0f));
+        ROW_OF(gated_f32(x, c * LOG_BASE * x));
     }
 }
 
@@ -94,7 +94,7 @@ static void unary_slope_row(bsk_unary_kind kind, float c, float *row, int64_t co
         act_slope_row_f32(BSK_ACT_GELU_ERF, row, count);
         break;
     default: /* BSK_UNARY_SWISH */
-        ROW_OF(gated_slope(x, c * x, splat_f32(c)));
+        ROW_OF(gated_slope(x, c * LOG_BASE * x, splat_f32(c)));
     }
 }
 

@@ -17,13 +17,13 @@ OMP_INLINE vec_f32 line_load(bsk_dtype type, const void *src, int64_t at)
         return load_f32((const float *)src + at);
     const uint16_t *half = (const uint16_t *)src + at;
 #if defined(BSK_ISA_AVX512)
-    const __m256i packed = _mm256_loadu_si256((const void *)half);
-    return type == BSK_BF16 ? (vec_f32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(packed), 16)
-                            : (vec_f32)_mm512_cvtph_ps(packed);
+    const __m256i words = _mm256_loadu_si256((const void *)half);
+    return type == BSK_BF16 ? (vec_f32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16)
+                            : (vec_f32)_mm512_cvtph_ps(words);
 #elif defined(BSK_ISA_AVX2)
-    const __m128i packed = _mm_loadu_si128((const void *)half);
-    return type == BSK_BF16 ? (vec_f32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16)
-                            : (vec_f32)_mm256_cvtph_ps(packed);
+    const __m128i words = _mm_loadu_si128((const void *)half);
+    return type == BSK_BF16 ? (vec_f32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16)
+                            : (vec_f32)_mm256_cvtph_ps(words);
 #else
     float wide[F32_LANES];
     row_load_f32(wide, type, half, 0, F32_LANES);

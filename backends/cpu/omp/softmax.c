@@ -147,7 +147,7 @@ typedef struct softmax_job {
     void *y;
     bsk_dtype x_type, y_type;
     int64_t count;
-    float scale, unit; /* of x; the same for the exponents of power_f32 */
+    float scale, unit; /* of x; the same for the exponents of power_lifted */
     bool stream;
 } softmax_job;
 
@@ -163,39 +163,6 @@ static void softmax_lines_at(const walk *w, softmax_lines *l, int64_t first)
         l->sum[r] = (vec_f32){0};
     }
 }
-
-/* The power that is cheapest, of 2 or of e, within 4 units in the last place; LOG_BASE: of e to its
- * base. brief: within 3e-6 of it, of which bf16 shows nothing. */
-#if defined(BSK_ISA_AVX512)
-#define LOG_BASE 1.44269504f
-
-OMP_INLINE vec_f32 power_f32(vec_f32 x, bool brief)
-{
-    /* 2^f of the fraction by a polynomial that is 1 at 0; infinity has the fraction 0 */
-    const vec_f32 f = (vec_f32)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);
-    vec_f32 p;
-    if (brief) {
-        p = f * 1.34266843e-2f + 5.22424742e-2f;
-        p = p * f + 2.41280205e-1f;
-        p = p * f + 6.93044845e-1f;
-    } else {
-        p = f * 1.86713007e-3f + 9.01703032e-3f;
-        p = p * f + 5.57999131e-2f;
-        p = p * f + 2.40164450e-1f;
-        p = p * f + 6.93151312e-1f;
-    }
-    p = p * f + 1.0f;
-    return (vec_f32)_mm512_scalef_ps((__m512)p, (__m512)x);
-}
-#else
-#define LOG_BASE 1.0f
-
-OMP_INLINE vec_f32 power_f32(vec_f32 x, bool brief)
-{
-    (void)brief;
-    return exp_f32(x);
-}
-#endif
 
 /* Pieces of some lines, and the exponentials of theirs; `split`: whether its pairs are. */
 typedef struct softmax_from {
@@ -253,7 +220,7 @@ OMP_INLINE void softmax_power(softmax_lines *l, int first, const softmax_from *a
             if (to)
                 softmax_put(to, at->e[r], r, k);
             for (int j = 0; j < 2; j++) {
-                v.v[j] = power_f32(v.v[j] * unit - l->base[first + r], at->split);
+                v.v[j] = power_lifted(v.v[j] * unit - l->base[first + r], at->split, false);
                 sum[r].v[j] += v.v[j];
             }
             pair_put(BSK_F32, at->e[r], k, v, false, false);
