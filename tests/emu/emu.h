@@ -6,7 +6,7 @@
  *     races between lanes of a group and between groups; a barrier orders only what it names
  *     loads of memory that nothing has written, local or global
  *     accesses outside of the kernel's buffers and local arrays, and misaligned ones
- *     barriers that not all lanes of a group reach
+ *     barriers that not all lanes of a group reach, exchanges that not all of a wave do
  * Builds with AddressSanitizer leave the instrumentation to it. */
 #ifndef BSK_EMU_H
 #define BSK_EMU_H
@@ -82,6 +82,8 @@ int64_t emu_group(int32_t axis) __attribute__((const));
 int64_t emu_groups(int32_t axis) __attribute__((const));
 /* place: where in the source. */
 void emu_barrier(const char *place, bool global);
+/* What lane ^ reach of the same wave gives, in f64, which holds every f32. */
+double emu_across(const char *place, int32_t wave, int32_t reach, double number);
 /* Announces a local array. */
 void emu_local(char *first, char *end);
 

@@ -49,6 +49,13 @@
 #define FAST_EXP2(x)      emu_flushed(exp2f(x))
 #define FAST_DIVIDE(a, b) ((a)*emu_flushed(1 / emu_flushed(b)))
 
+/* Units of some types have waves. */
+#ifdef EMU_WAVE
+#define WAVE                 EMU_WAVE
+#define f32_across(v, reach) ((f32)f64_across(v, reach))
+#define f64_across(v, reach) emu_across(__FILE__ ":" EMU_TEXT(__LINE__), WAVE, reach, v)
+#endif
+
 /* As the fast instructions of GPUs may: denormal numbers are 0. */
 DEVICE f32 emu_flushed(f32 x)
 {

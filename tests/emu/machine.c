@@ -56,13 +56,16 @@ enum { MAX_GROUPS_X = INT32_MAX, MAX_GROUPS_YZ = 65535 };
 
 enum { STACK_BYTES = 256 << 10, GUARD_BYTES = 16 << 10 };
 
-typedef enum lane_state { LANE_NEW, LANE_WAITS, LANE_DONE } lane_state;
+typedef enum lane_state { LANE_NEW, LANE_WAITS, LANE_EXCHANGES, LANE_DONE } lane_state;
 
 typedef struct lane {
     lane_state state;
     emu_fiber *fiber;
-    const char *place; /* of the barrier at which it waits */
+    bool goes;         /* runs in the next turn */
+    const char *place; /* of the barrier or exchange at which it waits */
     bool global;
+    int32_t wave, reach; /* of the exchange */
+    double number;       /* given, then received */
 } lane;
 
 emu_now emu_machine;
@@ -141,6 +144,18 @@ void emu_barrier(const char *place, bool global)
     l->place = place;
     l->global = global;
     emu_fiber_yield(l->fiber);
+}
+
+double emu_across(const char *place, int32_t wave, int32_t reach, double number)
+{
+    lane *l = &run.lanes[emu_machine.lane];
+    l->state = LANE_EXCHANGES;
+    l->place = place;
+    l->wave = wave;
+    l->reach = reach;
+    l->number = number;
+    emu_fiber_yield(l->fiber);
+    return l->number;
 }
 
 void emu_local(char *first, char *end)
@@ -228,11 +243,57 @@ static void lane_run(int32_t number)
     lane *l = &run.lanes[number];
     if (l->state == LANE_NEW)
         l->fiber = run.idle[--run.idle_count];
+    l->goes = false;
     emu_machine.lane = number;
     run.running = l->fiber;
     emu_fiber_resume(l->fiber);
     if (l->state == LANE_DONE && !run.fault)
         run.idle[run.idle_count++] = l->fiber;
+}
+
+/* Lanes of a wave, all of which have to be at the same exchange, get each other's numbers and go on. */
+static void wave_exchange(int32_t first, int32_t count)
+{
+    const lane *l = &run.lanes[first];
+    double given[EMU_MAX_LANES];
+    int32_t apart = 0;
+    for (int32_t i = 0; i < count; i++) {
+        given[i] = l[i].number;
+        apart += l[i].state != LANE_EXCHANGES || l[i].reach != l[0].reach ||
+                 strcmp(l[i].place, l[0].place) != 0;
+    }
+    if (apart) {
+        group_fault("divergent exchange: %d of %d lanes of a wave do not take part", (int)apart,
+                    (int)count);
+        return;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        if ((i ^ l[0].reach) >= count) {
+            group_fault("exchange at %s: lane %d does not exist", l[0].place,
+                        (int)(first + (i ^ l[0].reach)));
+            return;
+        }
+        run.lanes[first + i].number = given[i ^ l[0].reach];
+        run.lanes[first + i].goes = true;
+    }
+}
+
+/* The same for all waves that are at one; whether there was any. */
+static bool lanes_exchange(int32_t count)
+{
+    int32_t wave = 0;
+    for (int32_t i = 0; i < count; i++)
+        if (run.lanes[i].state == LANE_EXCHANGES)
+            wave = run.lanes[i].wave;
+    for (int32_t first = 0; wave && first < count; first += wave) {
+        const int32_t size = first + wave < count ? wave : count - first;
+        for (int32_t i = first; i < first + size; i++)
+            if (run.lanes[i].state == LANE_EXCHANGES) {
+                wave_exchange(first, size);
+                break;
+            }
+    }
+    return wave != 0;
 }
 
 /* All lanes wait at one barrier, or all are done. */
@@ -262,16 +323,23 @@ static void group_run(int32_t count, emu_order how)
     run.local_count = 0;
     run.local_bytes = 0;
     emu_shadow_group();
-    for (int32_t i = 0; i < count; i++)
+    for (int32_t i = 0; i < count; i++) {
         run.lanes[i].state = LANE_NEW;
-    do {
+        run.lanes[i].goes = true;
+    }
+    for (;;) {
         order_make(run.order, count, how);
         for (int32_t i = 0; i < count && !run.fault; i++)
-            lane_run(run.order[i]);
-        if (run.fault || !lanes_agree(count))
+            if (run.lanes[run.order[i]].goes)
+                lane_run(run.order[i]);
+        if (!run.fault && lanes_exchange(count))
+            continue;
+        if (run.fault || !lanes_agree(count) || run.lanes[0].state == LANE_DONE)
             return;
         emu_shadow_barrier(run.lanes[0].global);
-    } while (run.lanes[0].state == LANE_WAITS);
+        for (int32_t i = 0; i < count; i++)
+            run.lanes[i].goes = true;
+    }
 }
 
 /* Group number i of count in the schedule's order. Random: steps of a large prime, which visit each

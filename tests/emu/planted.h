@@ -116,6 +116,28 @@ KERNEL(branches, LANES)(BUF(T, y), const planted_arg a)
     }
 }
 
+/* y[i] = x[i ^ shift] by exchange, after one wave alone has exchanged twice. */
+KERNEL(across, LANES)(BUF(const T, x), BUF(T, y), const planted_arg a)
+{
+    OPEN(const T, x);
+    OPEN(T, y);
+    const i64 i = GROUP(0) * LANES + LANE;
+    T v = x[i];
+    if (LANE < a.limit)
+        v = f32_across(f32_across(v, 1), 1);
+    BARRIER();
+    y[i] = f32_across(v, a.shift);
+}
+
+/* Some lanes of a wave take no part. */
+KERNEL(across_some, LANES)(BUF(const T, x), BUF(T, y), const planted_arg a)
+{
+    OPEN(const T, x);
+    OPEN(T, y);
+    const i64 i = GROUP(0) * LANES + LANE;
+    y[i] = LANE < a.shift ? f32_across(x[i], 1) : 0;
+}
+
 /* One element past the end. */
 KERNEL(store_past, LANES)(BUF(T, y), const planted_arg a)
 {

@@ -184,6 +184,24 @@ static void test_divergence(void)
     }
 }
 
+/* Lanes of a wave get each other's numbers, and all have to take part. */
+static void test_waves(void)
+{
+    char message[EMU_MESSAGE];
+    for (size_t s = 0; s < UNIT_COUNT(schedules); s++) {
+        buffers b = buffers_make();
+        int wrong = 0;
+        CHECK(launch("across", "xy", &b, GROUPS, &schedules[s], message));
+        for (int i = 0; i < COUNT; i++)
+            wrong += b.y[i] != (float)(i ^ SHIFT);
+        CHECK(wrong == 0);
+        CHECK(!launch("across_some", "xy", &b, GROUPS, &schedules[s], message));
+        CHECK_TEXT(message, "divergent exchange: 29 of 32 lanes of a wave do not take part");
+        CHECK(launch("shift", "xy", &b, GROUPS, &schedules[s], message));
+        buffers_free(&b);
+    }
+}
+
 static void test_requests(void)
 {
     char message[EMU_MESSAGE];
@@ -247,6 +265,7 @@ int main(int argc, char **argv)
     sound("shift_global", "xty");
     test_faults();
     test_divergence();
+    test_waves();
     test_requests();
     if (argc == 2) {
         test_other(argv[1], "shift xy", NULL);
