@@ -4,7 +4,8 @@
     bsk info --json | support.py            print the table
     bsk info --json | support.py --write README.md
     bsk info --json | support.py --check README.md      1 passed, or 1 failed with the differences;
-                                            columns of backends that the build lacks are not looked at
+                                            backends and architectures that the build lacks are not
+                                            looked at, so that the table is of a whole build
 
 Between the markers of the file stands one row for each kernel op and one column for each backend:
 the types that its entries serve, and the architectures they are tuned for. Entries that are chosen
@@ -59,11 +60,28 @@ def table(info):
     return "\n".join(lines)
 
 
-def without(lines, backends):
-    """Rows of a table without the columns of backends that are not in a build."""
-    rows = [line.strip("|").split("|") for line in lines]
-    keep = [i for i, name in enumerate(rows[0]) if i == 0 or name.strip() in backends]
-    return ["|" + "|".join(row[i] for i in keep) + "|" for row in rows]
+def known(cell_text, archs):
+    """A cell without the architectures that a build does not have."""
+    parts = []
+    for part in cell_text.split("; "):
+        types, colon, names = part.partition(": ")
+        kept = [name for name in names.split() if name in archs]
+        if not colon or kept:
+            parts.append(f"{types}: {' '.join(kept)}" if colon else part)
+    return "; ".join(parts) or "-"
+
+
+def within(lines, entries):
+    """Rows of a table without the backends and architectures that are not in a build."""
+    archs = {}
+    for entry in entries:
+        archs.setdefault(entry["backend"], set()).add(entry["arch"] or "any")
+    rows = [[text.strip() for text in line.strip("|").split("|")] for line in lines]
+    keep = [(i, archs[name]) for i, name in enumerate(rows[0]) if name in archs]
+    head = ["| " + " | ".join([rows[0][0]] + [rows[0][i] for i, _ in keep]) + " |",
+            "|---" * (len(keep) + 1) + "|"]
+    return head + ["| " + " | ".join([row[0]] + [known(row[i], names) for i, names in keep]) + " |"
+                   for row in rows[2:]]
 
 
 def split(text, path):
@@ -91,7 +109,7 @@ def main():
     if args.write:
         path.write_text(before + wanted + after)
         return 0
-    there = without(between.splitlines(), {e["backend"] for e in info["entries"]})
+    there = within(between.splitlines(), info["entries"])
     good = there == wanted.splitlines()
     if not good:
         sys.stdout.writelines(line + "\n" for line in difflib.unified_diff(

@@ -1,4 +1,6 @@
 /* The OpenCL backend: its entries and its functions. */
+#include <string.h>
+
 #include <backends/opencl/opencl.h>
 
 #define SIMT_ENTRY(op, OP, types)                                                                  \
@@ -9,11 +11,52 @@
 #include <backends/opencl/kernels.inc>
 #undef SIMT_ENTRY
 
+/* Platforms whose compiler breaks kernels of an op. */
+typedef struct defect {
+    const char *device, *driver; /* what their names begin with */
+    bsk_op op;
+} defect;
+
+static const defect defects[] = {
+    /* Mesa 22: its compiler crashes on these, and says of the others that it miscompiles them, as it
+     * does */
+    {"llvmpipe", "22.", BSK_OP_BINARY},
+    {"llvmpipe", "22.", BSK_OP_BINARY_GRAD},
+    {"llvmpipe", "22.", BSK_OP_CWISE_LINEAR},
+    {"llvmpipe", "22.", BSK_OP_CWISE_LINEAR_GRAD},
+    {"llvmpipe", "22.", BSK_OP_PROJ_GATHER},
+    {"llvmpipe", "22.", BSK_OP_PROJ_SCATTER},
+    {"llvmpipe", "22.", BSK_OP_PROJ_SCATTER_ADD},
+    {"llvmpipe", "22.", BSK_OP_PROJ_SCATTER_MUL},
+    {"llvmpipe", "22.", BSK_OP_PROJ_SCATTER_MUL_GRAD},
+    {"llvmpipe", "22.", BSK_OP_WEIGHT_ORTHOGONAL},
+};
+
+static bool is_broken(const bsk_device_props *props, bsk_op op)
+{
+    for (size_t i = 0; i < sizeof defects / sizeof *defects; i++) {
+        const defect *d = &defects[i];
+        if (d->op == op && !strncmp(props->name, d->device, strlen(d->device)) &&
+            !strncmp(props->driver, d->driver, strlen(d->driver)))
+            return true;
+    }
+    return false;
+}
+
+#define SIMT_ENTRY(lower, OP, types)                                                               \
+    static bsk_reason lower##_accept(const bsk_problem *problem, const bsk_device_props *props)    \
+    {                                                                                              \
+        return is_broken(props, BSK_OP_##OP) ? BSK_REFUSE_ARCH                                     \
+                                             : simt_##lower##_accept(problem, props);              \
+    }
+#include <backends/opencl/kernels.inc>
+#undef SIMT_ENTRY
+
 #define SIMT_ENTRY(lower, OP, types)                                                               \
     {.name = #lower "_simt",                                                                       \
      .op = BSK_OP_##OP,                                                                            \
      .dtypes = (types),                                                                            \
-     .accept = simt_##lower##_accept,                                                              \
+     .accept = lower##_accept,                                                                     \
      .prepare = simt_##lower##_prepare,                                                            \
      .launch = simt_##lower##_launch,                                                              \
      .release = simt_##lower##_release},
