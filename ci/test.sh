@@ -343,10 +343,11 @@ step_python() {
 # are checks of pointers that the first makes as well, and of those that are computed and not used:
 # they take three quarters of the compiler's time.
 setup_asan() {
-    CC=clang setup_core asan -Ddebug=true -Doptimization=1 -Dfuzz=true -Db_lundef=false \
-        -Db_sanitize=address,undefined -Dcpu_sets="$(own_sets)" \
-        -Dc_args='-gline-tables-only -fno-sanitize-recover=undefined
-            -fno-sanitize=pointer-overflow,null,object-size'
+    local args='-gline-tables-only -fno-sanitize-recover=undefined
+        -fno-sanitize=pointer-overflow,null,object-size'
+    CC=clang CXX=clang++ setup_core asan -Ddebug=true -Doptimization=1 -Dfuzz=true \
+        -Db_lundef=false -Db_sanitize=address,undefined -Dcpu_sets="$(own_sets)" \
+        -Demulator=enabled -Dc_args="$args" -Dcpp_args="$args"
 }
 
 step_asan() {
@@ -356,6 +357,10 @@ step_asan() {
         --timeout-multiplier 3
     ci/sum.py meson build-ci/asan/meson-logs/testlog.json
     bsk_check asan f32 '*_bf16_*' 'f8*' 'i8*' cast 'transpose*' u8 arguments gradient allocation
+    ninja -C build-ci/asan -j "$jobs" tests/emu/bsk_emu.so
+    BSK_PLUGIN_PATH=$PWD/build-ci/asan/tests/emu build-ci/asan/bench/bsk check --device emu:0 \
+        --json build-ci/asan/emu.json f32 '*_simt' | sed 's/^/  /'
+    ci/sum.py check build-ci/asan/emu.json
 }
 
 # OpenMP's runtime is not instrumented: its barriers would be reported as races.
