@@ -89,9 +89,17 @@ void bski_log(const bsk_context *context, bsk_log_level level, const char *forma
 
 /* --- what backends call ----------------------------------------------------------------------- */
 
+enum { HEARD = 256 };
+
 static void host_log(void *context, bsk_log_level level, const char *format, ...)
 {
+    const bsk_context *c = context;
     va_list args;
+    if (c->heard) {
+        va_start(args, format);
+        vsnprintf(c->heard, HEARD, format, args);
+        va_end(args);
+    }
     va_start(args, format);
     log_va(context, level, format, args);
     va_end(args);
@@ -292,9 +300,15 @@ static bsk_status open_named(bsk_context *c, const char *names)
         if (backend_opened(c, found)) /* named twice */
             continue;
         size_t before = c->device_count;
-        BSKI_TRY(open_devices(c, found));
+        char heard[HEARD] = "";
+        c->heard = heard;
+        bsk_status status = open_devices(c, found);
+        c->heard = NULL;
+        if (status)
+            return status;
         if (c->device_count == before)
-            return fail_noted(c, "backend \"%s\" has no device", found->api->name);
+            return fail_noted(c, "backend \"%s\" has no device%s%s", found->api->name,
+                              *heard ? ": " : "", heard);
     }
     return BSK_OK;
 }

@@ -113,6 +113,7 @@ struct bsk_context {
     const bsk_device *default_device;
     bski_tuning tuning;
     char *notes;
+    char *heard; /* while named backends are opened: the last line that one said, or NULL */
     uint64_t warned[BSK_OP_COUNT]; /* atomic; bit per device: the fallback warning was given */
 };
 
