@@ -301,10 +301,10 @@ static bool is_wanted(const bsk_entry_info *e, const bski_op_info *op, bool prod
  * them are captured too. */
 static void test_graph_entries(bsk_context *context, const bsk_device *device, bool products)
 {
-    /* samples; or sizes of heads, features */
+    /* samples; or sizes of heads, and samples of what has no layout: the second with all options */
     static const int64_t numbers[2][2] = {{64, 128}, {32, 512}};
     static const int32_t blocks[] = {8, 16, 32, 64, 128};
-    enum { SIZE = 512, LAYOUTS = UNIT_COUNT(blocks), MAX_JOBS = 512 };
+    enum { SIZE = 512, WIDE = 8200, LAYOUTS = UNIT_COUNT(blocks), MAX_JOBS = 512 };
     bsk_layout *layouts[LAYOUTS] = {NULL};
     job_request r = {.device = device};
     bsk_device_info d = BSK_INIT(bsk_device_info);
@@ -334,10 +334,12 @@ static void test_graph_entries(bsk_context *context, const bsk_device *device, b
             for (int b = 0; b < LAYOUTS; b++)
                 for (size_t n = 0; n < UNIT_COUNT(numbers[0]); n++) {
                     bsk_layout_info info = BSK_INIT(bsk_layout_info);
+                    const int64_t wide = bski_ops[o]->layout || b ? SIZE : WIDE;
+                    const bool optional = !products && n;
                     CHECK_OK(bsk_layout_query(layouts[b], &info));
                     r.layout = layouts[b];
-                    r.size = (request_size){numbers[products][n], SIZE, SIZE, blocks[b], info.nnz};
-                    if (count == MAX_JOBS || !job_start(&jobs[count], &r, bski_ops[o], false))
+                    r.size = (request_size){numbers[products][n], SIZE, wide, blocks[b], info.nnz};
+                    if (count == MAX_JOBS || !job_start(&jobs[count], &r, bski_ops[o], optional))
                         continue;
                     CHECK(!strcmp(jobs[count].info.entry, e.name));
                     count++;

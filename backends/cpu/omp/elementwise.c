@@ -160,10 +160,14 @@ OMP_LAUNCH(unary)
         float row[CHUNK];
 #pragma omp for schedule(static) nowait
         for (int64_t i = 0; i < walk_pieces(&w); i++) {
-            const walk_piece at = walk_at(&w, i);
-            walk_load(&w, &at, 1, p->x.dtype, x, row);
-            unary_row(p->kind, (float)p->coefficient, row, at.count);
-            row_put(row, p->y.dtype, y, at.at[0], at.count, stream);
+            const walk_piece whole = walk_at(&w, i), later = walk_ahead(&w, i);
+            for (int64_t k = 0; k < whole.count; k += STRETCH) {
+                const walk_piece at = walk_part(&w, &whole, k);
+                walk_load(&w, &at, 1, p->x.dtype, x, row);
+                row_fetch(p->x.dtype, x, later.at[1] + k * w.step[1], at.count);
+                unary_row(p->kind, (float)p->coefficient, row, at.count);
+                row_put(row, p->y.dtype, y, at.at[0], at.count, stream);
+            }
         }
         stream_fence();
     }
@@ -176,10 +180,12 @@ OMP_LAUNCH(unary_grad)
 {
     const bsk_unary_grad_params *p = prepared->problem->params;
     const bsk_unary_grad_args *a = args;
-    const void *dy = bsk_mem_address(a->dy), *x = bsk_mem_address(a->x);
-    const void *y = bsk_mem_address(a->y);
+    const void *dy = bsk_mem_address(a->dy);
     void *dx = bsk_mem_address(a->dx);
-    const bool output = p->y.dtype != BSK_NONE, input = !output && p->x.dtype != BSK_NONE;
+    const bool output = p->y.dtype != BSK_NONE, other = output || p->x.dtype != BSK_NONE;
+    const bsk_dtype saved_type = output ? p->y.dtype : p->x.dtype;
+    const void *saved_at = bsk_mem_address(output ? a->y : a->x);
+    const int32_t saved = output ? 3 : 2; /* among the tensors of the walk */
     const float c = (float)p->coefficient;
     walk w;
 
@@ -190,15 +196,19 @@ OMP_LAUNCH(unary_grad)
         float row[CHUNK], slope[CHUNK] = {0};
 #pragma omp for schedule(static) nowait
         for (int64_t i = 0; i < walk_pieces(&w); i++) {
-            const walk_piece at = walk_at(&w, i);
-            walk_load(&w, &at, 1, p->dy.dtype, dy, row);
-            if (output)
-                walk_load(&w, &at, 3, p->y.dtype, y, slope);
-            else if (input)
-                walk_load(&w, &at, 2, p->x.dtype, x, slope);
-            unary_grad_row(p->kind, output, c, row, slope, at.count);
-            row_blend(row, a->alpha, a->beta, p->dx.dtype, dx, at.at[0], at.count);
-            row_put(row, p->dx.dtype, dx, at.at[0], at.count, stream);
+            const walk_piece whole = walk_at(&w, i), later = walk_ahead(&w, i);
+            for (int64_t k = 0; k < whole.count; k += STRETCH) {
+                const walk_piece at = walk_part(&w, &whole, k);
+                walk_load(&w, &at, 1, p->dy.dtype, dy, row);
+                row_fetch(p->dy.dtype, dy, later.at[1] + k * w.step[1], at.count);
+                if (other) {
+                    walk_load(&w, &at, saved, saved_type, saved_at, slope);
+                    row_fetch(saved_type, saved_at, later.at[saved] + k * w.step[saved], at.count);
+                }
+                unary_grad_row(p->kind, output, c, row, slope, at.count);
+                row_blend(row, a->alpha, a->beta, p->dx.dtype, dx, at.at[0], at.count);
+                row_put(row, p->dx.dtype, dx, at.at[0], at.count, stream);
+            }
         }
         stream_fence();
     }
