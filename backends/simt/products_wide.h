@@ -55,6 +55,18 @@ DEVICE void FN(strip_add)(V *acc0, V *acc1, const GLOBAL R *const *left, i64 lef
     }
 }
 
+/* Asks for the first lines of a block of S that is `WIDE_AHEAD` further on in its list: where S lies the
+ * other way, blocks of a list are far apart. */
+#define WIDE_AHEAD 4
+
+DEVICE void FN(block_fetch)(const GLOBAL R *p, i32 count)
+{
+#if defined(__clang__)
+    for (i32 j = 0; j < count && j < 64; j += 16)
+        __builtin_prefetch((const void *)(size_t)(p + j), 0, 3);
+#endif
+}
+
 /* Rows of a strip that lie `step` apart; those beyond the last are the first again. */
 #define STRIP_ROWS(left, from, step, count)                                                        \
     const GLOBAL R *left[WIDE_RM];                                                                 \
@@ -93,6 +105,9 @@ KERNEL(dsd_wide, LANES)(DSD_BUFFERS(R), const dsd_arg a)
                 const i64 width = a.depth - k0 < a.block_cols ? a.depth - k0 : a.block_cols;
                 const GLOBAL R *right = b + k0 * a.b_row + n * a.b_col;
                 STRIP_ROWS(left, s + slot[e] * a.s_block + r * a.s_row, a.s_row, strip);
+                if (e + WIDE_AHEAD < list.last)
+                    FN(block_fetch)
+                (s + slot[e + WIDE_AHEAD] * a.s_block, a.block_rows * a.block_cols);
                 if (gate && gate[slot[e]] == 0)
                     continue;
                 if (gate || cols < WIDE_RN)
