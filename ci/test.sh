@@ -243,7 +243,9 @@ step_devices() {
             work+=("check_device $device '$suite'")
         done
     done
-    work+=('check_all matmul f32 b8')
+    # Portable kernels in f64 beside results that were computed without the library.
+    work+=('check_all matmul f32 b8'
+        'build-ci/gcc/tests/golden/test_golden tests/golden/dense.txt opencl:0')
     if [ -e build-ci/gcc/tests/emu_cuda/bsk_cuda_emu.so ]; then
         # 8.6 has less shared memory than 8.0
         work+=('check_tuned 75 sm75' 'check_tuned 80 sm80' 'check_tuned 86 sm80_narrow'

@@ -4,11 +4,25 @@
 #ifndef BSKI_DTYPE_H
 #define BSKI_DTYPE_H
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 #include <bsk/tensor.h>
+
+/* A positive number that is there to keep a divisor from being 0, in f32. */
+static inline float bski_f32_eps(double eps)
+{
+    return eps > 0 && eps < FLT_MIN ? FLT_MIN : (float)eps;
+}
+
+/* The least number of f32 that is not below a limit. */
+static inline float bski_f32_up(double limit)
+{
+    const float near = (float)limit;
+    return (double)near < limit ? nextafterf(near, INFINITY) : near;
+}
 
 static inline uint32_t bski_f32_bits(float f)
 {

@@ -165,6 +165,9 @@ static bsk_status loss_scale_check(const bski_op_info *op, const void *params,
 {
     (void)l;
     const bsk_loss_scale_params *p = params;
+    if (p->low > p->high)
+        return bski_fail(BSK_E_INVALID, "%s: low is %g; legal are 0 to high, which is %g", op->name,
+                         p->low, p->high);
     BSKI_TRY(bski_expect_one(op, "scale", &p->scale));
     BSKI_TRY(bski_expect_one(op, "norm_scale", &p->norm_scale));
     BSKI_TRY(bski_expect_one(op, "good", &p->good));

@@ -170,6 +170,13 @@ static inline i64 simt_num(const bsk_prepared *prepared, double v)
     return bski_simt_num(prepared->problem->dtype, v);
 }
 
+/* The same of what keeps a divisor from being 0. */
+static inline i64 simt_eps(const bsk_prepared *prepared, double eps)
+{
+    const bool wide = prepared->problem->dtype == BSK_F64;
+    return simt_num(prepared, wide ? eps : (double)bski_f32_eps(eps));
+}
+
 static inline i64 simt_runs(i64 cols, i64 vec)
 {
     return cols / vec + (cols % vec > 0);

@@ -22,7 +22,8 @@ typedef struct cross_entropy_arg {
 
 #include "stream.h"
 
-/* What a pass over a row has met: the largest logit, the sum of exp about it, the sum of logits. */
+/* What a pass over a row has met: the largest logit, the sum of exp about it, the sum of what logits
+ * are above the label's, each times its share. */
 typedef struct NAME(row_sums) {
     R most, sum, total;
 } NAME(row_sums);
@@ -217,6 +218,12 @@ DEVICE void NAME(row_gradient)(const cross_entropy_arg *a, const GLOBAL T *logit
     }
 }
 
+/* Half of what v is above the pivot: all of it may be beyond R. */
+DEVICE R NAME(half_above)(R v, R pivot)
+{
+    return FMA(v, (R)0.5, (R)-0.5 * pivot);
+}
+
 /* Rows to groups: a pass for the maximum and the sum of exp, and a pass for the gradient, which
  * finds the row in the cache. */
 DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T *logits,
@@ -226,7 +233,7 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
 {
     const i64 runs = (a->classes + VEC - 1) / VEC;
     const R alpha = NUM(a->alpha), smoothing = NUM(a->smoothing);
-    const R even = smoothing / (R)a->classes; /* before the sum, which may be beyond R */
+    const R even = 2 * (smoothing / (R)a->classes); /* of half of a logit, which R holds */
     i64 next = GROUP(0) < a->rows ? load_index(a->label_type, labels, GROUP(0)) : 0;
     for (i64 n = GROUP(0); n < a->rows; n += GROUPS(0)) {
         const i64 label = next;
@@ -243,6 +250,11 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
                 loss[n] = 0;
             continue;
         }
+        const R chosen =
+            LANE == 0 || smoothing > 0
+                ? NAME(load_r)(HALF_TYPE(a->logits_type), logits, n * a->logits_row + label)
+                : (R)0;
+        const R pivot = chosen > LOWEST && chosen < -LOWEST ? chosen : (R)0;
         NAME(row_sums) s;
         s.most = LOWEST;
         s.sum = s.total = 0;
@@ -264,7 +276,7 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
                 NAME(unpack_run)(a->logits_type, NAME(four_turn)(q, u), v);
                 NAME(row_add)(&s, v);
                 for (i32 e = 0; smoothing > 0 && e < VEC; e++)
-                    s.total += even * v[e];
+                    s.total += even * NAME(half_above)(v[e], pivot);
             }
         }
         NO_UNROLL
@@ -275,11 +287,8 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
             NAME(row_add)(&s, v);
             UNROLL
             for (i32 e = 0; e < VEC; e++)
-                s.total += e < count ? even * v[e] : (R)0;
+                s.total += e < count ? even * NAME(half_above)(v[e], pivot) : (R)0;
         }
-        const R chosen =
-            LANE == 0 ? NAME(load_r)(HALF_TYPE(a->logits_type), logits, n * a->logits_row + label)
-                      : (R)0;
         GLOBAL_SYNC(); /* dlogits may be logits */
         NAME(row_sums_join)(scratch, lanes, &s);
         const R most = s.most;
@@ -291,7 +300,7 @@ DEVICE void NAME(cross_entropy_rows)(const cross_entropy_arg *a, const GLOBAL T 
         else if (loss && LANE == 0) {
             R l = MATH(log)(s.sum) - (1 - smoothing) * (chosen - most);
             if (smoothing > 0)
-                l -= s.total - smoothing * most;
+                l -= s.total + smoothing * (pivot - most);
             loss[n] = l;
         }
         const R factor = masked ? (R)0 : dloss ? alpha * dloss[n] : alpha;

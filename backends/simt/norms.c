@@ -136,7 +136,7 @@ SIMT_LAUNCH(layer_norm)
         .x_col = p->x.strides[feature],
         .y_row = p->y.strides[1 - feature],
         .y_col = p->y.strides[feature],
-        .eps = simt_num(prepared, p->eps),
+        .eps = simt_eps(prepared, p->eps),
         .inverse = inverse_of(prepared, count),
         .rms = p->rms,
         .relu = p->relu,
@@ -368,7 +368,7 @@ static batch_norm_arg batch_of(const bsk_prepared *prepared, const bsk_tensor *m
         .outer = main->dims[0],
         .middle = main->dims[by_col ? 2 : 1],
         .cols = main->dims[by_col ? 1 : 2],
-        .eps = simt_num(prepared, eps),
+        .eps = simt_eps(prepared, eps),
         .inverse = inverse_of(prepared, main->dims[0] * main->dims[2]),
         .by_col = by_col,
     };
@@ -522,7 +522,7 @@ static bsk_status batch_sums(const bsk_prepared *prepared, void *queue, const ba
     sums.x_outer = p->x.strides[0];
     sums.x_feature = p->x.strides[1];
     sums.x_inner = p->x.strides[2];
-    sums.eps = simt_num(prepared, p->eps);
+    sums.eps = simt_eps(prepared, p->eps);
     sums.what = SUM_BATCH;
     sums.dy_type = (i32)p->dy.dtype;
     sums.x_type = (i32)p->x.dtype;

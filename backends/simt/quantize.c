@@ -79,6 +79,12 @@ SIMT_PREPARE(tensor_stats)
     return bski_simt_prepare(device, prepared, &need);
 }
 
+/* A limit with which numbers of a type are compared. */
+static i64 limit_num(bsk_dtype type, double limit)
+{
+    return bski_simt_num(type, type == BSK_F64 ? limit : (double)bski_f32_up(limit));
+}
+
 SIMT_LAUNCH(tensor_stats)
 {
     const simt_device *d = queue_device(queue);
@@ -86,8 +92,8 @@ SIMT_LAUNCH(tensor_stats)
     const bsk_tensor_stats_args *a = args;
     const bsk_dtype type = simt_single(p->x.dtype);
     stats_arg arg = stats_of(d, type, &p->x, a->x);
-    arg.saturate = bski_simt_num(type, a->saturate > 0 ? a->saturate : 65504);
-    arg.tiny = bski_simt_num(type, a->tiny > 0 ? a->tiny : 0x1p-24);
+    arg.saturate = limit_num(type, a->saturate > 0 ? a->saturate : 65504);
+    arg.tiny = limit_num(type, a->tiny > 0 ? a->tiny : 0x1p-24);
     arg.spread = bski_simt_num(type, p->spread);
     arg.bias_pad = p->bias_pad;
     TRY(LAUNCH(PARTS_KERNEL, arg.parts, 1, arg, a->x, a->workspace));

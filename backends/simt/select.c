@@ -59,7 +59,13 @@ SIMT_PREPARE_BY(take_along, .file = "select", .single = true, .kernels = {"take_
 SIMT_ACCEPT(take_along)
 {
     const bsk_take_along_params *p = problem->params;
-    return p->x.dtype == BSK_I32 ? BSK_REFUSE_DTYPE : ACCEPT(&p->x, &p->y);
+    return ACCEPT(&p->x, &p->y);
+}
+
+/* Integers are moved as the f32 numbers that have their bits. */
+static i32 moved_type(bsk_dtype type)
+{
+    return (i32)(type == BSK_I32 ? BSK_F32 : type);
 }
 
 SIMT_LAUNCH(take_along)
@@ -82,9 +88,9 @@ SIMT_LAUNCH(take_along)
         .y_along = p->y.strides[1],
         .y_col = p->y.strides[2],
         .shared = p->index.strides[2] == 0 || p->index.dims[2] == 1,
-        .x_type = (i32)p->x.dtype,
+        .x_type = moved_type(p->x.dtype),
         .index_type = (i32)p->index.dtype,
-        .y_type = (i32)p->y.dtype,
+        .y_type = moved_type(p->y.dtype),
         .x_vector = bski_simt_vector(d, simt_single(p->x.dtype), &p->x, a->x, 2),
         .y_vector = bski_simt_vector(d, simt_single(p->x.dtype), &p->y, a->y, 2),
     };

@@ -782,8 +782,9 @@ static void list_statistics(test_list *list)
 static void list_quantize(test_list *list)
 {
     /* e4m3, e5m2, e8m7, e8m23, e1m0, e6m9; the exponents of their largest numbers */
-    static const int32_t formats[][3] = {{4, 3, 0},  {5, 2, -4}, {8, 7, 127}, {8, 23, 127},
-                                         {1, 0, -1}, {6, 9, 3},  {4, 23, 0},  {3, 4, -120}};
+    static const int32_t formats[][3] = {{4, 3, 0},   {5, 2, -4}, {8, 7, 127}, {8, 23, 127},
+                                         {1, 0, -1},  {6, 9, 3},  {4, 23, 0},  {3, 4, -120},
+                                         {8, 0, 127}, {4, 0, 7}};
     for (int i = 0; i < TEST_COUNT(shapes); i++)
         for (int t = 0; t < TEST_COUNT(dtypes); t++)
             for (int f = 0; f < TEST_COUNT(formats); f++)

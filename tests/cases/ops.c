@@ -231,8 +231,9 @@ static void build_cross_entropy(test_case *c)
     p->smoothing = s->options & OPT_SMOOTH ? 0.1 : 0;
     p->use_ignore_index = (s->options & OPT_IGNORE) != 0;
     p->ignore_index = s->m / 2;
-    test_set(c, "logits", bsk_tensor_2d(s->dtype, s->n, s->m))->content =
-        s->kind ? CONTENT_MASKED : CONTENT_DEFAULT;
+    test_tensor *logits = test_set(c, "logits", bsk_tensor_2d(s->dtype, s->n, s->m));
+    logits->content = s->value != 0 ? CONTENT_ABOUT : s->kind ? CONTENT_MASKED : CONTENT_DEFAULT;
+    logits->constant = s->value;
     set_index(c, "labels", s->m);
     /* one class has loss 0 and gradient 0 */
     bool zero = s->m == 1 || s->n < 8;
@@ -247,7 +248,7 @@ static void build_cross_entropy(test_case *c)
 }
 
 /* Error of a probability: V + 16 units for the sum, plus the logit's distance from the maximum,
- * which is rounded before exp. */
+ * which is rounded before exp. A loss sums what logits are below the maximum, whatever that is. */
 static void expect_row(test_case *c, int64_t n, const double *logits, double label, bool counted)
 {
     const test_spec *s = &c->spec;
@@ -255,7 +256,7 @@ static void expect_row(test_case *c, int64_t n, const double *logits, double lab
     test_tensor *loss = test_arg_at(c, "loss"), *dlogits = test_arg_at(c, "dlogits");
     test_tensor *dloss = test_arg_at(c, "dloss");
     double u = test_arith_eps(c), most = -INFINITY, sum = 0, classes = (double)s->m;
-    double total = 0, spread = 0, factor = 1;
+    double total = 0, spread = 0, below = 0, factor = 1;
     bool bad = false;
     for (int64_t v = 0; v < s->m; v++) {
         bad |= isnan(logits[v]) || logits[v] == INFINITY;
@@ -263,8 +264,10 @@ static void expect_row(test_case *c, int64_t n, const double *logits, double lab
     }
     for (int64_t v = 0; v < s->m; v++) {
         sum += exp(logits[v] - most);
-        if (isfinite(logits[v]))
+        if (isfinite(logits[v])) {
             spread = fmax(spread, fabs(logits[v]) + fabs(most));
+            below = fmax(below, most - logits[v]);
+        }
     }
     if (dloss->desc.dtype)
         factor = dloss->value[n];
@@ -285,7 +288,8 @@ static void expect_row(test_case *c, int64_t n, const double *logits, double lab
                     !counted ? 0
                     : bad    ? NAN
                              : total,
-                    counted ? u * (classes + 24) * (1 + 2 * spread + fabs(log(sum))) : 0);
+                    counted ? u * ((classes + 24) * (1 + 2 * below + fabs(log(sum))) + 4 * spread)
+                            : 0);
 }
 
 static void oracle_cross_entropy(test_case *c)

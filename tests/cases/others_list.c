@@ -408,6 +408,15 @@ static void list_cross_entropy(test_list *list)
                 s.fill = FILL_REAL;
                 test_emit(list, s);
             }
+    /* Smoothed losses sum distances, not logits. */
+    for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+        test_spec s = {.op = "cross_entropy", .dtype = dtypes[t], .options = OPT_SMOOTH};
+        s.n = 3;
+        s.m = 49160;
+        s.index = BSK_I32;
+        s.value = dtypes[t] == BSK_F16 ? 1e4 : 1e5;
+        test_emit(list, s);
+    }
     /* Rows that are copied in pieces, more of them than there is room for at a time; the last tier
      * has that many for each multiprocessor of a large device. */
     for (int t = 0; t < TEST_COUNT(dtypes); t++)

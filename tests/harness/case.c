@@ -432,6 +432,8 @@ static double content_float(test_case *c, const test_tensor *t, int64_t e)
         return c->spec.fill == FILL_INT ? (double)(test_random(r) % 5) : test_uniform(r, 0, 1);
     case CONTENT_VALUE:
         return t->constant;
+    case CONTENT_ABOUT:
+        return t->constant + test_uniform(r, -1, 1);
     case CONTENT_ADDITIVE:
         return e % t->desc.dims[t->desc.rank - 1] * 4 >= t->desc.dims[t->desc.rank - 1] * 3 ? 0
                : t->desc.dtype == BSK_F16                                                   ? -65504

@@ -230,6 +230,7 @@ typedef enum test_content {
     CONTENT_POSITIVE, /* reals in [0, 1) */
     CONTENT_ROWS,     /* every third row is zero */
     CONTENT_VALUE,    /* all elements are test_tensor.constant */
+    CONTENT_ABOUT,    /* reals within 1 of it */
     CONTENT_ADDITIVE, /* 0, but near the lowest number in the first 3/4 of each row */
     CONTENT_MASKED    /* every third row is -infinity */
 } test_content;

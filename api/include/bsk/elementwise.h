@@ -96,7 +96,7 @@ typedef enum bsk_unary_kind {
  * Dtypes    x and y any floats.
  * In place  y = x when types and strides agree.
  * Numerics  in f32 all but the reference may give 0 where a sigmoid, of x or in swish of c x, or what
- *           gelu multiplies x with is below 3e-39.
+ *           gelu multiplies x with is below 1.2e-38.
  * Source    openai/blocksparse EwZXa. */
 typedef struct bsk_unary_params {
     size_t struct_size;
@@ -119,7 +119,8 @@ BSK_API bsk_status bsk_unary_run(const bsk_plan *plan, bsk_queue *queue,
 /* unary_grad: dx = alpha * dy * f'(x) + beta * dx.
  * Either x, the forward's input, is given, or y, its output: for rcp, sqrt, exp, sigmoid, tanh,
  * relu and elu (with coefficient > 0). neg needs neither. relu'(0) = 0, elu'(0) = coefficient.
- * Shapes and dtypes as unary. In place: dx = dy when types and strides agree. */
+ * Shapes and dtypes as unary. In place: dx = dy when types and strides agree.
+ * Numerics  as unary: sigmoids below 1.2e-38 and what comes of them may be 0. */
 typedef struct bsk_unary_grad_params {
     size_t struct_size;
     bsk_unary_kind kind;

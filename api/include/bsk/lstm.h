@@ -19,6 +19,7 @@ extern "C" {
  * Dtypes    any floats; bias f32 (f64 where c is f64).
  * Strides   the feature or the N axis of each tensor contiguous.
  * In place  c_next = c when types and strides agree.
+ * Numerics  in f32 all but the reference may take a gate below 1.2e-38 as 0.
  * Source    openai/blocksparse LSTMGates, LSTMGates4 (bias for merged gates only there, forget_bias
  *           1 where none is given). */
 typedef struct bsk_lstm_gates_params {

@@ -31,7 +31,8 @@ extern "C" {
  * steps     i64, one element, optional: the number of steps made before, on the device, to which
  *           step is added in the formulas. With step = 1, the steps of loss_scale, and loss_scale
  *           run after this, a skipped step is not counted and the host need not know.
- * beta1, beta2, eps  0 stands for the default; 1e-300 does what 0 would, for all types.
+ * beta1, beta2, eps  0 stands for the default; 1e-300 does what 0 would, but that eps is at least
+ *           1.2e-38 where the arithmetic is f32: a gradient that was always 0 moves nothing.
  * lazy      rank 2 only: rows whose gradient is all zero are left untouched, moments included.
  * gate      f32 [dims[0]]: members of the first dimension (blocks) with gate 0 are left untouched.
  *           Two rates by block are two runs with complementary gates.

@@ -36,7 +36,7 @@ BSK_API bsk_status bsk_reduce_max_run(const bsk_plan *plan, bsk_queue *queue,
 
 /* --- take_along: y[i, j, k] = x[i, index[i, j, k], k]; 0 where the index lies outside [0, B) ---
  * Shapes    x [A, B, C]; index and y [A, J, C]. A stride of 0 shares an index along C or A.
- * Dtypes    x and y any floats, or both i32 (by the CPU); index i64, i32, u16 or u8. */
+ * Dtypes    x and y any floats, or both i32; index i64, i32, u16 or u8. */
 typedef struct bsk_take_along_params {
     size_t struct_size;
     bsk_tensor x, index, y;
@@ -77,7 +77,7 @@ BSK_API bsk_status bsk_take_along_grad_run(const bsk_plan *plan, bsk_queue *queu
                                            const bsk_take_along_grad_args *args);
 
 /* reduce_max_grad: dx[i, argmax[i, k], k] = alpha * dy[i, k] + beta * dx[...]; beta * dx elsewhere.
- * Shapes and dtypes as reduce_max. */
+ * Shapes and dtypes as reduce_max, but argmax of any index type. */
 typedef struct bsk_reduce_max_grad_params {
     size_t struct_size;
     bsk_tensor dy, argmax, dx;
@@ -98,7 +98,7 @@ BSK_API bsk_status bsk_reduce_max_grad_run(const bsk_plan *plan, bsk_queue *queu
 
 /* --- fancy_gather: y[i] = x[i, index[i]]; zeros where the index lies outside [0, B) ----------
  * Shapes    x [A, B, C], index [A], y [A, C].
- * Dtypes    x and y any floats, or both i32 (by the CPU); index i64, i32, u16 or u8.
+ * Dtypes    x and y any floats, or both i32; index i64, i32, u16 or u8.
  * Strides   free, that of index too.
  * Source    openai/blocksparse FancyGather. */
 typedef struct bsk_fancy_gather_params {
@@ -162,7 +162,7 @@ BSK_API bsk_status bsk_topk_plan(const bsk_device *device, const bsk_topk_params
 BSK_API bsk_status bsk_topk_run(const bsk_plan *plan, bsk_queue *queue, const bsk_topk_args *args);
 
 /* topk_grad: dx[n, index[n, j]] = alpha * dy[n, j] + beta * dx[...]; beta * dx elsewhere.
- * Shapes    dy, index [N, k]; dx [N, D]. Dtypes as topk.
+ * Shapes    dy, index [N, k]; dx [N, D], of any floats; index of any index type.
  * Strides   the last axis of dy, index and dx contiguous. */
 typedef struct bsk_topk_grad_params {
     size_t struct_size;
@@ -182,8 +182,8 @@ BSK_API bsk_status bsk_topk_grad_run(const bsk_plan *plan, bsk_queue *queue,
                                      const bsk_topk_grad_args *args);
 
 /* --- rectified_topk: y = max(x, cut) - cut for the k largest of each row, 0 for the others ---
- * The order is that of topk. With rebase the k-th largest itself gives 0. NaN among the k largest
- * stays NaN.
+ * The order is that of topk. With rebase the k-th largest itself gives 0, or NaN where it is infinite.
+ * NaN among the k largest stays NaN.
  * Shapes    x, y [N, D].
  * Dtypes    x and y any floats.
  * Strides   the last axis of x and y contiguous.

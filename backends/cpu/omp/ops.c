@@ -349,11 +349,11 @@ OMP_ACCEPT(cross_entropy)
 typedef struct softmax_row {
     float max;
     double sum;   /* of e^(x - max); 0 where all are -infinity */
-    double total; /* of x, each times its share */
+    double total; /* of x - pivot, each times its share */
 } softmax_row;
 
 static softmax_row softmax_scan(bsk_dtype type, const void *logits, int64_t at, int64_t cols,
-                                float share)
+                                float share, float pivot)
 {
     softmax_row r = {-INFINITY, 0, 0};
     float row[CHUNK], scaled[CHUNK];
@@ -365,8 +365,8 @@ static softmax_row softmax_scan(bsk_dtype type, const void *logits, int64_t at, 
         if (r.max > before)
             r.sum *= exp((double)before - (double)r.max);
         if (share > 0) {
-            for (int64_t k = 0; k < count; k++) /* before the sum, which may be beyond f32 */
-                scaled[k] = row[k] * share;
+            for (int64_t k = 0; k < count; k++) /* by halves: x - pivot may be beyond f32 */
+                scaled[k] = (row[k] * 0.5f - pivot * 0.5f) * (2 * share);
             row_pad(scaled, count, 0);
             r.total += (double)row_sum(scaled, count);
         }
@@ -387,16 +387,18 @@ static void cross_entropy_row(const bsk_cross_entropy_params *p, const bsk_cross
     const double even = p->smoothing / (double)cols, hit = 1 - p->smoothing;
     softmax_row r = {0, 1, 0};
 
+    double chosen = used ? bski_load(p->logits.dtype, logits, at + label) : 0, pivot = 0;
+    if (used && isfinite(chosen))
+        pivot = chosen;
     if (used)
-        r = softmax_scan(p->logits.dtype, logits, at, cols, (float)even);
+        r = softmax_scan(p->logits.dtype, logits, at, cols, (float)even, (float)pivot);
     used = used && r.sum != 0;
     if (p->loss.dtype != BSK_NONE) {
         double loss = 0;
         if (used) {
-            loss =
-                log(r.sum) + hit * ((double)r.max - bski_load(p->logits.dtype, logits, at + label));
+            loss = log(r.sum) + hit * ((double)r.max - chosen);
             if (p->smoothing > 0)
-                loss += p->smoothing * (double)r.max - r.total;
+                loss += p->smoothing * ((double)r.max - pivot) - r.total;
         }
         ((float *)bsk_mem_address(a->loss))[n * p->loss.strides[0]] = (float)loss;
     }
@@ -512,7 +514,7 @@ static adam_step adam_step_of(const bsk_adam_params *p, const bsk_adam_args *a, 
         .beta2 = (float)p->beta2,
         .rest1 = (float)(1 - p->beta1),
         .rest2 = (float)(1 - p->beta2),
-        .eps = (float)p->eps,
+        .eps = bski_f32_eps(p->eps),
         .sigma = (float)a->clip_sigma,
         .rate = (float)(a->lr * correction),
         .decay = (float)(a->lr * a->weight_decay),
@@ -520,17 +522,22 @@ static adam_step adam_step_of(const bsk_adam_params *p, const bsk_adam_args *a, 
     };
 }
 
+/* Whether the step is to be made, and by which factor its gradients are. */
+static bool adam_factor(const bsk_tensor *t, bsk_mem mem, double *factor)
+{
+    *factor = t->dtype == BSK_NONE ? 1 : (double)*(const float *)bsk_mem_address(mem);
+    return *factor != 0 && isfinite(*factor);
+}
+
 OMP_LAUNCH(adam)
 {
     const bsk_adam_params *p = prepared->problem->params;
     const bsk_adam_args *a = args;
     const float *gate = bsk_mem_address(a->gate);
-    double norm_scale = 1;
+    double norm_scale;
     int64_t outer = 1, inner = 1;
 
-    if (p->norm_scale.dtype != BSK_NONE)
-        norm_scale = (double)*(const float *)bsk_mem_address(a->norm_scale);
-    if (norm_scale == 0 || !isfinite(norm_scale))
+    if (!adam_factor(&p->norm_scale, a->norm_scale, &norm_scale))
         return BSK_OK;
     /* Rows matter to gates and to lazy steps only. */
     const bool rows = p->lazy || p->gate.dtype != BSK_NONE;
@@ -549,6 +556,58 @@ OMP_LAUNCH(adam)
             continue;
         for (int64_t k = 0; k < count; k += CHUNK)
             adam_chunk(&s, at + k, min_i64(CHUNK, count - k));
+    }
+    return BSK_OK;
+}
+
+/* --- adam_n ----------------------------------------------------------------------------------- */
+
+OMP_DECLARE(adam_n);
+OMP_PREPARE_NONE(adam_n)
+
+OMP_ACCEPT(adam_n)
+{
+    (void)problem;
+    (void)props;
+    return BSK_ACCEPT;
+}
+
+/* Tensors first .. of the lists, each by the step that all have. */
+OMP_LAUNCH(adam_n)
+{
+    const bsk_adam_n_params *p = prepared->problem->params;
+    const bsk_adam_n_args *a = args;
+    const bsk_adam_params params = {.beta1 = p->beta1,
+                                    .beta2 = p->beta2,
+                                    .eps = p->eps,
+                                    .grad = p->grad,
+                                    .copy = p->copy,
+                                    .steps = p->steps};
+    const bsk_adam_args scalars = {.lr = a->lr,
+                                   .grad_scale = a->grad_scale,
+                                   .weight_decay = a->weight_decay,
+                                   .clip_sigma = a->clip_sigma,
+                                   .step = a->step,
+                                   .steps = a->steps};
+    double norm_scale;
+    int64_t size = 1;
+    if (!adam_factor(&p->norm_scale, a->norm_scale, &norm_scale))
+        return BSK_OK;
+    for (int32_t d = 0; d < p->param.rank; d++)
+        size *= p->param.dims[d];
+    const adam_step one = adam_step_of(&params, &scalars, norm_scale);
+    const int64_t parts = bski_ceil_div(size, CHUNK);
+#pragma omp parallel for schedule(static) num_threads(queue_threads(queue))
+    for (int64_t i = 0; i < p->pairs * parts; i++) {
+        const int64_t tensor = i / parts, first = i % parts * CHUNK;
+        adam_step s = one;
+        s.param = bsk_mem_address(a->param[tensor]);
+        s.grad = bsk_mem_address(a->grad[tensor]);
+        s.m = bsk_mem_address(a->m[tensor]);
+        s.v = bsk_mem_address(a->v[tensor]);
+        if (s.copy_type != BSK_NONE)
+            s.copy = bsk_mem_address(a->copy[tensor]);
+        adam_chunk(&s, first, min_i64(CHUNK, size - first));
     }
     return BSK_OK;
 }

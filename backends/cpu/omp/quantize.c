@@ -60,7 +60,8 @@ OMP_INLINE void quantize_row(const number_format *f, float *restrict row,
             large = (bits & ~mask) + (chance < rest ? mask + 1 : 0);
             small = below + (share < above ? 1.0f : 0.0f);
         } else {
-            large = (bits + mask / 2 + (bits >> drop & odd)) & ~mask;
+            /* without fraction bits the last one kept is the leading one, which is not stored */
+            large = (bits + mask / 2 + (drop == 23 ? 1 : bits >> drop & odd)) & ~mask;
             small = (scaled + magic) - magic;
         }
         small *= unit;

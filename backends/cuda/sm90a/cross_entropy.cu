@@ -126,8 +126,8 @@ PTX_FN void exp_run(const float *v, float shift, float *x)
     }
 }
 
-/* share: of each logit in the total, which may be beyond f32 without it. */
-template <class T> PTX_FN void sums_add(row_sums &s, uint4 q, float share)
+/* share: of half of what each logit is above the pivot, in the total; all of it may be beyond f32. */
+template <class T> PTX_FN void sums_add(row_sums &s, uint4 q, float share, float pivot)
 {
     float v[RUN], high[RUN / 2];
     unpack_run<T>(q, v);
@@ -146,20 +146,22 @@ template <class T> PTX_FN void sums_add(row_sums &s, uint4 q, float share)
     if (share > 0) {
 #pragma unroll
         for (int e = 0; e < RUN; e++)
-            s.total += share * v[e];
+            s.total += share * fmaf(v[e], 0.5f, -0.5f * pivot);
     }
 }
 
 /* Reads a row from `at` on as it comes, and leaves it in the ring. */
-template <class T> PTX_FN row_sums row_read(const cross_entropy_arg &a, uint32_t base, place at)
+template <class T>
+PTX_FN row_sums row_read(const cross_entropy_arg &a, uint32_t base, place at, float pivot)
 {
     const int32_t runs = a.classes / RUN, thread = threadIdx.x;
-    const float share = a.smoothing / (float)a.classes;
+    const float share = 2 * (a.smoothing / (float)a.classes);
     row_sums s = {-INFINITY, 0, 0};
     for (int32_t run = thread; run - thread < runs; run += CROSS_THREADS, at.next()) {
         mbar_wait(slot_full(base, at.slot), at.parity);
         if (run < runs)
-            sums_add<T>(s, shared_load_16(slot_data(base, at.slot) + thread * RUN_BYTES), share);
+            sums_add<T>(s, shared_load_16(slot_data(base, at.slot) + thread * RUN_BYTES), share,
+                        pivot);
     }
     return s;
 }
@@ -234,6 +236,18 @@ PTX_FN void row_write(const cross_entropy_arg &a, uint32_t base, const row_slope
     }
 }
 
+/* What smoothing sums logits about: that of the label, read ahead, if it is a number. */
+template <class T> PTX_FN float row_pivot(const cross_entropy_arg &a, int64_t row, int32_t label)
+{
+    if (!(a.smoothing > 0))
+        return 0;
+    const char *logits = (const char *)a.logits + row * a.logits_row;
+    float v[2];
+    unpack_two<T>(((const uint32_t *)logits)[label / 2], v);
+    const float chosen = label % 2 ? v[1] : v[0];
+    return fabsf(chosen) < INFINITY ? chosen : 0;
+}
+
 /* The logit of a label in the ring, for a row that begins at `at`. */
 template <class T> PTX_FN float row_chosen(uint32_t base, place at, int32_t label)
 {
@@ -262,7 +276,8 @@ PTX_FN void compute_rows(const cross_entropy_arg &a, uint32_t base, float *scrat
                 a.loss[row] = 0;
             continue;
         }
-        row_sums s = row_read<T>(a, base, at);
+        const float pivot = row_pivot<T>(a, row, label);
+        row_sums s = row_read<T>(a, base, at, pivot);
         sums_join_warps(scratch, turn, s);
         turn ^= 1;
         float factor = a.dloss ? a.alpha * a.dloss[row] : a.alpha;
@@ -273,7 +288,7 @@ PTX_FN void compute_rows(const cross_entropy_arg &a, uint32_t base, float *scrat
             const float chosen = row_chosen<T>(base, at, label);
             a.loss[row] = logf(s.sum) - (1 - a.smoothing) * (chosen - s.most);
             if (a.smoothing > 0)
-                a.loss[row] -= s.total - a.smoothing * s.most;
+                a.loss[row] -= s.total + a.smoothing * (pivot - s.most);
         }
         if (masked) {
             s = {0, 1, 0};

@@ -1,6 +1,7 @@
 /* Plans and launches layer_norm_sm90a. */
 #include <backends/cuda/sm90a/layer_norm.h>
 #include <backends/cuda/sm90a/rows.h>
+#include <common/dtype.h>
 
 CUDA_SOLE_FUNCTIONS(sm90a_layer_norm)
 
@@ -93,7 +94,7 @@ bsk_status cuda_sm90a_layer_norm_launch(const bsk_prepared *prepared, void *queu
         .rms = p->rms,
         .relu = p->relu,
         .inverse = (float)(1 / (double)features_of(p)),
-        .eps = (float)p->eps,
+        .eps = bski_f32_eps(p->eps),
     };
     void *arguments[] = {&arg};
     const bski_cuda_run run = {.function = function_of(p),
