@@ -329,9 +329,10 @@ void cases_elementwise(test_list *list)
 static void list_gathers(test_list *list)
 {
     static const bsk_dtype indices[] = {BSK_I32, BSK_U8, BSK_U16, BSK_I64};
-    static const int64_t grids[][3] = {{3, 5, 4},      {7, 62, 1},    {2, 256, 33}, {0, 5, 2},
-                                       {1, 1, 1},      {16, 30, 9},   {2, 130, 70}, {128, 16, 21},
-                                       {128, 16, 149}, {128, 16, 128}};
+    static const int64_t grids[][3] = {{3, 5, 4},      {7, 62, 1},     {2, 256, 33},  {0, 5, 2},
+                                       {1, 1, 1},      {16, 30, 9},    {2, 130, 70},  {128, 16, 21},
+                                       {128, 16, 149}, {128, 16, 128}, {128, 16, 30}, {128, 16, 9},
+                                       {128, 16, 4},   {128, 16, 640}, {128, 16, 768}};
     for (int i = 0; i < TEST_COUNT(grids); i++)
         for (int t = 0; t < TEST_COUNT(dtypes); t++)
             for (int x = 0; x < TEST_COUNT(indices); x++) {
@@ -436,9 +437,11 @@ static void list_softmax(test_list *list)
         int32_t heads, groups;
         int64_t n, k, m;
     } rows[] = {
-        {0, 0, 1, 0, 0},     {0, 0, 33, 0, 0},    {0, 0, 7, 19, 0},    {0, 0, 0, 8, 0},
-        {2, 3, 4, 9, 0},     {0, 2, 3, 5, 130},   {0, 0, 3, 4096, 0},  {0, 0, 2, 9000, 0},
-        {4, 4, 512, 512, 0}, {8, 8, 256, 256, 0}, {64, 64, 32, 32, 0}, {0, 0, 2, 65536, 0},
+        {0, 0, 1, 0, 0},     {0, 0, 33, 0, 0},      {0, 0, 7, 19, 0},      {0, 0, 0, 8, 0},
+        {2, 3, 4, 9, 0},     {0, 2, 3, 5, 130},     {0, 0, 3, 4096, 0},    {0, 0, 2, 9000, 0},
+        {4, 4, 512, 512, 0}, {8, 8, 256, 256, 0},   {2, 2, 1024, 1024, 0}, {4, 4, 768, 768, 0},
+        {4, 4, 544, 544, 0}, {16, 16, 128, 128, 0}, {32, 32, 64, 64, 0},   {64, 64, 32, 32, 0},
+        {0, 0, 2, 65536, 0},
     };
     static const uint32_t options[] = {0, OPT_GATE, OPT_SHARED, OPT_INPLACE, OPT_GATE | OPT_OFFSET};
     for (int i = 0; i < TEST_COUNT(rows); i++)
@@ -507,10 +510,10 @@ static bsk_dtype norm_out(int grid, int type)
 static void list_layer_norm(test_list *list)
 {
     static const int64_t grids[][3] = {
-        {4, 31, 0},      {64, 33, 0},    {1, 1, 0},      {0, 8, 2},      {6, 128, 4},
-        {3, 1024, 0},    {21, 768, 0},   {5, 3000, 3},   {64, 32, 2},    {512, 896, 0},
-        {512, 1024, 4},  {512, 4096, 0}, {512, 8191, 0}, {512, 8192, 0}, {512, 8193, 0},
-        {128, 32764, 0}, {128, 32767, 0}};
+        {4, 31, 0},      {64, 33, 0},     {1, 1, 0},      {0, 8, 2},      {6, 128, 4},
+        {3, 1024, 0},    {21, 768, 0},    {5, 3000, 3},   {64, 32, 2},    {512, 896, 0},
+        {512, 1024, 4},  {512, 4096, 0},  {512, 8191, 0}, {512, 8192, 0}, {512, 8193, 0},
+        {128, 32764, 0}, {128, 32767, 0}, {512, 8188, 0}, {128, 32768, 0}};
     for (int i = 0; i < TEST_COUNT(grids); i++)
         for (int t = 0; t < TEST_COUNT(dtypes); t++)
             for (int axis = BSK_NC; axis <= BSK_CN; axis++)
@@ -821,6 +824,14 @@ static void list_large(test_list *list)
         s.count = 4 * 32 + 23;
         test_emit(list, s);
     }
+    for (int kind = 0; kind < BSK_UNARY_COUNT && list->tier == TIER_FULL; kind++)
+        for (int t = 0; t < 3; t++) {
+            test_spec s = {.op = "unary", .dtype = dtypes[t], .n = 32, .k = 1024, .kind = kind};
+            test_emit(list, s);
+            s.op = "binary";
+            if (kind < BSK_BINARY_COUNT)
+                test_emit(list, s);
+        }
     for (int t = 0; t < 3 && list->tier == TIER_FULL; t++) {
         test_spec s = {.op = "transpose_2d", .dtype = dtypes[t], .n = 4096, .k = 1031};
         test_emit(list, s);

@@ -222,9 +222,9 @@ static void list_embedding(test_list *list)
     static const bsk_dtype indices[] = {BSK_I32, BSK_I64, BSK_U16, BSK_U8};
     /* rows, width, indices: from R1's list; one that GPUs copy in slices; the largest only in the
      * full tier */
-    static const int64_t shapes[][3] = {{1, 1, 1},        {10, 16, 33},       {200, 7, 64},
-                                        {256, 128, 0},    {1024, 64, 100},    {100, 33, 500},
-                                        {9000, 264, 700}, {32768, 1024, 1024}};
+    static const int64_t shapes[][3] = {{1, 1, 1},        {10, 16, 33},        {200, 7, 64},
+                                        {256, 128, 0},    {1024, 64, 100},     {100, 33, 500},
+                                        {9000, 264, 700}, {32768, 1024, 32768}};
     for (int i = 0; i < TEST_COUNT(shapes); i++)
         for (int t = 0; t < TEST_COUNT(dtypes); t++)
             for (int x = 0; x < TEST_COUNT(indices); x++) {
@@ -258,9 +258,11 @@ static void list_embedding(test_list *list)
 static void list_dense_wgrad(test_list *list)
 {
     /* the last ones have R1's numbers of rows */
-    static const int64_t shapes[][3] = {
-        {33, 5, 7},    {0, 3, 4},  {8, 0, 4},       {8, 4, 0},        {1000, 8, 64},
-        {4099, 17, 3}, {32, 4, 4}, {1 << 20, 8, 4}, {1 << 17, 16, 8}, {1 << 15, 32, 16}};
+    static const int64_t shapes[][3] = {{33, 5, 7},          {0, 3, 4},         {8, 0, 4},
+                                        {8, 4, 0},           {1000, 8, 64},     {4099, 17, 3},
+                                        {32, 4, 4},          {1 << 20, 8, 4},   {1 << 17, 16, 8},
+                                        {1 << 15, 32, 16},   {1 << 20, 32, 32}, {1 << 17, 128, 128},
+                                        {1 << 15, 256, 256}, {32, 1024, 1024},  {64, 8, 8}};
     for (int i = 0; i < TEST_COUNT(shapes); i++)
         for (int t = 0; t < TEST_COUNT(dtypes); t++)
             for (int axis = BSK_NC; axis <= BSK_CN; axis++) {
@@ -282,8 +284,9 @@ static void list_dense_wgrad(test_list *list)
 
 static void list_bias_act(test_list *list)
 {
-    static const int64_t shapes[][2] = {{1, 1},     {32, 32},   {19, 257},  {0, 8},     {3, 100},
-                                        {64, 1024}, {32, 8193}, {64, 4097}, {128, 2049}};
+    static const int64_t shapes[][2] = {{1, 1},      {32, 32},   {19, 257},  {0, 8},
+                                        {3, 100},    {64, 1024}, {32, 8193}, {64, 4097},
+                                        {128, 2049}, {64, 2048}, {64, 8192}, {256, 1025}};
     for (int i = 0; i < TEST_COUNT(shapes); i++)
         for (int t = 0; t < TEST_COUNT(dtypes); t++)
             for (int act = 0; act < BSK_ACT_COUNT; act++)
