@@ -56,12 +56,13 @@ DEVICE void FN(strip_add)(V *acc0, V *acc1, const GLOBAL R *const *left, i64 lef
 }
 
 /* Asks for the first lines of a block of S that is `WIDE_AHEAD` further on in its list: where S lies the
- * other way, blocks of a list are far apart. */
+ * other way, blocks of a list are far apart. By PoCL, whose own prefetch does nothing; Mesa's compiler
+ * does not know clang's. */
 #define WIDE_AHEAD 4
 
 DEVICE void FN(block_fetch)(const GLOBAL R *p, i32 count)
 {
-#if defined(__clang__)
+#if defined(POCL_DEVICE_ADDRESS_BITS)
     for (i32 j = 0; j < count && j < 64; j += 16)
         __builtin_prefetch((const void *)(size_t)(p + j), 0, 3);
 #endif

@@ -494,6 +494,11 @@ void cases_optim(test_list *list)
                     s.op = "adam_n";
                     s.pairs = o % 2 ? 2 : 11;
                     test_emit(list, s);
+                    if (s.index) {
+                        s.index = BSK_NONE;
+                        s.kind = 0;
+                        test_emit(list, s);
+                    }
                     s.op = "adam";
                     s.pairs = 0;
                 }
