@@ -360,9 +360,10 @@ step_asan() {
     ci/sum.py meson build-ci/asan/meson-logs/testlog.json
     bsk_check asan f32 '*_bf16_*' 'f8*' 'i8*' cast 'transpose*' u8 arguments gradient allocation
     ninja -C build-ci/asan -j "$jobs" tests/emu/bsk_emu.so
+    rm -f build-ci/asan/emu.json
     BSK_PLUGIN_PATH=$PWD/build-ci/asan/tests/emu build-ci/asan/bench/bsk check --device emu:0 \
         --json build-ci/asan/emu.json f32 '*_simt' | sed 's/^/  /'
-    ci/sum.py check build-ci/asan/emu.json
+    ci/sum.py check build-ci/asan/check-*.json build-ci/asan/emu.json
 }
 
 # OpenMP's runtime is not instrumented: its barriers would be reported as races.

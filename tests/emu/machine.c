@@ -254,13 +254,15 @@ static void lane_run(int32_t number)
 /* Lanes of a wave, all of which have to be at the same exchange, get each other's numbers and go on. */
 static void wave_exchange(int32_t first, int32_t count)
 {
-    const lane *l = &run.lanes[first];
+    const lane *l = &run.lanes[first], *at = l; /* at: one that exchanges */
     double given[EMU_MAX_LANES];
     int32_t apart = 0;
+    while (at->state != LANE_EXCHANGES)
+        at++;
     for (int32_t i = 0; i < count; i++) {
         given[i] = l[i].number;
-        apart += l[i].state != LANE_EXCHANGES || l[i].reach != l[0].reach ||
-                 strcmp(l[i].place, l[0].place) != 0;
+        apart += l[i].state != LANE_EXCHANGES || l[i].reach != at->reach ||
+                 strcmp(l[i].place, at->place) != 0;
     }
     if (apart) {
         group_fault("divergent exchange: %d of %d lanes of a wave do not take part", (int)apart,

@@ -9,7 +9,8 @@
 
 static const simt_kernel rows[] = {
     ROW(shift) ROW(shift_bare) ROW(shift_twice) ROW(shift_global) ROW(shift_wrong) ROW(one_place)
-        ROW(in_place) ROW(returns) ROW(branches) ROW(across) ROW(across_some) ROW(store_past) ROW(load_past) ROW(local_unset)
+        ROW(in_place) ROW(returns) ROW(branches) ROW(across) ROW(across_some) ROW(store_past)
+            ROW(load_past) ROW(local_unset)
             ROW(local_past) ROW(local_large) ROW(misaligned)};
 
 EMU_UNIT_JOIN(rows)

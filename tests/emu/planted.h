@@ -135,7 +135,7 @@ KERNEL(across_some, LANES)(BUF(const T, x), BUF(T, y), const planted_arg a)
     OPEN(const T, x);
     OPEN(T, y);
     const i64 i = GROUP(0) * LANES + LANE;
-    y[i] = LANE < a.shift ? f32_across(x[i], 1) : 0;
+    y[i] = LANE < a.shift ? 0 : f32_across(x[i], 1);
 }
 
 /* One element past the end. */

@@ -229,6 +229,67 @@ static void test_whole_sum(const bsk_device *device, bsk_queue *queue)
     }
 }
 
+/* An eps that f32 does not hold still keeps divisors from being 0. */
+static void test_least_eps(const bsk_device *device, bsk_queue *queue)
+{
+    enum { N = 4, M = 96 };
+    float x[N * M], y[N * M], grad[N * M] = {0}, m[N * M] = {0}, v[N * M] = {0};
+    for (int i = 0; i < N * M; i++)
+        x[i] = 3;
+    for (int axis = BSK_NC; axis <= BSK_CN; axis++) {
+        bsk_layer_norm_params p = BSK_INIT(bsk_layer_norm_params);
+        bsk_layer_norm_args a = BSK_INIT(bsk_layer_norm_args);
+        bsk_plan *plan = NULL;
+        p.axis = (bsk_axis)axis;
+        p.eps = 1e-300;
+        p.x = p.y = axis == BSK_NC ? bsk_tensor_2d(BSK_F32, N, M) : bsk_tensor_2d(BSK_F32, M, N);
+        a.x = bsk_host_ptr(x);
+        a.y = bsk_host_ptr(y);
+        memset(y, 0xff, sizeof y);
+        if (CHECK_OK(bsk_layer_norm_plan(device, &p, NULL, &plan)) &&
+            CHECK_OK(bsk_layer_norm_run(plan, queue, &a))) {
+            CHECK_OK(bsk_queue_sync(queue));
+            for (int i = 0; i < N * M; i++)
+                CHECK(y[i] == 0);
+        }
+        bsk_plan_destroy(&plan);
+    }
+    bsk_adam_params p = BSK_INIT(bsk_adam_params);
+    bsk_adam_args a = BSK_INIT(bsk_adam_args);
+    bsk_plan *plan = NULL;
+    p.eps = 1e-300;
+    p.param = p.grad = p.m = p.v = bsk_tensor_2d(BSK_F32, N, M);
+    a.lr = 0.1;
+    a.step = 1;
+    a.param = bsk_host_ptr(x);
+    a.grad = bsk_host_ptr(grad);
+    a.m = bsk_host_ptr(m);
+    a.v = bsk_host_ptr(v);
+    if (CHECK_OK(bsk_adam_plan(device, &p, NULL, &plan)) &&
+        CHECK_OK(bsk_adam_run(plan, queue, &a))) {
+        CHECK_OK(bsk_queue_sync(queue));
+        for (int i = 0; i < N * M; i++)
+            CHECK(x[i] == 3);
+    }
+    bsk_plan_destroy(&plan);
+}
+
+/* A scale cannot have a low limit above its high one. */
+static void test_scale_limits(const bsk_device *device)
+{
+    bsk_loss_scale_params p = BSK_INIT(bsk_loss_scale_params);
+    bsk_plan *plan = NULL;
+    p.low = 8;
+    p.high = 4;
+    p.scale = p.norm_scale = bsk_tensor_1d(BSK_F32, 1);
+    p.good = bsk_tensor_1d(BSK_I32, 1);
+    CHECK_ERROR(bsk_loss_scale_plan(device, &p, NULL, &plan), BSK_E_INVALID, "low is 8");
+    CHECK(!plan);
+    p.high = 8;
+    CHECK_OK(bsk_loss_scale_plan(device, &p, NULL, &plan));
+    bsk_plan_destroy(&plan);
+}
+
 int main(void)
 {
     for (size_t i = 0; i < UNIT_COUNT(archs); i++) {
@@ -244,6 +305,8 @@ int main(void)
         test_window(context, device, queue);
         test_bias_sum(device, queue);
         test_whole_sum(device, queue);
+        test_least_eps(device, queue);
+        test_scale_limits(device);
         bsk_queue_destroy(&queue);
         bsk_context_destroy(&context);
     }

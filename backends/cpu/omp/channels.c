@@ -223,7 +223,7 @@ OMP_LAUNCH(batch_norm)
         for (int64_t c = 0; c < v.c; c++) {
             channel_moments(&v, &w, c, &mean[c], &var[c]);
             w.vector[CENTER][c] = mean[c];
-            w.vector[SCALE][c] = (float)(1 / sqrt((double)var[c] + p->eps)) *
+            w.vector[SCALE][c] = (float)(1 / sqrt((double)var[c] + (double)bski_f32_eps(p->eps))) *
                                  vector_at(p->gain.dtype, a->gain, c, 1);
             w.vector[SHIFT][c] = vector_at(p->bias.dtype, a->bias, c, 0);
         }
@@ -250,8 +250,8 @@ OMP_LAUNCH(batch_norm_infer)
     for (int64_t c = 0; c < v.c; c++) {
         const float var = ((const float *)bsk_mem_address(a->var))[c];
         w.vector[CENTER][c] = ((const float *)bsk_mem_address(a->mean))[c];
-        w.vector[SCALE][c] =
-            (float)(1 / sqrt((double)var + p->eps)) * vector_at(p->gain.dtype, a->gain, c, 1);
+        w.vector[SCALE][c] = (float)(1 / sqrt((double)var + (double)bski_f32_eps(p->eps))) *
+                             vector_at(p->gain.dtype, a->gain, c, 1);
         w.vector[SHIFT][c] = vector_at(p->bias.dtype, a->bias, c, 0);
     }
 #pragma omp parallel num_threads(queue_threads(queue))
@@ -471,7 +471,7 @@ OMP_LAUNCH(batch_norm_grad)
     for (int64_t c = 0; c < d.v.c; c++) {
         const double var = (double)((const float *)bsk_mem_address(a->var))[c];
         d.w.vector[CENTER][c] = ((const float *)bsk_mem_address(a->mean))[c];
-        d.w.vector[UNIT][c] = (float)(1 / sqrt(var + p->eps));
+        d.w.vector[UNIT][c] = (float)(1 / sqrt(var + (double)bski_f32_eps(p->eps)));
         d.w.vector[SCALE][c] = vector_at(p->gain.dtype, a->gain, c, 1) * d.w.vector[UNIT][c];
     }
 #pragma omp parallel num_threads(queue_threads(queue))

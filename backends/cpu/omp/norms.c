@@ -147,7 +147,7 @@ static void norm_end(const layer_norm *v, norm_lines *l)
         l->mean[r] = (float)((double)l->shift[r] + part);
         if (part * part > far * square)
             square = norm_square(v, l, r, l->mean[r]) / terms;
-        l->rstd[r] = (float)(1 / sqrt(square + v->p->eps));
+        l->rstd[r] = (float)(1 / sqrt(square + (double)bski_f32_eps(v->p->eps)));
         moments_store(v, l->s[r], (l->first + r) / v->p->segments, l->mean[r], l->rstd[r]);
     }
 }
@@ -377,7 +377,7 @@ static void layer_norm_columns(const layer_norm *v, int64_t s, int64_t n, int64_
         mean[i] = total[i] / terms;
     columns_sum(v, s, n, count, mean, true, rstd);
     for (int64_t i = 0; i < count; i++) {
-        rstd[i] = 1 / sqrtf(rstd[i] / terms + (float)p->eps);
+        rstd[i] = 1 / sqrtf(rstd[i] / terms + bski_f32_eps(p->eps));
         moments_store(v, s, n + i, mean[i], rstd[i]);
     }
     for (int64_t f = s * v->count; f < (s + 1) * v->count; f++) {

@@ -572,7 +572,7 @@ OMP_ACCEPT(adam_n)
     return BSK_ACCEPT;
 }
 
-/* Tensors first .. of the lists, each by the step that all have. */
+/* Every tensor of the lists, by the step that all have. */
 OMP_LAUNCH(adam_n)
 {
     const bsk_adam_n_params *p = prepared->problem->params;

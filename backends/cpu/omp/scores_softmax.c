@@ -243,19 +243,13 @@ static inline float group_row(const grouping *g, const group_part *x, int64_t r)
 /* --- block_softmax ---------------------------------------------------------------------------- */
 
 OMP_DECLARE(block_softmax_f32);
+OMP_PREPARE_NONE(block_softmax_f32)
 
 OMP_ACCEPT(block_softmax_f32)
 {
     (void)problem;
     (void)props;
     return BSK_ACCEPT;
-}
-
-OMP_PREPARE(block_softmax_f32)
-{
-    (void)device;
-    (void)prepared;
-    return BSK_OK;
 }
 
 /* Loads a row and makes it scores, -infinity where not visible and up to whole vectors. */
@@ -500,19 +494,13 @@ OMP_LAUNCH(block_softmax_f32)
 /* --- block_softmax_grad ----------------------------------------------------------------------- */
 
 OMP_DECLARE(block_softmax_grad_f32);
+OMP_PREPARE_NONE(block_softmax_grad_f32)
 
 OMP_ACCEPT(block_softmax_grad_f32)
 {
     (void)problem;
     (void)props;
     return BSK_ACCEPT;
-}
-
-OMP_PREPARE(block_softmax_grad_f32)
-{
-    (void)device;
-    (void)prepared;
-    return BSK_OK;
 }
 
 /* The sums of dy * y, then dx. */
