@@ -19,12 +19,13 @@ typedef struct spread {
 
 /* An operand [outer][inner][rows][cols] of the wide form: its strides, which become the copy's. A
  * copy with panels is [outer][inner][panels][rows][panel]; its column stride is then that of a
- * panel's first column divided by the column. */
+ * panel's first column divided by the column. Pairs of rows may lie together. */
 typedef struct operand {
     bsk_dtype dtype;
     i64 panel; /* columns that a panel has; 0: no panels, and no copy of what is contiguous */
     i64 outer, inner, rows, cols;
     i64 *outer_stride, *inner_stride, *row_stride, *col_stride;
+    bool pairs;
 } operand;
 
 /* Adds a copy to the workspace unless the operand is as the wide form wants it. */
@@ -34,6 +35,7 @@ static bool spread_plan(spread *s, const operand *o, size_t *bytes)
     const i64 outer = *o->outer_stride ? o->outer : 1; /* repeated data is copied once */
     const i64 panel = o->panel ? o->panel : o->cols;
     const i64 panels = panel ? bski_ceil_div(o->cols, panel) : 0;
+    const i64 rows = o->rows + (o->pairs && o->rows % 2);
     size_t own;
     i64 count, tiles;
     if (real && *o->col_stride == 1 && !o->panel)
@@ -42,16 +44,16 @@ static bool spread_plan(spread *s, const operand *o, size_t *bytes)
         !grid_size(bski_ceil_div(o->rows, SPREAD_TILE), panels, bski_ceil_div(panel, SPREAD_TILE),
                    &tiles) ||
         !grid_size(count, tiles, 1, &s->groups) ||
-        !plane_size(count, o->rows, panels * panel, o->dtype, &own))
+        !plane_size(count, rows, panels * panel, o->dtype, &own))
         return false;
     s->used = true;
     s->at = *bytes;
     s->arg =
         (spread_arg){*o->outer_stride, *o->inner_stride, *o->row_stride, *o->col_stride, o->inner,
-                     o->rows,          o->cols,          panel,          (i32)o->dtype,  0};
-    *o->col_stride = o->panel ? o->rows : 1;
+                     o->rows,          o->cols,          panel,          (i32)o->dtype,  o->pairs};
+    *o->col_stride = o->panel ? rows : 1;
     *o->row_stride = panel;
-    *o->inner_stride = o->rows * panels * panel;
+    *o->inner_stride = rows * panels * panel;
     *o->outer_stride = outer > 1 ? o->inner * *o->inner_stride : 0;
     return bski_add_size(*bytes, own, bytes);
 }
@@ -175,7 +177,8 @@ static bool dsd_shape(const bsk_problem *problem, bool wide, dsd_state *state, s
                        &a->s_group,
                        &a->s_block,
                        a->s_along_k ? &a->s_row : &a->s_col,
-                       a->s_along_k ? &a->s_col : &a->s_row};
+                       a->s_along_k ? &a->s_col : &a->s_row,
+                       false};
     const operand b = {problem->dtype,
                        a->cols < DSD_WIDE_PANEL ? a->cols : DSD_WIDE_PANEL,
                        1,
@@ -185,7 +188,8 @@ static bool dsd_shape(const bsk_problem *problem, bool wide, dsd_state *state, s
                        &none,
                        &a->b_batch,
                        &a->b_row,
-                       &a->b_col};
+                       &a->b_col,
+                       false};
     return spread_plan(&state->s, &s, bytes) && spread_plan(&state->b, &b, bytes);
 }
 
@@ -306,8 +310,9 @@ void simt_dsd_release(void *device, bsk_prepared *prepared)
 
 typedef struct sdd_state {
     const simt_kernel *product, *spread, *finish, *sums, *sums_finish;
-    bsk_mem row, col, head;                /* of a block, by slot */
+    bsk_mem row, col;                      /* of a block, by slot, where parts are summed */
     bsk_mem strips, strip_col, strip_slot; /* of the tiled form; by entry */
+    bsk_mem blocks;                        /* of the wide form */
     spread a, b;
     bool dense;              /* of dense_wgrad, which has an end of its own for the parts */
     i64 groups;              /* of the product */
@@ -467,10 +472,11 @@ static bool sdd_shape(const bsk_device_props *props, const bsk_problem *problem,
     if (!wide)
         return true;
     i64 none = 0;
+    const bool pairs = a->block_rows == 8 && a->block_cols == 8;
     const operand left = {dtype, a->block_rows, 1,       batch_count(&p->a), a->n, a->rows,
-                          &none, &a->a_batch,   &a->a_k, &a->a_row};
+                          &none, &a->a_batch,   &a->a_k, &a->a_row,          pairs};
     const operand right = {dtype, a->block_cols, 1,       batch_count(&p->b), a->n, a->cols,
-                           &none, &a->b_batch,   &a->b_k, &a->b_col};
+                           &none, &a->b_batch,   &a->b_k, &a->b_col,          pairs};
     return spread_plan(&state->a, &left, bytes) && spread_plan(&state->b, &right, bytes);
 }
 
@@ -502,26 +508,52 @@ static bsk_status strip_tables(simt_device *d, const bsk_problem *problem, sdd_s
     return status;
 }
 
-/* The blocks by slot, and in the wide form the head of each where there are several. */
+/* The blocks of the wide form in the order in which they are computed: row by row within as many
+ * columns as have panels that a processor's own cache keeps. */
+static void blocks_make(const bsk_layout_tables *t, i64 chunk, i64 *next, sdd_block *blocks)
+{
+    const i64 chunks = bski_ceil_div(t->grid_cols, chunk);
+    for (i32 h = 0; h < t->heads; h++) {
+        const i64 *row_start = t->row_start + h * ((i64)t->grid_rows + 1);
+        const i64 *col_start = t->col_start + h * ((i64)t->grid_cols + 1);
+        for (i64 c = 0; c < chunks; c++)
+            next[c] = col_start[c * chunk];
+        for (i32 r = 0; r < t->grid_rows; r++)
+            for (i64 e = row_start[r]; e < row_start[r + 1]; e++)
+                blocks[next[t->row_col[e] / chunk]++] =
+                    (sdd_block){r, t->row_col[e], h, t->row_slot[e]};
+    }
+}
+
+static bsk_status block_table(simt_device *d, const bsk_problem *problem, sdd_state *state)
+{
+    const bsk_layout_tables *t = problem->layout;
+    const sdd_arg *a = &state->arg;
+    const i64 panel = a->n / a->splits * a->block_cols * (i64)real_bytes(problem->dtype);
+    const i64 chunk = clamp(WIDE_PANELS / (panel > 0 ? panel : 1), 1, INT32_MAX);
+    i64 *next;
+    sdd_block *blocks;
+    if (t->nnz == 0)
+        return BSK_OK;
+    TRY(host_array(d->host, &next, bski_ceil_div(t->grid_cols, chunk), sizeof *next));
+    bsk_status status = host_array(d->host, &blocks, t->nnz, sizeof *blocks);
+    if (!status) {
+        blocks_make(t, chunk, next, blocks);
+        status = table_put(d, blocks, t->nnz, sizeof *blocks, &state->blocks);
+        host_drop(d->host, blocks);
+    }
+    host_drop(d->host, next);
+    return status;
+}
+
 static bsk_status sdd_tables(simt_device *d, const bsk_problem *problem, sdd_state *state)
 {
     const bsk_layout_tables *t = problem->layout;
-    i32 *head;
-    if (!d->wide)
-        TRY(strip_tables(d, problem, state));
-    if (d->wide || state->finish_groups) {
+    if (state->finish_groups) {
         TRY(table_put(d, t->slot_row, t->nnz, sizeof(i32), &state->row));
         TRY(table_put(d, t->slot_col, t->nnz, sizeof(i32), &state->col));
     }
-    if (!d->wide || t->heads == 1 || t->nnz == 0)
-        return BSK_OK;
-    TRY(host_array(d->host, &head, t->nnz, sizeof *head));
-    for (i32 h = 0; h < t->heads; h++)
-        for (i64 slot = t->head_start[h]; slot < t->head_start[h + 1]; slot++)
-            head[slot] = h;
-    bsk_status status = table_put(d, head, t->nnz, sizeof *head, &state->head);
-    host_drop(d->host, head);
-    return status;
+    return d->wide ? block_table(d, problem, state) : strip_tables(d, problem, state);
 }
 
 static bsk_status sdd_kernels(simt_device *d, const bsk_problem *problem, sdd_state *state)
@@ -570,15 +602,16 @@ static bsk_status sdd_pair(const sdd_state *state, simt_queue *q, const bsk_sdd_
                                args->s,
                                parts,
                                args->gate,
-                               wide ? state->row : state->strips,
-                               wide ? state->col : state->strip_col,
-                               wide ? state->head : state->strip_slot};
+                               wide ? state->blocks : state->strips,
+                               state->strip_col,
+                               state->strip_slot};
     sdd_arg own = *arg;
     own.a_vector = own.a_vector && simt_aligned(a);
     own.b_vector = own.b_vector && simt_aligned(b);
     own.s_vector = own.s_vector && (own.direct ? own.s_group % 4 == 0 && simt_aligned(args->s)
                                                : simt_aligned(parts));
-    return LAUNCH(q, state->product, state->groups, tile_lanes(q->device), buffers, own);
+    return launch(q, state->product, state->groups, tile_lanes(q->device), buffers, wide ? 6 : 8,
+                  &own, sizeof own);
 }
 
 static bsk_status bsum_launch(const sdd_state *state, simt_queue *q, const bsk_sdd_args *args,
@@ -625,10 +658,10 @@ void simt_sdd_release(void *device, bsk_prepared *prepared)
         return;
     table_drop(device, &state->row);
     table_drop(device, &state->col);
-    table_drop(device, &state->head);
     table_drop(device, &state->strips);
     table_drop(device, &state->strip_col);
     table_drop(device, &state->strip_slot);
+    table_drop(device, &state->blocks);
     state_free(device, prepared);
 }
 

@@ -33,6 +33,11 @@ typedef struct sdd_strip {
     i32 row, head, entry, tile, units;
 } sdd_strip;
 
+/* A block of the wide form. */
+typedef struct sdd_block {
+    i32 row, col, head, slot;
+} sdd_block;
+
 typedef struct sdd_arg {
     i64 alpha, beta; /* NUM */
     i64 a_batch, a_row, a_k;
@@ -82,12 +87,13 @@ typedef struct reduced_arg {
     i32 splits, accumulate;
 } reduced_arg;
 
-/* A copy in the type of the arithmetic, by panels of columns: [panels][rows][panel]. */
+/* A copy in the type of the arithmetic, by panels of columns: [panels][rows][panel], or with pairs of
+ * rows [panels][rows / 2, rounded up][panel][2]. */
 typedef struct spread_arg {
     i64 outer_stride, inner_stride, row_stride, col_stride; /* of the source */
     i64 inner, rows, cols;                                  /* any number of outer members */
     i64 panel;
-    i32 type, pad;
+    i32 type, pairs;
 } spread_arg;
 
 #endif

@@ -19,6 +19,7 @@ enum {
     WIDE_ROWS = 32,
     DSD_WIDE_COLS = 64,
     DSD_WIDE_PANEL = 32,
+    WIDE_PANELS = 512 << 10, /* bytes of panels that stay in a processor's cache */
     SPREAD_TILE = 32,
     SUM_COLS = 32,
     NORM_ROWS = 32,

@@ -2,22 +2,14 @@
  * 2 vectors whose sums stay in registers. Operands are in the type of the arithmetic. dsd broadcasts
  * the elements of S wherever they lie, and reads panels [depth][32] of b, for 32 columns of the
  * result each; sdd reads panels [n][block_rows] and [n][block_cols], one for each row and column of
- * blocks. spread_wide copies the operands to these forms. */
+ * blocks, and for blocks of 8 x 8 panels of pairs, [n / 2][8][2]. spread_wide copies the operands to
+ * these forms. */
 
 #ifndef V
 #define WIDE_JOIN_(r) r##x16
 #define WIDE_JOIN(r)  WIDE_JOIN_(r)
 #define V             WIDE_JOIN(R)
-#if SIMT_CODE == 1
-#define WIDE_INDEX ulong16
-#else
-#define WIDE_INDEX uint16
 #endif
-#endif
-/* Elements i and i + 8 of a vector, each 8 times. */
-#define WIDE_SPLAT8(v, i)                                                                          \
-    shuffle(v, (WIDE_INDEX)(i, i, i, i, i, i, i, i, i + 8, i + 8, i + 8, i + 8, i + 8, i + 8,      \
-                            i + 8, i + 8))
 #define WIDE_TYPE (SIMT_CODE == 1 ? 1 : 2) /* the code of R */
 #define WIDE_TM   32                       /* rows of a tile */
 #define DSD_TN    64                       /* columns of a tile */
@@ -145,21 +137,21 @@ KERNEL(dsd_wide, LANES)(DSD_BUFFERS(R), const dsd_arg a)
         }
 }
 
-/* The sums of an 8 x 8 tile: vectors hold two n at a time, lanes 8 to 15 the later one. */
+/* The sums of an 8 x 8 tile, in which lanes in turn are of the first n of each pair and of the second:
+ * the elements of the left panel are repeated by loads, without a shuffle. */
 DEVICE void FN(eights_add)(V *acc, const GLOBAL R *left, const GLOBAL R *right, i64 count)
 {
     for (i64 k = 0; k < count; k += 2) {
-        const V l = k + 1 < count ? WIDE_LOAD(V, left + k * 8) : FN(part_load)(left + k * 8, 8);
-        const V r = k + 1 < count ? WIDE_LOAD(V, right + k * 8) : FN(part_load)(right + k * 8, 8);
+        const V r = WIDE_LOAD(V, right + k * 8);
         UNROLL
         for (i32 i = 0; i < 8; i++)
-            acc[i] += WIDE_SPLAT8(l, i) * r;
+            acc[i] += WIDE_PAIRS(V, left + k * 8 + 2 * i) * r;
     }
 }
 
 KERNEL(sdd_wide, LANES)
 (BUF(const R, a_rows), BUF(const R, b_rows), BUF(u8, s), BUF(R, parts), BUF(const R, gate),
- BUF(const i32, slot_row), BUF(const i32, slot_col), BUF(const i32, slot_head), const sdd_arg a)
+ BUF(const sdd_block, blocks), const sdd_arg a)
 {
     QUEUE_WAIT();
     OPEN(const R, a_rows);
@@ -167,26 +159,26 @@ KERNEL(sdd_wide, LANES)
     OPEN(u8, s);
     OPEN(R, parts);
     OPEN(const R, gate);
-    OPEN(const i32, slot_row);
-    OPEN(const i32, slot_col);
-    OPEN(const i32, slot_head);
+    OPEN(const sdd_block, blocks);
 
     const i32 tiles = a.tiles_m * a.tiles_n, tile = (i32)(GROUP(0) % tiles);
-    const i64 slot = GROUP(0) / tiles % a.nnz;
+    const sdd_block block = blocks[GROUP(0) / tiles % a.nnz];
+    const i64 slot = block.slot;
     const i64 group = GROUP(0) / tiles / a.nnz % a.groups;
     const i64 split = GROUP(0) / tiles / a.nnz / a.groups;
     const R g = gate ? gate[slot] : 1;
     const i32 in_row = tile / a.tiles_n * WIDE_TM, in_col = tile % a.tiles_n * WIDE_TM;
-    const i64 row0 = (i64)slot_row[slot] * a.block_rows, col0 = (i64)slot_col[slot] * a.block_cols;
+    const i64 row0 = (i64)block.row * a.block_rows, col0 = (i64)block.col * a.block_cols;
     i32 rows = (i32)(a.rows - row0 < a.block_rows ? a.rows - row0 : a.block_rows) - in_row;
     i32 cols = (i32)(a.cols - col0 < a.block_cols ? a.cols - col0 : a.block_cols) - in_col;
     rows = rows < WIDE_TM ? rows : WIDE_TM;
     cols = cols < WIDE_TM ? cols : WIDE_TM;
     const i32 eights = a.block_rows == 8 && a.block_cols == 8;
     const i32 plain = a.direct && !a.gate_mode && NUM(a.beta) == 0 && a.s_type == WIDE_TYPE;
-    const i64 first = FN(sdd_first)(&a, group, slot_head ? slot_head[slot] : 0);
-    const i64 begin = a.n / a.splits * split + a.n % a.splits * split / a.splits;
-    i64 end = a.n / a.splits * (split + 1) + a.n % a.splits * (split + 1) / a.splits;
+    const i64 first = FN(sdd_first)(&a, group, block.head);
+    const i64 unit = eights ? 2 : 1, units = (a.n + unit - 1) / unit;
+    const i64 begin = unit * (units / a.splits * split + units % a.splits * split / a.splits);
+    i64 end = unit * (units / a.splits * (split + 1) + units % a.splits * (split + 1) / a.splits);
 
     if (a.gate_mode == 1 && g == 0 && !a.direct)
         return;
@@ -221,8 +213,10 @@ KERNEL(sdd_wide, LANES)
         }
         R *sum = (R *)sums;
         if (eights)
-            for (i32 x = 0; x < 64; x++)
-                sum[x / 8 * WIDE_RN + x % 8] += sum[x / 8 * WIDE_RN + x % 8 + 8];
+            for (i32 x = 0; x < 64; x++) {
+                const R *pair = sum + x / 8 * WIDE_RN + x % 8 * 2;
+                sum[x / 8 * WIDE_RN + x % 8] = pair[0] + pair[1];
+            }
         if (plain) {
             GLOBAL R *to = (GLOBAL R *)s + group * a.s_group + slot * a.block_rows * a.block_cols +
                            (i64)(in_row + r) * a.block_cols + in_col;
@@ -237,6 +231,27 @@ KERNEL(sdd_wide, LANES)
                 FN(sdd_store)(&a, s, parts, split, group, slot, element, g, sum[i * WIDE_RN + j]);
             }
     }
+}
+
+/* Copies a tile: row r and column c to to[r * panel + c], or with pairs of rows, whose second is 0
+ * after the last, to to[(r / 2 * panel + c) * 2 + r % 2]. */
+DEVICE void FN(spread_tile)(const spread_arg *a, const GLOBAL u8 *from, i64 first, GLOBAL R *to,
+                            i32 rows, i32 cols, i32 pairs)
+{
+    const i32 type = SINGLE_TYPE(a->type), wide = pairs ? 2 : 1;
+    const i64 panel = a->panel;
+    for (i32 r = 0; a->row_stride == 1 && r + 8 <= rows; r += 8)
+        for (i32 c = 0; c < cols; c++)
+            UNROLL
+    for (i32 i = 0; i < 8; i++)
+        to[(r + i) / wide * wide * panel + c * wide + i % wide] =
+            NAME(load_r)(type, from, first + r + i + c * a->col_stride);
+    for (i32 r = a->row_stride == 1 ? rows / 8 * 8 : 0; r < rows; r++)
+        for (i32 c = 0; c < cols; c++)
+            to[r / wide * wide * panel + c * wide + r % wide] =
+                NAME(load_r)(type, from, first + r * a->row_stride + c * a->col_stride);
+    for (i32 c = 0; rows % wide && c < cols; c++)
+        to[rows / 2 * 2 * panel + c * 2 + 1] = 0;
 }
 
 /* to[m] = from, in the type of the arithmetic and by panels of columns; tiles of up to 32 x 32. */
@@ -255,24 +270,10 @@ KERNEL(spread_wide, LANES)(BUF(const u8, from), BUF(R, to), const spread_arg a)
     const i32 cols = cols_left < width ? (i32)cols_left : width;
     const i64 first = m / a.inner * a.outer_stride + m % a.inner * a.inner_stride +
                       row0 * a.row_stride + col0 * a.col_stride;
-    const i32 type = SINGLE_TYPE(a.type);
-    to += ((m * panels + panel) * a.rows + row0) * a.panel + in_panel;
-    if (a.row_stride == 1)
-        for (i32 r = 0; r < rows; r += 8)
-            for (i32 c = 0; c < cols; c++) {
-                const i64 at = first + r + c * a.col_stride;
-                GLOBAL R *put = to + r * a.panel + c;
-                if (rows - r < 8)
-                    for (i32 i = 0; i < rows - r; i++)
-                        put[i * a.panel] = NAME(load_r)(type, from, at + i);
-                else
-                    UNROLL
-                for (i32 i = 0; i < 8; i++)
-                    put[i * a.panel] = NAME(load_r)(type, from, at + i);
-            }
+    const i64 all_rows = a.pairs ? (a.rows + 1) / 2 * 2 : a.rows;
+    to += ((m * panels + panel) * all_rows + row0) * a.panel + in_panel;
+    if (a.pairs)
+        FN(spread_tile)(&a, from, first, to, rows, cols, 1);
     else
-        for (i32 r = 0; r < rows; r++)
-            for (i32 c = 0; c < cols; c++)
-                to[r * a.panel + c] =
-                    NAME(load_r)(type, from, first + r * a.row_stride + c * a.col_stride);
+        FN(spread_tile)(&a, from, first, to, rows, cols, 0);
 }

@@ -149,6 +149,10 @@ typedef float16 f32x16;
 typedef double16 f64x16;
 #endif
 #define WIDE_LOAD(type, p) vload16(0, p)
+/* two elements, 8 times */
+#define WIDE_PAIRS(type, p)                                                                        \
+    ((type)(vload2(0, p), vload2(0, p), vload2(0, p), vload2(0, p), vload2(0, p), vload2(0, p),    \
+            vload2(0, p), vload2(0, p)))
 
 #define half half_ /* a keyword from here on no more: kernels use it as a name */
 
