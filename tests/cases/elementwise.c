@@ -279,15 +279,16 @@ static double unary_of(const test_case *c, double x, double *slope)
         return x > 0 ? x : k * expm1(x);
     case BSK_UNARY_GELU:
         t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
-        *slope =
-            0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+        *slope = isinf(x) ? x > 0
+                          : 0.5 * (1 + t) +
+                                0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
         return 0.5 * x * (1 + t);
     case BSK_UNARY_GELU_ERF:
         *slope = 0.5 * erfc(-x / sqrt(2.0)) + x * exp(-x * x / 2) / sqrt(2 * M_PI);
         return 0.5 * x * erfc(-x / sqrt(2.0));
     default:
         y = logistic(k * x);
-        *slope = y + k * x * y * (1 - y);
+        *slope = isinf(x) ? x > 0 : y + k * x * y * (1 - y);
         return x * y;
     }
 }
@@ -713,14 +714,13 @@ static void oracle_sparse_relu_grad(test_case *c)
             const int64_t e = test_row_element(c, n, f);
             if (is_doubtful(c, &r, x->value[e]))
                 doubt += fabs(dy->value[e]);
-            if (x->value[e] > r.cut)
-                sum += dy->value[e];
+            sum += dy->value[e] * test_slope(BSK_ACT_RELU, x->value[e] - r.cut);
             mag += fabs(dy->value[e]);
         }
         for (int64_t f = 0; f < c->spec.m; f++) {
             const int64_t e = test_row_element(c, n, f);
-            const double h = r.std > 0 ? (x->value[e] - r.mean) / r.std : 0;
-            const double g = x->value[e] > r.cut ? dy->value[e] : 0;
+            const double h = r.std == 0 ? 0 : (x->value[e] - r.mean) / r.std;
+            const double g = dy->value[e] * test_slope(BSK_ACT_RELU, x->value[e] - r.cut);
             const double slope = (1 + c->spec.value * h) / features;
             const double v = a * (c->spec.kind ? g : g - sum * slope), old = test_old(c, dx, e);
             const double wobble =

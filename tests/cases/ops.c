@@ -144,7 +144,7 @@ static void oracle_bias_act(test_case *c)
     }
 }
 
-static double slope(bsk_act act, double v)
+double test_slope(bsk_act act, double v)
 {
     double t, s;
     switch (act) {
@@ -202,7 +202,7 @@ static void oracle_bias_act_grad(test_case *c)
             int64_t e = s->axis == BSK_NC ? n * s->m + f : f * s->n + n;
             double b = bias->desc.dtype ? bias->value[f] : 0;
             double pre = x->desc.dtype ? x->value[e] + b : 0;
-            double v = dy->value[e] * slope(s->act, pre);
+            double v = dy->value[e] * test_slope(s->act, pre);
             /* slopes below 1.2 whose own slope is at most 1: the rounding of pre, 24 units for the
              * functions, and one for the product */
             double part = s->act > BSK_ACT_RELU

@@ -282,7 +282,8 @@ static void oracle_rectified_grad(test_case *c)
         double sum = 0, mag = 0;
         for (int64_t j = 0; j < s->k; j++) {
             const int64_t e = n * s->k + r[j].at;
-            const double g = j < s->count && r[j].value > cut ? dy->value[e] : 0;
+            const double g =
+                j < s->count ? dy->value[e] * test_slope(BSK_ACT_RELU, r[j].value - cut) : 0;
             const double old = test_old(c, dx, e);
             sum += g;
             mag += fabs(g);

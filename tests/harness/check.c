@@ -295,6 +295,7 @@ static void run_cases(test_session *s, contexts *ctx)
     cases_select(&list);
     cases_norms(&list);
     cases_training(&list);
+    cases_specials(&list);
     cases_attention(&list);
     cases_decode(&list);
     cases_repeated(&list);

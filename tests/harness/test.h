@@ -209,6 +209,7 @@ void cases_elementwise(test_list *list);
 void cases_select(test_list *list);
 void cases_norms(test_list *list);
 void cases_training(test_list *list);
+void cases_specials(test_list *list);
 void cases_attention(test_list *list);
 void cases_decode(test_list *list);
 
@@ -315,6 +316,7 @@ void test_store(bsk_dtype t, void *p, int64_t i, double v);
 
 /* act(v) in f64. */
 double test_activation(bsk_act act, double v);
+double test_slope(bsk_act act, double v); /* its derivative */
 /* Sets want and bound of an element. error is that before the store; 0 means that the result is
  * exact before the store, and must be bit-equal after it. */
 void test_expect(test_tensor *t, int64_t at, double want, double error);

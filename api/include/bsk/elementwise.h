@@ -361,7 +361,7 @@ BSK_API bsk_status bsk_sparse_relu_plan(const bsk_device *device,
 BSK_API bsk_status bsk_sparse_relu_run(const bsk_plan *plan, bsk_queue *queue,
                                        const bsk_sparse_relu_args *args);
 
-/* sparse_relu_grad: with g = dy where x > cut, 0 elsewhere, and G its sum over the row:
+/* sparse_relu_grad: with g = dy times the slope of relu(x - cut), and G its sum over the row:
  * dx = alpha * (g - G * (1 + sigmas * (x - mean) / std) / F) + beta * dx, and without the term of G
  * if constant_cut = 1. Where std is 0, its quotient counts as 0.
  * Shapes, dtypes and strides as sparse_relu. In place: dx = dy when types and strides agree.

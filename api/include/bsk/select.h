@@ -208,8 +208,8 @@ BSK_API bsk_status bsk_rectified_topk_plan(const bsk_device *device,
 BSK_API bsk_status bsk_rectified_topk_run(const bsk_plan *plan, bsk_queue *queue,
                                           const bsk_rectified_topk_args *args);
 
-/* rectified_topk_grad: dx = alpha * g + beta * dx, where g = dy for those of the k largest that
- * exceed the cut, 0 for the others; and the k-th largest, where it is the cut, gets minus the sum
+/* rectified_topk_grad: dx = alpha * g + beta * dx, where g = dy times the slope of relu(x - cut) for the
+ * k largest, 0 for the others; and the k-th largest, where it is the cut, gets minus the sum
  * of the row's g, unless constant_cut = 1.
  * Shapes, dtypes and strides as rectified_topk. In place: dx = dy when types and strides agree. */
 typedef struct bsk_rectified_topk_grad_params {
