@@ -15,6 +15,8 @@ import json
 import statistics
 
 import torch
+import torch._dynamo
+import torch._functorch.config
 import torch.nn.functional as F
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}

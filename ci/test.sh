@@ -343,15 +343,12 @@ step_python() {
 
 # The address, undefined-behaviour and leak sanitizers, in a build that fuzz uses as well. Left out
 # are checks of pointers that the first makes as well, and of those that are computed and not used:
-# they take three quarters of the compiler's time; and AVX2 where AVX-512 runs, of the same text.
+# they take three quarters of the compiler's time.
 setup_asan() {
-    local sets args
-    sets=$(own_sets)
-    [[ $sets != *avx512* ]] || sets=${sets#avx2,}
-    args='-gline-tables-only -fno-sanitize-recover=undefined
+    local args='-gline-tables-only -fno-sanitize-recover=undefined
         -fno-sanitize=pointer-overflow,null,object-size'
     CC=clang CXX=clang++ setup_core asan -Ddebug=true -Doptimization=1 -Dfuzz=true \
-        -Db_lundef=false -Db_sanitize=address,undefined -Dcpu_sets="$sets" \
+        -Db_lundef=false -Db_sanitize=address,undefined -Dcpu_sets="$(own_sets)" \
         -Demulator=enabled -Dc_args="$args" -Dcpp_args="$args"
 }
 
