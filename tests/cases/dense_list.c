@@ -835,7 +835,16 @@ static void list_large(test_list *list)
     for (int t = 0; t < 3 && list->tier == TIER_FULL; t++) {
         test_spec s = {.op = "transpose_2d", .dtype = dtypes[t], .n = 4096, .k = 1031};
         test_emit(list, s);
+        s = (test_spec){
+            .op = "dropout", .dtype = dtypes[t], .n = 16, .k = 16, .m = 16, .value = 0.8};
+        s.heads = s.groups = 16;
+        test_emit(list, s);
+        s.count = 1 | 4;
+        test_emit(list, s);
     }
+    test_spec wide = {.op = "transpose_2d", .dtype = BSK_F32, .n = 4096, .k = 32768};
+    if (list->tier == TIER_FULL)
+        test_emit(list, wide);
 }
 
 /* Exponents on the device that are none. */
