@@ -321,6 +321,20 @@ static void list_general(test_list *list)
             }
 }
 
+/* Panels of which a CPU's own cache keeps fewer than there are block columns; an odd number of rows. */
+static void list_panels(test_list *list)
+{
+    for (int block = 8; block <= 16; block *= 2) {
+        test_spec s = {.op = "matmul_wgrad", .dtype = BSK_F32, .br = block, .bc = block};
+        s.n = 4103;
+        s.k = 24;
+        s.m = 128;
+        s.pattern = PATTERN_RANDOM;
+        s.pattern_value = 0.5;
+        emit_axes(list, s);
+    }
+}
+
 /* NaN and infinity reach what they should and no more; overflow goes to infinity. */
 static void list_special(test_list *list)
 {
@@ -557,6 +571,7 @@ void cases_products(test_list *list)
     list_gradients(list);
     list_general(list);
     list_special(list);
+    list_panels(list);
     list_reduced(list);
     list_openai(list);
     list_pytorch(list);
