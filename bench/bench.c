@@ -23,6 +23,7 @@ typedef struct bench {
     bsk_queue *queue;
     bench_team team;
     bench_host host;
+    bench_calm calm;
     bench_row *rows;
     int row_count, row_capacity;
     int failures;
@@ -36,8 +37,10 @@ enum { PLAIN, PACKED, FIRST_PEER, CONTESTANTS = FIRST_PEER + BENCH_PEERS };
 
 typedef struct contestant {
     bool in;
-    int repeat;            /* runs of a sample */
-    double spent, host_ms; /* shortest time of the calls of one run */
+    int repeat;           /* runs of a sample */
+    double host_ms;       /* shortest time of the calls of one run */
+    double spent, waited; /* on samples that count, and on those that were set aside */
+    int calm;             /* samples beside which nobody else was busy */
     bench_samples samples;
 } contestant;
 
@@ -77,7 +80,6 @@ static double sample(runner *r, int who, int turn)
 {
     contestant *w = &r->who[who];
     double host_ms;
-    settle(r);
     if (!run_once(r, who, turn) || !bench_timer_start(&r->timer))
         return -1;
     for (int i = 1; i <= w->repeat; i++)
@@ -86,7 +88,7 @@ static double sample(runner *r, int who, int turn)
     const double ms = bench_timer_stop(&r->timer, &host_ms);
     if (w->host_ms == 0 || host_ms / w->repeat < w->host_ms)
         w->host_ms = host_ms / w->repeat;
-    w->spent += ms;
+    settle(r);
     return ms < 0 ? ms : ms / w->repeat;
 }
 
@@ -124,6 +126,21 @@ static bool is_apart(const runner *r, int who)
            r->race.racers[who - FIRST_PEER].peer && r->race.racers[who - FIRST_PEER].peer->sparse;
 }
 
+/* Counts a sample, or sets it aside where the processor's caches were not ours alone before or after it;
+ * but for some time only. */
+static void sample_count(runner *r, contestant *w, double ms)
+{
+    enum { PATIENCE = 8 };
+    const bool before = !r->b->calm.busy, calm = bench_calm_check(&r->b->calm) && before;
+    if (!calm && w->waited < PATIENCE * r->b->budget) {
+        w->waited += ms * w->repeat;
+        return;
+    }
+    w->spent += ms * w->repeat;
+    w->calm += calm;
+    w->samples.ms[w->samples.count++] = ms;
+}
+
 /* Interleaved rounds, one sample of each contestant that wants more, until the entry, or all of
  * those apart, have enough. */
 static bool rounds(runner *r, bool apart)
@@ -139,7 +156,7 @@ static bool rounds(runner *r, bool apart)
             if (ms < 0 && k < FIRST_PEER)
                 return false;
             if (ms >= 0)
-                w->samples.ms[w->samples.count++] = ms;
+                sample_count(r, w, ms);
             w->in = ms >= 0;
             again |= apart || k < FIRST_PEER;
         }
@@ -166,7 +183,7 @@ static bool measure(runner *r)
                     r->race.racers[k - FIRST_PEER].peer->name);
         w->in &= ms >= 0;
         w->repeat = repeats(r, ms);
-        w->spent = w->host_ms = 0;
+        w->host_ms = 0;
     }
     return rounds(r, false) && rounds(r, true);
 }
@@ -239,6 +256,7 @@ static void row_fill(bench_row *row, runner *r, int who)
     row->least = bench_least(&w->samples);
     row->spread = bench_spread(&w->samples);
     row->samples = w->samples.count;
+    row->calm = (double)w->calm / w->samples.count;
     row->launches = w->samples.count * w->repeat;
     row->host_us = w->host_ms * 1e3;
     row->flops = r->info[who].flops * bench_visible_share(r->c);
@@ -427,6 +445,7 @@ static void host_describe(bench *b)
     h->roof_f64 = bski_roof_flops(h->threads, BSK_F64, arch);
     h->roof_bytes = bski_roof_bytes(h->threads);
     h->roof_read = bski_roof_read(h->threads);
+    bench_calm_open(&b->calm, h->threads);
 }
 
 /* --- Command line ---------------------------------------------------------------------------- */
@@ -556,6 +575,7 @@ int bsk_bench_main(int argc, char **argv)
     if ((b.json && !bench_write_json(b.json, &b.host, b.rows, b.row_count)) ||
         (b.html && !bench_write_html(b.html, &b.host, b.rows, b.row_count)))
         b.failures++;
+    bench_calm_close(&b.calm);
     bsk_queue_destroy(&b.queue);
     bench_team_close(&b.team);
     bsk_context_destroy(&context);

@@ -65,6 +65,20 @@ double bench_spread(bench_samples *s);
 /* Size of the last-level cache in bytes; a guess where the system does not tell. */
 size_t bench_cache_bytes(const bsk_device_info *device);
 
+/* Whether a core's caches are the tool's alone. On a shared host a neighbour may run on the same core:
+ * loops in registers keep their rate then, but reading half of the second-level cache does not. */
+typedef struct bench_calm {
+    uint64_t *data; /* NULL: not watched, as for devices of their own */
+    size_t bytes;   /* of each thread */
+    int threads;
+    double best; /* shortest time of a check */
+    bool busy;   /* at the last check */
+} bench_calm;
+
+void bench_calm_open(bench_calm *c, int threads);
+bool bench_calm_check(bench_calm *c);
+void bench_calm_close(bench_calm *c);
+
 /* Measures work in a queue: by the device's events where calls return before the work is done,
  * else by the host's clock. */
 typedef struct bench_timer {
@@ -140,6 +154,7 @@ typedef struct bench_row {
     double dense_ms, dense_flops; /* of the fastest dense peer; 0 where there is none */
     double eta, roof;             /* 0 where not known */
     int samples, launches;
+    double calm; /* share of the samples beside which nobody else was busy */
     struct {
         const char *name;
         double ms, least, spread;

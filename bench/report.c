@@ -180,6 +180,7 @@ static void json_row(cJSON *rows, const bench_row *r)
     cJSON_AddNumberToObject(row, "ms_least", r->least);
     cJSON_AddNumberToObject(row, "spread", r->spread);
     cJSON_AddNumberToObject(row, "samples", r->samples);
+    cJSON_AddNumberToObject(row, "calm", r->calm);
     cJSON_AddNumberToObject(row, "launches", r->launches);
     cJSON_AddNumberToObject(row, "host_us", r->host_us);
     cJSON_AddNumberToObject(row, "tflops", tflops(r));

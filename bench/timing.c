@@ -1,9 +1,16 @@
 /* Clocks and order statistics. */
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "bench/bench.h"
+#include "bench/pages.h"
+
+/* Bytes that a thread reads to see whether it is alone, and how much longer than the shortest time
+ * they may take then. */
+enum { CALM_READ = 32 << 20 };
+#define CALM_SLACK 1.15
 
 double bench_now(void)
 {
@@ -54,6 +61,54 @@ size_t bench_cache_bytes(const bsk_device_info *device)
     bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
 #endif
     return bytes > 0 ? (size_t)bytes : (size_t)64 << 20;
+}
+
+/* Lines of `bytes`, again and again. */
+static uint64_t read_lines(const uint64_t *data, size_t bytes)
+{
+    enum { LINE = 64 / sizeof *data };
+    uint64_t sum = 0;
+    for (size_t done = 0; done < CALM_READ; done += bytes)
+        for (size_t i = 0; i < bytes / sizeof *data; i += LINE)
+            sum += data[i];
+    return sum;
+}
+
+void bench_calm_open(bench_calm *c, int threads)
+{
+    enum { FIRST_CHECKS = 200 };
+    long bytes = 0;
+#ifdef _SC_LEVEL2_CACHE_SIZE
+    bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    *c = (bench_calm){.threads = threads, .bytes = (bytes > 0 ? (size_t)bytes : 1 << 19) / 2};
+    c->data = pages_alloc((size_t)threads * c->bytes);
+    if (c->data) /* pages that nobody wrote are all one */
+        memset(c->data, 1, (size_t)threads * c->bytes);
+    for (int i = 0; i < FIRST_CHECKS; i++)
+        bench_calm_check(c);
+}
+
+bool bench_calm_check(bench_calm *c)
+{
+    if (!c->data)
+        return true;
+    const double start = bench_now();
+    uint64_t sum = 0;
+#pragma omp parallel for num_threads(c->threads) schedule(static) reduction(+ : sum)
+    for (int t = 0; t < c->threads; t++)
+        sum += read_lines(c->data + (size_t)t * (c->bytes / sizeof *c->data), c->bytes);
+    const double ms = bench_now() - start + (sum == 1 ? 1 : 0); /* the sum is needed */
+    if (c->best == 0 || ms < c->best)
+        c->best = ms;
+    c->busy = ms > CALM_SLACK * c->best;
+    return !c->busy;
+}
+
+void bench_calm_close(bench_calm *c)
+{
+    free(c->data);
+    *c = (bench_calm){0};
 }
 
 void bench_timer_open(bench_timer *t, const bsk_device *device, bsk_queue *queue)
