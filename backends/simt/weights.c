@@ -178,7 +178,7 @@ static column_arg columns_of(const bsk_prepared *prepared, const simt_device *d,
     const bsk_layout_tables *t = prepared->problem->layout;
     return (column_arg){.rows = t->rows,
                         .cols = t->cols,
-                        .eps = bski_simt_num(prepared->problem->dtype, eps),
+                        .eps = simt_eps(prepared, eps),
                         .block_rows = t->block_rows,
                         .block_cols = t->block_cols,
                         .grid_cols = t->grid_cols,
@@ -265,7 +265,7 @@ SIMT_LAUNCH(block_l2_decay)
     block_arg arg = blocks_of(prepared);
     arg.mode = NORM_L2;
     arg.alpha = bski_simt_num(prepared->problem->dtype, a->rate);
-    arg.offset = bski_simt_num(prepared->problem->dtype, p->eps);
+    arg.offset = simt_eps(prepared, p->eps);
     const i64 groups = share_blocks(queue_device(queue), &arg);
     return LAUNCH(0, groups, 1, arg, a->w, mem_of(&p->gate, a->gate), SLOT_TABLES);
 }

@@ -100,6 +100,8 @@ static void list_l2(test_list *list)
             s.out = BSK_NONE;
             s.options = OPT_SAVED | OPT_TINY | OPT_INPLACE;
             test_emit(list, s);
+            s.options = OPT_NO_GRAD;
+            test_emit(list, s);
             s.op = "l2_normalize_grad";
             s.options = OPT_TINY;
             test_emit(list, s);

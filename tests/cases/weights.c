@@ -153,20 +153,22 @@ static bool judge_orthogonal(const test_case *c, double *const *got, char *why, 
 
 /* --- l2_normalize --------------------------------------------------------------------------- */
 
-static const double l2_eps_tiny = 100; /* "tiny": every sum of squares lies below eps */
-
+/* "tiny": every sum of squares lies below eps. "nograd": w is 0, and eps is 0 in f32. */
 static double l2_eps(const test_case *c)
 {
-    return c->spec.options & OPT_TINY ? l2_eps_tiny : 1e-12;
+    return c->spec.options & OPT_TINY ? 100 : c->spec.options & OPT_NO_GRAD ? 1e-60 : 1e-12;
 }
 
 static void build_l2(test_case *c)
 {
     bsk_l2_normalize_params *p = (void *)c->params;
     bsk_dtype side = test_scalar_type(c);
-    p->eps = c->spec.options & OPT_TINY ? l2_eps_tiny : 0;
+    p->eps = l2_eps(c) == 1e-12 ? 0 : l2_eps(c);
     test_set_blocks(c, "w", c->spec.dtype);
+    if (c->spec.options & OPT_NO_GRAD)
+        test_arg_at(c, "w")->content = CONTENT_VALUE;
     test_set_blocks(c, "y", test_out_type(c));
+    test_arg_at(c, "y")->zero_ok = c->spec.options & OPT_NO_GRAD;
     if (c->spec.options & OPT_GAIN)
         test_set(c, "gain", bsk_tensor_1d(side, c->spec.m));
     if (c->spec.options & OPT_SAVED)
@@ -224,7 +226,7 @@ static void build_l2_grad(test_case *c)
 {
     bsk_l2_normalize_grad_params *p = (void *)c->params;
     bsk_dtype side = test_scalar_type(c);
-    p->eps = c->spec.options & OPT_TINY ? l2_eps_tiny : 0;
+    p->eps = c->spec.options & OPT_TINY ? l2_eps(c) : 0;
     test_set_blocks(c, "dy", c->spec.dtype);
     test_set_blocks(c, "w", c->spec.dtype);
     test_set_blocks(c, "dw", test_out_type(c));
