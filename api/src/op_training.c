@@ -150,6 +150,8 @@ static const bski_arg loss_scale_args[] = {
      .dtypes = BSK_DTYPE_BIT(BSK_I32)},
     {BSKI_ARG(loss_scale, steps), .role = BSKI_INOUT, .optional = 1, .rank_max = 1,
      .strides = BSKI_CONTIGUOUS, .dtypes = BSK_DTYPE_BIT(BSK_I64)},
+    {BSKI_ARG(loss_scale, norm), .optional = 1, .rank_max = 1, .strides = BSKI_CONTIGUOUS,
+     .dtypes = BSK_DTYPE_BIT(BSK_F32)},
 };
 
 static const bski_field loss_scale_attrs[] = {
@@ -171,7 +173,8 @@ static bsk_status loss_scale_check(const bski_op_info *op, const void *params,
     BSKI_TRY(bski_expect_one(op, "scale", &p->scale));
     BSKI_TRY(bski_expect_one(op, "norm_scale", &p->norm_scale));
     BSKI_TRY(bski_expect_one(op, "good", &p->good));
-    return bski_expect_one(op, "steps", &p->steps);
+    BSKI_TRY(bski_expect_one(op, "steps", &p->steps));
+    return bski_expect_one(op, "norm", &p->norm);
 }
 
 const bski_op_info bski_op_loss_scale = {

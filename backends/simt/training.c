@@ -312,7 +312,8 @@ SIMT_LAUNCH(loss_scale)
                                 .low = simt_num(prepared, p->low),
                                 .high = simt_num(prepared, p->high),
                                 .interval = p->interval};
-    return LAUNCH(0, 1, 1, arg, a->scale, a->norm_scale, a->good, mem_of(&p->steps, a->steps));
+    return LAUNCH(0, 1, 1, arg, a->scale, a->norm_scale, a->good, mem_of(&p->steps, a->steps),
+                  mem_of(&p->norm, a->norm));
 }
 
 /* --- adafactor --- */

@@ -403,14 +403,16 @@ KERNEL(global_norm_finish, LANES)
     if (norm)
         norm[0] = root;
     if (norm_scale)
-        norm_scale[0] = root - root != 0 ? 0 : clip > 0 && root > clip ? (f32)(clip / root) : 1;
+        norm_scale[0] = root - root != 0 || root == 0 ? 0
+                        : clip > 0 && root > clip     ? (f32)(clip / root)
+                                                      : 1;
 }
 
 /* ========================================================================== loss_scale ==== */
 #if SIMT_CODE == 2
 
 KERNEL(loss_scale, LANES)
-(BUF(f32, scale), BUF(const f32, norm_scale), BUF(i32, good), BUF(i64, steps),
+(BUF(f32, scale), BUF(const f32, norm_scale), BUF(i32, good), BUF(i64, steps), BUF(const f32, norm),
  const loss_scale_arg a)
 {
     QUEUE_WAIT();
@@ -418,7 +420,8 @@ KERNEL(loss_scale, LANES)
     OPEN(const f32, norm_scale);
     OPEN(i32, good);
     OPEN(i64, steps);
-    if (LANE != 0)
+    OPEN(const f32, norm);
+    if (LANE != 0 || (norm && norm[0] == 0))
         return;
     if (norm_scale_of(norm_scale) == 0) {
         scale[0] = MATH(fmax)(scale[0] * NUM(a.backoff), NUM(a.low));

@@ -421,14 +421,15 @@ bsk_adam_args *op_adam(program *p, const adam *a)
     return RECORD(p, adam, params, args);
 }
 
-void op_loss_scale(program *p, double high, int interval, tensor scale, tensor norm_scale,
-                   tensor good, tensor steps)
+void op_loss_scale(program *p, double high, int interval, tensor scale, tensor norm,
+                   tensor norm_scale, tensor good, tensor steps)
 {
     bsk_loss_scale_params params = BSK_INIT(bsk_loss_scale_params);
     bsk_loss_scale_args args = BSK_INIT(bsk_loss_scale_args);
     params.high = high;
     params.interval = interval;
     OPERAND(scale, scale);
+    OPERAND(norm, norm);
     OPERAND(norm_scale, norm_scale);
     OPERAND(good, good);
     OPERAND(steps, steps);

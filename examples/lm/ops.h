@@ -92,8 +92,8 @@ typedef struct adam {
 
 bsk_adam_args *op_adam(program *p, const adam *a);
 /* The scale stays in [1, high]. */
-void op_loss_scale(program *p, double high, int interval, tensor scale, tensor norm_scale,
-                   tensor good, tensor steps);
+void op_loss_scale(program *p, double high, int interval, tensor scale, tensor norm,
+                   tensor norm_scale, tensor good, tensor steps);
 void op_ema(program *p, double decay, tensor param, tensor average);
 
 /* --- Blocks of weights --- */

@@ -165,8 +165,8 @@ static void record_update(param_store *p)
     const adam step = {p->options.beta2, p->options.weight_decay, p->value, p->grad, p->m, p->v,
                        p->copy,          p->norm_scale,           p->steps};
     p->adam = op_adam(&p->update, &step);
-    op_loss_scale(&p->update, p->scaled ? SCALE_HIGH : 1, SCALE_INTERVAL, p->scale, p->norm_scale,
-                  p->good, p->steps); // which counts the steps, too
+    op_loss_scale(&p->update, p->scaled ? SCALE_HIGH : 1, SCALE_INTERVAL, p->scale, p->norm,
+                  p->norm_scale, p->good, p->steps); // which counts the steps, too
     if (p->average.desc.dtype)
         op_ema(&p->update, p->options.ema, p->value, p->average);
 

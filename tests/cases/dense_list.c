@@ -741,6 +741,8 @@ static void list_optimizers(test_list *list)
         s.value = i & 1 ? 4096 : i & 2 ? 0.5 : 128;
         s.seed = 1 + (uint64_t)(i & 1);
         test_emit(list, s);
+        s.options |= OPT_NORM_SCALE | (i & 2 ? OPT_NO_GRAD : 0);
+        test_emit(list, s);
     }
 }
 
@@ -762,6 +764,11 @@ static void list_statistics(test_list *list)
                 if (i != 3)
                     test_emit(list, s);
                 s.fill = FILL_REAL;
+                if (o == 2) {
+                    test_spec none = s;
+                    none.options |= OPT_NO_GRAD;
+                    test_emit(list, none);
+                }
                 s.pairs = 0;
                 s.beta = 0;
                 s.op = "tensor_stats";
@@ -769,6 +776,11 @@ static void list_statistics(test_list *list)
                 s.value = o > 1 ? 4 : 0;
                 s.count = o;
                 test_emit(list, s);
+                if (o == 2) {
+                    test_spec limits = s;
+                    limits.options |= OPT_TINY;
+                    test_emit(list, limits);
+                }
                 s.fill = FILL_SPECIAL;
                 if (i != 3)
                     test_emit(list, s);

@@ -160,14 +160,17 @@ static void oracle_ema(test_case *c)
     }
 }
 
-/* --- global_norm: pairs tensors [n, k], value is grad_scale; "clip" clips at 1.5 ---------- */
+/* --- global_norm: pairs tensors [n, k], value is grad_scale; "clip" clips at 1.5; "nograd":
+ * all of x is 0 --- */
 
 static void build_global_norm(test_case *c)
 {
     bsk_global_norm_args *a = (void *)c->args;
     a->grad_scale = c->spec.value;
     a->clip = c->spec.options & OPT_CLIP ? 1.5 : 0;
-    test_set(c, "x", test_shape(c, c->spec.dtype));
+    test_tensor *x = test_set(c, "x", test_shape(c, c->spec.dtype));
+    if (c->spec.options & OPT_NO_GRAD)
+        x->content = CONTENT_VALUE;
     set_number(c, "sum", test_scalar_type(c), 2);
     if (c->spec.options & OPT_SAVED) {
         set_number(c, "norm", test_scalar_type(c), 0);
@@ -191,12 +194,13 @@ static void oracle_global_norm(test_case *c)
     if (!norm->desc.dtype)
         return;
     const bool clips = (c->spec.options & OPT_CLIP) && root > 1.5;
-    const double scale = !finite ? 0 : clips ? 1.5 / root : 1;
+    const double scale = !finite || total == 0 ? 0 : clips ? 1.5 / root : 1;
     test_expect(norm, 0, root, finite ? relative * root : 0);
     test_expect(norm_scale, 0, scale, clips && finite ? (relative + 0x1p-23) * scale : 0);
 }
 
-/* --- loss_scale: count is good before the step, value the scale --------------------------- */
+/* --- loss_scale: count is good before the step, value the scale; "norm" gives the norm, too,
+ * "nograd" one of 0 --- */
 
 static void build_loss_scale(test_case *c)
 {
@@ -212,21 +216,27 @@ static void build_loss_scale(test_case *c)
                                              : NAN);
     if (c->spec.options & OPT_SAVED)
         set_number(c, "steps", BSK_I64, 41);
+    if (c->spec.options & OPT_NORM_SCALE)
+        set_number(c, "norm", BSK_F32, c->spec.options & OPT_NO_GRAD ? 0 : 3);
 }
 
 static void oracle_loss_scale(test_case *c)
 {
     test_tensor *scale = test_arg_at(c, "scale"), *good = test_arg_at(c, "good");
     test_tensor *steps = test_arg_at(c, "steps");
-    const bool skipped = c->spec.options & OPT_SKIP;
+    const bool skipped = c->spec.options & OPT_SKIP, still = c->spec.options & OPT_NO_GRAD;
     const int32_t interval = c->spec.options & OPT_DECAY ? 2000 : 5;
     const bool grows = !skipped && c->spec.count + 1 >= interval;
-    double v = c->spec.value;
-    v = skipped ? fmax(v / 2, 0.5) : grows ? fmin(v * 2, 4096) : v;
-    test_expect(scale, 0, v, 0);
-    test_expect(good, 0, skipped || grows ? 0 : c->spec.count + 1, 0);
+    const double v = c->spec.value;
+    test_expect(scale, 0,
+                still     ? v
+                : skipped ? fmax(v / 2, 0.5)
+                : grows   ? fmin(v * 2, 4096)
+                          : v,
+                0);
+    test_expect(good, 0, still ? c->spec.count : skipped || grows ? 0 : c->spec.count + 1, 0);
     if (steps->desc.dtype)
-        test_expect(steps, 0, skipped ? 41 : 42, 0);
+        test_expect(steps, 0, still || skipped ? 41 : 42, 0);
 }
 
 /* --- quantize: count is 32 ebits + fbits, kind is stochastic + 2 flush, value the exponent --- */
@@ -283,7 +293,13 @@ static void oracle_quantize(test_case *c)
         test_expect(y, e, quantize_one(c, x->value[e], e), 0);
 }
 
-/* --- tensor_stats: value is spread -------------------------------------------------------- */
+/* --- tensor_stats: value is spread; "clip": other limits; "tiny": x is 0.7, rounded to
+ * its type, and the limits are 0.7 exactly --- */
+
+static double stats_limit(const test_case *c, double clip, double otherwise)
+{
+    return c->spec.options & OPT_TINY ? 0.7 : c->spec.options & OPT_CLIP ? clip : otherwise;
+}
 
 static void build_stats(test_case *c)
 {
@@ -291,12 +307,12 @@ static void build_stats(test_case *c)
     bsk_tensor_stats_args *a = (void *)c->args;
     p->bias_pad = c->spec.count;
     p->spread = c->spec.value;
-    a->saturate = c->spec.options & OPT_CLIP ? 0.75 : 0;
-    a->tiny = c->spec.options & OPT_CLIP ? 0.125 : 0;
+    a->saturate = stats_limit(c, 0.75, 0);
+    a->tiny = stats_limit(c, 0.125, 0);
     test_tensor *x = test_set(c, "x", test_shape(c, c->spec.dtype));
-    if (c->spec.options & OPT_GAIN) { /* neither sums nor squares fit into f32 */
-        x->content = CONTENT_VALUE;
-        x->constant = 0x1.8p126;
+    if (c->spec.options & (OPT_GAIN | OPT_TINY)) {
+        x->content = CONTENT_VALUE; /* or such that neither sums nor squares fit into f32 */
+        x->constant = c->spec.options & OPT_GAIN ? 0x1.8p126 : 0.7;
     }
     test_set(c, "stats", bsk_tensor_1d(test_scalar_type(c), BSK_STATS_COUNT))->zero_ok =
         c->spec.n == 0;
@@ -309,8 +325,7 @@ static void oracle_stats(test_case *c)
     const test_tensor *x = test_arg_at(c, "x");
     test_tensor *stats = test_arg_at(c, "stats"), *exponent = test_arg_at(c, "exponent");
     const double u = test_arith_eps(c), count = (double)x->elems;
-    const double saturate = c->spec.options & OPT_CLIP ? 0.75 : 65504;
-    const double tiny = c->spec.options & OPT_CLIP ? 0.125 : 0x1p-24;
+    const double saturate = stats_limit(c, 0.75, 65504), tiny = stats_limit(c, 0.125, 0x1p-24);
     double mean = 0, most = 0, square = 0, high = 0, low = 0;
     for (int64_t e = 0; e < x->elems; e++) {
         const double v = isnan(x->value[e]) ? INFINITY : fabs(x->value[e]);

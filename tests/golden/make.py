@@ -572,16 +572,20 @@ def companion_cases():
 
 
 def optimizer_cases():
-    p, g, m, v = uniform(3, 2), uniform(3, 2), uniform(3, 2), uniform(3, 2, low=0.0)
-    next_m = [0.9 * a + 0.1 * b for a, b in zip(m.values, g.values)]
-    next_v = [0.99 * a + 0.01 * b * b for a, b in zip(v.values, g.values)]
-    rate = 0.1 * math.sqrt(1 - 0.99**4) / (1 - 0.9**4)
-    next_p = [x - rate * a / (math.sqrt(b) + 1e-6) - 0.1 * 0.2 * x
-              for x, a, b in zip(p.values, next_m, next_v)]
-    case("adam", {"beta1": 0.9, "beta2": 0.99, "eps": 1e-6},
-         {"lr": 0.1, "weight_decay": 0.2, "step": 4},
-         [("param", p), ("grad", g), ("m", m), ("v", v)],
-         [("param", p.like(next_p)), ("m", p.like(next_m)), ("v", p.like(next_v))])
+    before, after = [], []
+    for _ in range(4):
+        p, g, m, v = uniform(3, 2), uniform(3, 2), uniform(3, 2), uniform(3, 2, low=0.0)
+        next_m = [0.9 * a + 0.1 * b for a, b in zip(m.values, g.values)]
+        next_v = [0.99 * a + 0.01 * b * b for a, b in zip(v.values, g.values)]
+        rate = 0.1 * math.sqrt(1 - 0.99**4) / (1 - 0.9**4)
+        next_p = [x - rate * a / (math.sqrt(b) + 1e-6) - 0.1 * 0.2 * x
+                  for x, a, b in zip(p.values, next_m, next_v)]
+        before += [("param", p), ("grad", g), ("m", m), ("v", v)]
+        after += [("param", p.like(next_p)), ("m", p.like(next_m)), ("v", p.like(next_v))]
+    adam = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-6}
+    scalars = {"lr": 0.1, "weight_decay": 0.2, "step": 4}
+    case("adam", adam, scalars, before[:4], after[:3])
+    case("adam_n", {**adam, "pairs": 3}, scalars, before[4:], after[3:])
 
     p, g, col, row = uniform(3, 4), uniform(3, 4), uniform(4, low=0.1), uniform(3, low=0.1)
     d = 0.9 * (1 - 0.9**2) / (1 - 0.9**3)
@@ -608,11 +612,18 @@ def optimizer_cases():
          [("sum", one.like([total])), ("norm", one.like([math.sqrt(total)])),
           ("norm_scale", Tensor([1], [2 / math.sqrt(total)], "f32"))])
 
-    for good, scale, norm, wanted in ((4, 64.0, 1.0, (0, 128.0, 8)), (3, 64.0, 1.0, (4, 64.0, 8)),
-                                      (3, 64.0, 0.0, (0, 32.0, 7))):
+    none = Tensor([1], [0.0])
+    case("global_norm", (), {"clip": 2.0}, [("x", Tensor([3], [0.0] * 3)), ("sum", one)],
+         [("sum", none), ("norm", none), ("norm_scale", Tensor([1], [0.0], "f32"))])
+
+    for good, scale, factor, norm, wanted in (
+            (4, 64.0, 1.0, [], (0, 128.0, 8)), (3, 64.0, 1.0, [0.5], (4, 64.0, 8)),
+            (3, 64.0, 0.0, [], (0, 32.0, 7)), (3, 64.0, 0.0, [math.inf], (0, 32.0, 7)),
+            (3, 64.0, 0.0, [0.0], (3, 64.0, 7))):
         case("loss_scale", {"interval": 5}, (),
-             [("scale", Tensor([1], [scale], "f32")), ("norm_scale", Tensor([1], [norm], "f32")),
-              ("good", Tensor([1], [good], "i32")), ("steps", Tensor([1], [7], "i64"))],
+             [("scale", Tensor([1], [scale], "f32")), ("norm_scale", Tensor([1], [factor], "f32")),
+              ("good", Tensor([1], [good], "i32")), ("steps", Tensor([1], [7], "i64"))] +
+             [("norm", Tensor([1], [n], "f32")) for n in norm],
              [("scale", Tensor([1], [wanted[1]], "f32")), ("good", Tensor([1], [wanted[0]], "i32")),
               ("steps", Tensor([1], [wanted[2]], "i64"))])
 

@@ -26,8 +26,8 @@ typedef struct golden {
     bsk_layout *layout;
     _Alignas(16) unsigned char params[BSKI_MAX_STRUCT];
     _Alignas(16) unsigned char args[BSKI_MAX_STRUCT];
-    values given[BSKI_MAX_ARGS][MAX_VIEWS], wanted[BSKI_MAX_ARGS];
-    int views[BSKI_MAX_ARGS];
+    values given[BSKI_MAX_ARGS][MAX_VIEWS], wanted[BSKI_MAX_ARGS][MAX_VIEWS];
+    int given_views[BSKI_MAX_ARGS], wanted_views[BSKI_MAX_ARGS];
     bsk_mem memory[BSKI_MAX_ARGS][MAX_VIEWS], workspace;
     size_t bytes[BSKI_MAX_ARGS];
 } golden;
@@ -111,14 +111,14 @@ static void read_tensor(FILE *f, golden *g, bool wanted)
     for (int i = 0; i < g->op->arg_count; i++) {
         if (strcmp(g->op->args[i].name, name))
             continue;
+        int *views = wanted ? &g->wanted_views[i] : &g->given_views[i];
+        if (!CHECK(*views < MAX_VIEWS))
+            break;
         memcpy(g->params + g->op->args[i].desc, &v.desc, sizeof v.desc);
-        if (wanted)
-            g->wanted[i] = v;
-        else if (g->views[i] < MAX_VIEWS)
-            g->given[i][g->views[i]++] = v;
+        (wanted ? g->wanted : g->given)[i][(*views)++] = v;
         return;
     }
-    fprintf(stderr, "%s has no argument %s\n", g->op->name, name);
+    fprintf(stderr, "%s has no argument %s, or fewer of them\n", g->op->name, name);
     CHECK(!"an argument of the file");
     free(v.number);
 }
@@ -150,7 +150,7 @@ static void bind(golden *g, int i)
     unsigned char *host = calloc(1, g->bytes[i] + 1);
     if (!host)
         abort();
-    for (int v = 0; v < (g->views[i] ? g->views[i] : 1); v++) {
+    for (int v = 0; v < (g->given_views[i] ? g->given_views[i] : 1); v++) {
         const values *given = &g->given[i][v];
         CHECK_OK(bsk_mem_alloc(g->device, g->bytes[i], &g->memory[i][v]));
         for (int64_t e = 0; given->number && e < given->count; e++)
@@ -188,15 +188,15 @@ static bool agrees(bsk_dtype t, double got, double want)
     return fabs(got - want) <= share * (fabs(want) + (t == BSK_F64));
 }
 
-static void compare(golden *g, int i, int number)
+static void compare(golden *g, int i, int view, int number)
 {
-    const values *want = &g->wanted[i];
+    const values *want = &g->wanted[i][view];
     const bsk_dtype t = want->desc.dtype;
     unsigned char *host = malloc(g->bytes[i] + 1);
     int64_t wrong = 0;
     if (!host)
         abort();
-    CHECK_OK(bsk_mem_download(g->queue, host, g->memory[i][0], g->bytes[i]));
+    CHECK_OK(bsk_mem_download(g->queue, host, g->memory[i][view], g->bytes[i]));
     CHECK_OK(bsk_queue_sync(g->queue));
     for (int64_t e = 0; e < want->count; e++) {
         const double got = is_float(t) ? bski_load(t, host, e) : (double)bski_load_int(t, host, e);
@@ -213,9 +213,9 @@ static void release(golden *g)
     for (int i = 0; i < BSKI_MAX_ARGS; i++) {
         for (int v = 0; v < MAX_VIEWS; v++) {
             free(g->given[i][v].number);
+            free(g->wanted[i][v].number);
             bsk_mem_free(g->device, &g->memory[i][v]);
         }
-        free(g->wanted[i].number);
     }
     bsk_mem_free(g->device, &g->workspace);
     bsk_layout_release(&g->layout);
@@ -252,8 +252,8 @@ static void test_case(FILE *f, const bsk_device *device, bsk_queue *queue, int n
         bind(&g, i);
     run(&g);
     for (int i = 0; i < g.op->arg_count; i++)
-        if (g.wanted[i].number)
-            compare(&g, i, number);
+        for (int v = 0; v < g.wanted_views[i]; v++)
+            compare(&g, i, v, number);
     release(&g);
 }
 

@@ -131,7 +131,7 @@ static const test_spec legal[] = {
     {.op = "adafactor", .k = 6, .m = 5, .options = OPT_NORM_SCALE | OPT_SAVED},
     {.op = "ema", .k = 6, .m = 5, .value = 0.5, .options = OPT_GATE},
     {.op = "global_norm", .n = 6, .k = 5, .pairs = 3, .options = OPT_SAVED | OPT_CLIP},
-    {.op = "loss_scale", .value = 8, .options = OPT_SAVED},
+    {.op = "loss_scale", .value = 8, .options = OPT_NORM_SCALE | OPT_SAVED},
     {.op = "quantize", .n = 6, .k = 5, .count = 4 * 32 + 3, .options = OPT_SAVED},
     {.op = "tensor_stats", .n = 6, .k = 5, .options = OPT_SAVED},
 };

@@ -123,7 +123,7 @@ static const struct {
     {"adafactor", "param=KMf grad=KM col=Mf row=!Kf norm_scale=1f steps=1l"},
     {"ema", "average=KM param=KM gate=Kf"},
     {"global_norm", "x=KM sum=1f norm=1f norm_scale=1f"},
-    {"loss_scale", "scale=1f norm_scale=1f good=1i"},
+    {"loss_scale", "scale=1f norm_scale=1f good=1i norm=1f"},
 };
 
 /* Fields that zero does not suit. The first whose name fits counts. */

@@ -75,7 +75,7 @@ BSK_API bsk_status bsk_ema_run(const bsk_plan *plan, bsk_queue *queue, const bsk
 
 /* --- global_norm: the 2-norm of gradients, and the factor that clips it ----------------------
  * sum = sum over all x_p of (grad_scale * x)^2 + beta * sum; norm = sqrt(sum); norm_scale = clip /
- * max(norm, clip), or 1 without clip, and 0 where norm is not finite, which makes the optimizers
+ * max(norm, clip), or 1 without clip, and 0 where norm is 0 or not finite, which makes the optimizers
  * skip the step. Tensors of several shapes are several calls: the first with beta = 0, the others
  * with beta = 1, the last with norm and norm_scale. norm is the root of sum as it is stored: a sum in
  * f32 is infinite, and the step skipped, from a norm of 1.8e19 on; grad_scale may keep it below.
@@ -112,9 +112,10 @@ BSK_API bsk_status bsk_global_norm_run(const bsk_plan *plan, bsk_queue *queue,
  * norm_scale is that of global_norm. If it is 0 or not finite, the step was skipped: scale =
  * max(scale * backoff, low), good = 0. Else good and steps rise by 1; when good reaches interval,
  * scale = min(scale * growth, high) and good = 0. steps thus counts the steps that were made, on
- * the device.
- * Shapes    one element each; steps is optional.
- * Dtypes    scale and norm_scale f32, good i32, steps i64. */
+ * the device. Where norm, also that of global_norm, is given and 0, the step was skipped for want of a
+ * gradient, not for its size: nothing is written.
+ * Shapes    one element each; steps and norm are optional.
+ * Dtypes    scale, norm_scale and norm f32, good i32, steps i64. */
 typedef struct bsk_loss_scale_params {
     size_t struct_size;
     double growth;    /* 0 means 2 */
@@ -123,14 +124,14 @@ typedef struct bsk_loss_scale_params {
     double high;      /* 0 means 2^24 */
     int32_t interval; /* 0 means 2000 */
     bsk_tensor scale, norm_scale, good;
-    bsk_tensor steps; /* optional */
+    bsk_tensor steps, norm; /* optional */
 } bsk_loss_scale_params;
 
 typedef struct bsk_loss_scale_args {
     size_t struct_size;
     bsk_mem workspace;
     bsk_mem scale, norm_scale, good;
-    bsk_mem steps;
+    bsk_mem steps, norm;
 } bsk_loss_scale_args;
 
 BSK_API bsk_status bsk_loss_scale_plan(const bsk_device *device,

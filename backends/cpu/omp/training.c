@@ -125,7 +125,7 @@ OMP_LAUNCH(global_norm)
     if (p->norm.dtype != BSK_NONE)
         *(float *)bsk_mem_address(a->norm) = (float)root;
     if (p->norm_scale.dtype != BSK_NONE)
-        *(float *)bsk_mem_address(a->norm_scale) = !isfinite(root) ? 0
+        *(float *)bsk_mem_address(a->norm_scale) = !isfinite(root) || root == 0 ? 0
                                                    : a->clip > 0 && root > a->clip
                                                        ? (float)(a->clip / root)
                                                        : 1;

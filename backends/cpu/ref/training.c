@@ -108,7 +108,7 @@ REF_OP(global_norm, global_norm)
         view_set1(&norm, 0, root);
     if (view_given(&norm_scale))
         view_set1(&norm_scale, 0,
-                  !isfinite(root)                 ? 0
+                  !isfinite(root) || root == 0    ? 0
                   : a->clip > 0 && root > a->clip ? a->clip / root
                                                   : 1);
 }
@@ -117,8 +117,10 @@ REF_OP(loss_scale, loss_scale)
 {
     const ref_view scale = view_of(&p->scale, a->scale), good = view_of(&p->good, a->good);
     const ref_view norm_scale = view_of(&p->norm_scale, a->norm_scale);
-    const ref_view steps = view_of(&p->steps, a->steps);
+    const ref_view steps = view_of(&p->steps, a->steps), norm = view_of(&p->norm, a->norm);
     const double old = view_get1(&scale, 0);
+    if (view_given(&norm) && view_get1(&norm, 0) == 0)
+        return;
     if (!goes_on(view_get1(&norm_scale, 0))) {
         view_set1(&scale, 0, fmax(old * p->backoff, p->low));
         store_index(BSK_I32, good.data, 0, 0);
