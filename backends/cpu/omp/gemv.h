@@ -2,8 +2,9 @@
  * memory. Included by dsd.h, once for each kind of arithmetic; the epilogue is its own. What counts
  * is the rate at which S arrives. So S is read in the order in which it lies in memory, where that
  * is by the block rows of S, and sums of all of C wait in the second-level cache. Vectors lie along
- * the features, so that an element of S takes no more than its share of a load. Each output is one
- * sum in the order of the depth, whichever way S is walked. */
+ * the features, so that an element of S takes no more than its share of a load; where a block has half
+ * as many of these, two columns share a vector. Each output is one sum in the order of the depth,
+ * whichever way S is walked. */
 
 enum {
     FN(GEMV_MOST) = 16,                       /* columns for which this is the faster way */
@@ -21,53 +22,109 @@ typedef struct FN(share) {
     int64_t depth;
 } FN(share);
 
-/* Vectors, whole ones and halves for small blocks: of S from its stored form, and times one T. */
+/* Vectors: whole ones; halves and duos, of two columns, for small blocks. `load` reads `count` of S from
+ * its stored form, `madd` multiplies one by what T are at x. COLS: columns of a vector. */
+enum { FN(whole_COLS) = 1, FN(half_COLS) = 1, FN(duo_COLS) = 2 };
 #if UNIT == 1
 #define GEMV_VECTOR(W, LANES)                                                                      \
     typedef T FN(W) __attribute__((vector_size((LANES) * sizeof(T))));                             \
-    OMP_INLINE FN(W) FN(W##_load)(const T *s, int64_t stride)                                      \
+    OMP_INLINE void FN(W##_load)(FN(W) * w, const T *s, int64_t stride, int count)                 \
     {                                                                                              \
-        FN(W) w;                                                                                   \
         (void)stride;                                                                              \
-        memcpy(&w, s, sizeof w);                                                                   \
-        return w;                                                                                  \
+        memcpy(w, s, (size_t)count * sizeof *w);                                                   \
     }                                                                                              \
-    OMP_INLINE FN(W) FN(W##_madd)(FN(W) sum, FN(W) w, T x)                                         \
+    OMP_INLINE FN(W) FN(W##_madd)(FN(W) sum, FN(W) w, const T *x)                                  \
     {                                                                                              \
-        return sum + w * x;                                                                        \
+        return sum + w * *x;                                                                       \
     }
-#else
-#define GEMV_VECTOR(W, LANES)                                                                      \
-    typedef T FN(W) __attribute__((vector_size((LANES) * sizeof(T))));                             \
-    OMP_INLINE FN(W) FN(W##_load)(const uint16_t *s, int64_t stride)                               \
-    {                                                                                              \
-        typedef uint16_t narrow __attribute__((vector_size((LANES)*2)));                           \
-        typedef pair_bits wide __attribute__((vector_size((LANES)*4)));                            \
-        narrow low, high;                                                                          \
-        memcpy(&low, s, sizeof low);                                                               \
-        memcpy(&high, s + stride, sizeof high);                                                    \
-        return (FN(W))(__builtin_convertvector(low, wide) | __builtin_convertvector(high, wide)    \
-                                                                << 16);                            \
-    }
-#endif
 GEMV_VECTOR(whole, FN(VL))
-#ifdef BSK_ISA_AVX512
+#if defined(BSK_ISA_AVX512)
 GEMV_VECTOR(half, FN(VL) / 2)
 #endif
 #undef GEMV_VECTOR
-
-#if UNIT == 2
-OMP_INLINE vec_f32 whole_madd_bf16(vec_f32 sum, vec_f32 w, float x)
+#if defined(BSK_ISA_AVX512) && PAIRS
+OMP_INLINE void duo_load_f32(vec_f32 *w, const float *s, int64_t stride, int count)
 {
-    return madd_bf16(sum, w, vsplat_bf16(x));
+    const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+    (void)stride, (void)count;
+    *w = (vec_f32)_mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(s)));
 }
 
-OMP_INLINE half_bf16 half_madd_bf16(half_bf16 sum, half_bf16 w, float x)
+OMP_INLINE vec_f32 duo_madd_f32(vec_f32 sum, vec_f32 w, const float *x)
 {
-    const __m512 splat = (__m512)vsplat_bf16(x);
+    return sum + w * splat_pair_f32(x);
+}
+#endif
+#else /* bf16: two rows of S, whose numbers take turns in a vector */
+typedef vec_f32 whole_bf16;
+typedef float half_bf16 __attribute__((vector_size(VEC_BYTES / 2)));
+
+OMP_INLINE void whole_load_bf16(vec_f32 *w, const uint16_t *s, int64_t stride, int count)
+{
+    const uint16_t *t = s + stride;
+    if (count == 1) {
+        const __m512i turns =
+            _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
+                             22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+        const __m512i low = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)s));
+        const __m256i high = _mm256_loadu_si256((const void *)t);
+        *w = (vec_f32)_mm512_permutexvar_epi16(turns, _mm512_inserti64x4(low, high, 1));
+        return;
+    }
+    const __m512i first =
+        _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
+                         37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
+    _Pragma("GCC unroll 4") for (int v = 0; v + 1 < count; v += 2)
+    {
+        const __m512i low = _mm512_loadu_si512(s + v * FN(VL));
+        const __m512i high = _mm512_loadu_si512(t + v * FN(VL));
+        w[v] = (vec_f32)_mm512_permutex2var_epi16(low, first, high);
+        w[v + 1] = (vec_f32)_mm512_permutex2var_epi16(low, second, high);
+    }
+}
+
+OMP_INLINE vec_f32 whole_madd_bf16(vec_f32 sum, vec_f32 w, const float *x)
+{
+    return madd_bf16(sum, w, vsplat_bf16(*x));
+}
+
+/* Eight numbers of each of two rows. */
+OMP_INLINE __m256i two_eights(const uint16_t *s, int64_t stride)
+{
+    const __m256i low = _mm256_castsi128_si256(_mm_loadu_si128((const void *)s));
+    return _mm256_inserti128_si256(low, _mm_loadu_si128((const void *)(s + stride)), 1);
+}
+
+OMP_INLINE void half_load_bf16(half_bf16 *w, const uint16_t *s, int64_t stride, int count)
+{
+    const __m256i turns = _mm256_set_epi16(15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
+    (void)count;
+    *w = (half_bf16)_mm256_permutexvar_epi16(turns, two_eights(s, stride));
+}
+
+OMP_INLINE half_bf16 half_madd_bf16(half_bf16 sum, half_bf16 w, const float *x)
+{
+    const __m512 splat = (__m512)vsplat_bf16(*x);
     return (half_bf16)_mm256_dpbf16_ps((__m256)sum, (__m256bh)w,
                                        (__m256bh)_mm512_castps512_ps256(splat));
 }
+
+OMP_INLINE void duo_load_bf16(vec_f32 *w, const uint16_t *s, int64_t stride, int count)
+{
+    const __m512i turns = _mm512_set_epi16(15, 7, 15, 7, 14, 6, 14, 6, 13, 5, 13, 5, 12, 4, 12, 4,
+                                           11, 3, 11, 3, 10, 2, 10, 2, 9, 1, 9, 1, 8, 0, 8, 0);
+    (void)count;
+    *w = (vec_f32)_mm512_permutexvar_epi16(turns, _mm512_castsi256_si512(two_eights(s, stride)));
+}
+
+OMP_INLINE vec_f32 duo_madd_bf16(vec_f32 sum, vec_f32 w, const float *x)
+{
+    return madd_bf16(sum, w, splat_pair_bf16(x));
+}
+#endif
+#if defined(BSK_ISA_AVX512) && PAIRS
+typedef V FN(duo);
 #endif
 
 /* One of the passes over a few blocks: `strip` features and `col` columns further on than these begin,
@@ -77,41 +134,50 @@ typedef struct FN(pass) {
     int64_t strip, col, sums, ldx, stride, from, step;
 } FN(pass);
 
-/* sum[NC][NV] += S x for each share. x: [depth][ldx]. */
+/* sum[NC][NV] += S x for each share; neighbours often add to the same sums. x: [depth][ldx]. */
 typedef void (*FN(gemv_tile))(const FN(share) *, int64_t, const FN(pass) *);
 
-#define GEMV_TILE(W, LANES, NC, NV)                                                                \
+/* NC: columns; NV: vectors along the features, of which each has WIDTH. */
+#define GEMV_EACH(NC, NV)                                                                          \
+    _Pragma("GCC unroll 16") for (int c = 0; c < (NC); c++)                                        \
+        _Pragma("GCC unroll 4") for (int v = 0; v < (NV); v++)
+#define GEMV_TILE(W, WIDTH, NC, NV)                                                                \
     static void FN(W##_##NC##_##NV)(const FN(share) * share, int64_t count, const FN(pass) * pass) \
     {                                                                                              \
-        enum { BYTES = (NV) * (LANES)*UNIT * (int)sizeof(S_STORED) };                              \
+        enum { BYTES = (NV) * (WIDTH)*UNIT * (int)sizeof(S_STORED) };                              \
+        enum { COLS = FN(W##_COLS), GROUPS = (NC) / COLS };                                        \
         const int64_t stride = pass->stride, ldx = pass->ldx, step = pass->step;                   \
+        FN(W) acc[GROUPS][NV];                                                                     \
+        T *held = share[0].sum + pass->sums;                                                       \
+        GEMV_EACH(GROUPS, NV)                                                                      \
+        memcpy(&acc[c][v], held + (c * (NV) + v) * (WIDTH)*COLS, sizeof acc[c][v]);                \
         for (int64_t e = 0; e < count; e++) {                                                      \
             const S_STORED *s = share[e].s + pass->strip;                                          \
             const char *fetch = share[e].fetch + pass->from;                                       \
             const T *x = share[e].x + pass->col;                                                   \
             T *sum = share[e].sum + pass->sums;                                                    \
-            FN(W) acc[NC][NV];                                                                     \
-            _Pragma("GCC unroll 16") for (int c = 0; c < NC; c++)                                  \
-                _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                               \
-                    memcpy(&acc[c][v], sum + (c * (NV) + v) * (LANES), sizeof acc[c][v]);          \
+            if (sum != held) {                                                                     \
+                GEMV_EACH(GROUPS, NV)                                                              \
+                memcpy(held + (c * (NV) + v) * (WIDTH)*COLS, &acc[c][v], sizeof acc[c][v]);        \
+                held = sum;                                                                        \
+                GEMV_EACH(GROUPS, NV)                                                              \
+                memcpy(&acc[c][v], held + (c * (NV) + v) * (WIDTH)*COLS, sizeof acc[c][v]);        \
+            }                                                                                      \
             _Pragma("GCC unroll 4") for (int64_t k = 0; k < share[e].depth; k++)                   \
             {                                                                                      \
                 FN(W) w[NV];                                                                       \
                 _Pragma("GCC unroll 4") for (int i = 0; i < BYTES; i += 64)                        \
                     __builtin_prefetch(fetch + i, 0, 2);                                           \
-                _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) w[v] =                        \
-                    FN(W##_load)(s + v * (LANES), stride);                                         \
-                _Pragma("GCC unroll 16") for (int c = 0; c < NC; c++)                              \
-                    _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) acc[c][v] =               \
-                        FN(W##_madd)(acc[c][v], w[v], x[c]);                                       \
+                FN(W##_load)(w, s, stride, NV);                                                    \
+                GEMV_EACH(GROUPS, NV)                                                              \
+                acc[c][v] = FN(W##_madd)(acc[c][v], w[v], x + c * COLS);                           \
                 s += UNIT * stride;                                                                \
                 fetch += step;                                                                     \
                 x += ldx;                                                                          \
             }                                                                                      \
-            _Pragma("GCC unroll 16") for (int c = 0; c < NC; c++)                                  \
-                _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++)                               \
-                    memcpy(sum + (c * (NV) + v) * (LANES), &acc[c][v], sizeof acc[c][v]);          \
         }                                                                                          \
+        GEMV_EACH(GROUPS, NV)                                                                      \
+        memcpy(held + (c * (NV) + v) * (WIDTH)*COLS, &acc[c][v], sizeof acc[c][v]);                \
     }
 #define GEMV_TILES(W, LANES, NV)                                                                   \
     GEMV_TILE(W, LANES, 1, NV)                                                                     \
@@ -124,15 +190,27 @@ GEMV_TILE(whole, FN(VL), 8, 1)
 GEMV_TILE(whole, FN(VL), 8, 2)
 #ifdef BSK_ISA_AVX512
 GEMV_TILE(whole, FN(VL), 16, 1)
-GEMV_TILES(half, FN(VL) / 2, 1)
+GEMV_TILE(half, FN(VL) / 2, 1, 1)
+#if PAIRS
+#define SMALL(NC) FN(duo_##NC##_1)
+GEMV_TILE(duo, FN(VL) / 2, 2, 1)
+GEMV_TILE(duo, FN(VL) / 2, 4, 1)
+GEMV_TILE(duo, FN(VL) / 2, 8, 1)
+GEMV_TILE(duo, FN(VL) / 2, 16, 1)
+#else
+#define SMALL(NC) FN(half_##NC##_1)
+GEMV_TILE(half, FN(VL) / 2, 2, 1)
+GEMV_TILE(half, FN(VL) / 2, 4, 1)
 GEMV_TILE(half, FN(VL) / 2, 8, 1)
 GEMV_TILE(half, FN(VL) / 2, 16, 1)
-#define GEMV_16(W) FN(W##_16_1)
+#endif
+#define WHOLE_16 FN(whole_16_1)
 #else
-#define GEMV_16(W) NULL
+#define WHOLE_16 NULL
 #endif
 #undef GEMV_TILES
 #undef GEMV_TILE
+#undef GEMV_EACH
 
 /* How one run is tiled. */
 typedef struct FN(gemv) {
@@ -141,6 +219,7 @@ typedef struct FN(gemv) {
     int64_t ldx;         /* columns, rounded up to whole tiles */
     int64_t chunk;       /* blocks that the tiles take in turn */
     int64_t ahead;       /* blocks from what is used to what is fetched */
+    bool duo;            /* two columns share a vector */
 } FN(gemv);
 
 /* Bytes of S from what is used to what is fetched. None where AMD's processors had better fetch by
@@ -148,7 +227,7 @@ typedef struct FN(gemv) {
 static int64_t FN(gemv_fetch)(const FN(dsd) * d, int64_t cols)
 {
 #ifdef __x86_64__
-    if (d->block_i > 8 && cols <= 4 && cols * 8 * UNIT <= d->block_i && __builtin_cpu_is("amd"))
+    if (d->block_i > 8 && cols <= 4 && cols * 4 * UNIT <= d->block_i && __builtin_cpu_is("amd"))
         return 0;
 #endif
     (void)d;
@@ -165,9 +244,9 @@ static bool FN(gemv_choose)(const FN(dsd) * d, FN(gemv) * g)
     } kinds[] = {
         {4 * FN(VL), {FN(whole_1_4), FN(whole_2_4), FN(whole_4_4), NULL, NULL}},
         {2 * FN(VL), {FN(whole_1_2), FN(whole_2_2), FN(whole_4_2), FN(whole_8_2), NULL}},
-        {FN(VL), {FN(whole_1_1), FN(whole_2_1), FN(whole_4_1), FN(whole_8_1), GEMV_16(whole)}},
+        {FN(VL), {FN(whole_1_1), FN(whole_2_1), FN(whole_4_1), FN(whole_8_1), WHOLE_16}},
 #ifdef BSK_ISA_AVX512
-        {FN(VL) / 2, {FN(half_1_1), FN(half_2_1), FN(half_4_1), FN(half_8_1), GEMV_16(half)}},
+        {FN(VL) / 2, {FN(half_1_1), SMALL(2), SMALL(4), SMALL(8), SMALL(16)}},
 #endif
     };
     const int64_t bytes = d->block_i * d->block_j * UNIT * (int64_t)sizeof(S_STORED);
@@ -185,10 +264,12 @@ static bool FN(gemv_choose)(const FN(dsd) * d, FN(gemv) * g)
         if (d->block_i % kinds[k].width == 0) {
             g->tile = kinds[k].tile[log];
             g->width = kinds[k].width;
+            g->duo = PAIRS && log > 0 && g->width < FN(VL);
         }
     return g->tile != NULL;
 }
-#undef GEMV_16
+#undef WHOLE_16
+#undef SMALL
 
 /* Whether S is walked by the lists of the depth, as it lies in memory. */
 static bool FN(gemv_across)(const FN(dsd) * d)
@@ -275,8 +356,12 @@ static void FN(gemv_rows)(const FN(dsd) * d, const FN(gemv) * g, int64_t member,
         const int64_t height = min_i64(d->block_i, d->I - i * d->block_i);
         for (int64_t row = 0; row < height; row += g->width) {
             const int64_t rows = min_i64(g->width, height - row);
-            FN(transpose)
-            (strip, FN(NR), sum + i * size + row * g->ldx, g->width, rows, d->n);
+            const T *own = sum + i * size + row * g->ldx;
+            for (int64_t e = 0; g->duo && e < rows * bski_ceil_div(d->n, 2); e++)
+                memcpy(strip + e % rows * FN(NR) + e / rows * 2,
+                       own + (e / rows * g->width + e % rows) * 2, 2 * sizeof *own);
+            if (!g->duo)
+                FN(transpose)(strip, FN(NR), own, g->width, rows, d->n);
             FN(strip_finish)(d, member, strip, NULL, i * d->block_i + row, rows, 0, d->n);
         }
     }
