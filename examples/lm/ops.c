@@ -429,7 +429,8 @@ void op_loss_scale(program *p, double high, int interval, tensor scale, tensor n
     params.high = high;
     params.interval = interval;
     OPERAND(scale, scale);
-    OPERAND(norm, norm);
+    if (norm.desc.dtype == BSK_F32) /* in f64 nothing is scaled */
+        OPERAND(norm, norm);
     OPERAND(norm_scale, norm_scale);
     OPERAND(good, good);
     OPERAND(steps, steps);
