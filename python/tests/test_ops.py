@@ -31,6 +31,17 @@ def test_matmul(np, data):
                                np.maximum(2 * x @ dense + bias, 0), rtol=1e-5, atol=1e-4)
 
 
+def test_loss_scale_without_a_gradient(np):
+    """A norm of 0 skips the step; the scale sinks only where the norm is not told."""
+    none = ops.global_norm([np.zeros(4, np.float32)], norm=True, norm_scale=True)
+    assert none.norm[0] == 0 and none.norm_scale[0] == 0
+    scale, good = np.array([64.0], np.float32), np.array([3], np.int32)
+    ops.loss_scale(scale, none.norm_scale, good, norm=none.norm)
+    assert scale[0] == 64 and good[0] == 3
+    ops.loss_scale(scale, none.norm_scale, good)
+    assert scale[0] == 32 and good[0] == 0
+
+
 def test_beta_of_some_outputs(np):
     """Outputs that beta has no part in need not be given with it; others do."""
     g = np.array([3.0, 4.0], np.float32)
