@@ -276,13 +276,14 @@ def share_table(report, source):
             if name == "roof" and column in columns:
                 line = (row["op"], row["dtype"], row["block"])
                 musts[line] = must
-                cells[line, column] = f"{measured:.2f}" if measured >= must else f"**{measured:.2f}**"
+                cell = f"{measured:.2f}" if measured >= must else f"**{measured:.2f}**"
+                cells[line, column] = cell if row.get("calm", 1) >= 0.5 else f"({cell})"
     lines = [
         f"{device['name']}, {device['arch']}, threads: {host['threads']}, commit {host['commit']}; roof "
         f"{host['roof_f32_flops'] / 1e9:.0f} GFLOP/s f32, {host['roof_bf16_flops'] / 1e9:.0f} bf16; "
         f"W 4096 x 4096, random blocks; shares of the roof by axis, N and density; medians, "
-        f"activations packed in the time, weights before; bold where less than wanted. One run: "
-        f"`{source}`.",
+        f"activations packed in the time, weights before; bold where less than wanted, in "
+        f"parentheses where most samples had a busy neighbour. One run: `{source}`.",
         "",
         "| product, type, block | must |" + "".join(f" {a} {n} {d:.2f} |" for a, n, d in columns),
         "|---|---|" + "---|" * len(columns),
