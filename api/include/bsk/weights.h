@@ -68,7 +68,8 @@ BSK_API bsk_status bsk_weight_checker_run(const bsk_plan *plan, bsk_queue *queue
  * Dtypes    w, y any float; gain, saved f32 (f64 where w is f64).
  * Saved     s goes to `saved` where given; the gradient needs it.
  * In place  y = w is allowed when the types agree.
- * Source    openai/blocksparse L2NormalizeCK, eps 1e-12 (params.eps = 0 means that). */
+ * Source    openai/blocksparse L2NormalizeCK, eps 1e-12 (params.eps = 0 means that); where sums are f32,
+ *           an eps below the least normal number of f32 may count as that. */
 typedef struct bsk_l2_normalize_params {
     size_t struct_size;
     const bsk_layout *layout;

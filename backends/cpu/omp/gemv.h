@@ -191,19 +191,19 @@ GEMV_TILE(whole, FN(VL), 8, 2)
 #ifdef BSK_ISA_AVX512
 GEMV_TILE(whole, FN(VL), 16, 1)
 GEMV_TILE(half, FN(VL) / 2, 1, 1)
+#define GEMV_SMALL(W)                                                                              \
+    GEMV_TILE(W, FN(VL) / 2, 2, 1)                                                                 \
+    GEMV_TILE(W, FN(VL) / 2, 4, 1)                                                                 \
+    GEMV_TILE(W, FN(VL) / 2, 8, 1)                                                                 \
+    GEMV_TILE(W, FN(VL) / 2, 16, 1)
 #if PAIRS
 #define SMALL(NC) FN(duo_##NC##_1)
-GEMV_TILE(duo, FN(VL) / 2, 2, 1)
-GEMV_TILE(duo, FN(VL) / 2, 4, 1)
-GEMV_TILE(duo, FN(VL) / 2, 8, 1)
-GEMV_TILE(duo, FN(VL) / 2, 16, 1)
+GEMV_SMALL(duo)
 #else
 #define SMALL(NC) FN(half_##NC##_1)
-GEMV_TILE(half, FN(VL) / 2, 2, 1)
-GEMV_TILE(half, FN(VL) / 2, 4, 1)
-GEMV_TILE(half, FN(VL) / 2, 8, 1)
-GEMV_TILE(half, FN(VL) / 2, 16, 1)
+GEMV_SMALL(half)
 #endif
+#undef GEMV_SMALL
 #define WHOLE_16 FN(whole_16_1)
 #else
 #define WHOLE_16 NULL
