@@ -36,6 +36,7 @@ COUNTERS = {
     "l2": ("lts__throughput.avg.pct_of_peak_sustained_elapsed", 0.01),
     "l2_sectors": ("lts__t_sectors.sum", 1),
     "dram": ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", 0.01),
+    "dram_bytes": ("dram__bytes.sum", 1),
 }
 STALLS = ("long_scoreboard", "short_scoreboard", "wait", "gmma", "math_pipe_throttle",
           "mio_throttle", "branch_resolving", "sleeping", "not_selected")
@@ -43,7 +44,7 @@ STALL = "smsp__average_warps_issue_stalled_%s_per_issue_active.ratio"
 REASONS = {"power": 0x4, "slowdown": 0x8, "heat": 0x60, "brake": 0x80}
 MULTIPROCESSORS = 132
 KERNEL = (r"regex:^(cuda_)?(dsd|sdd)_(sm90a_)?(wgmma|pair|mma)_b?f|^sdd_(wgmma|pair|mma)_|"
-          r"narrow_[0-9]")
+          r"(ring|narrow)_")
 
 
 def number(text):

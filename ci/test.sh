@@ -187,11 +187,12 @@ step_support() {
     build-ci/gcc/bench/bsk info --json | ci/support.py --check README.md
 }
 
-# check_device BACKEND [FILTER]: all cases on its first device, or some.
+# check_device BACKEND TIER [FILTER]: all cases on its first device, or some.
 check_device() {
-    local report=build-ci/gcc/$1${2:+-${2//[^a-z]/}}.json
+    local report=build-ci/gcc/$1-$2${3:+-${3//[^a-z0-9]/}}.json
     rm -f "$report"
-    build-ci/gcc/bench/bsk check --device "$1:0" --json "$report" "${@:2}" | sed 's/^/  /'
+    build-ci/gcc/bench/bsk check --device "$1:0" --tier "$2" --json "$report" "${@:3}" |
+        sed 's/^/  /'
     ci/sum.py check "$report"
 }
 
@@ -231,17 +232,20 @@ side_by_side() {
 # The portable GPU kernels in their emulator, which takes longest, and through OpenCL; the tuned CUDA
 # kernels of each generation in theirs; whole models through OpenCL and on the CPU.
 step_devices() {
-    local work=() device suite
+    local work=() suite
     # The checks of the CPU beside it are one process, which must not be the last.
     renice -n 10 $BASHPID >/dev/null
     export BSK_PLUGIN_PATH=$PWD/build-ci/gcc/backends/opencl:$PWD/build-ci/gcc/tests/emu
     export OCL_ICD_VENDORS=pocl.icd BSK_CACHE_DIR=$PWD/build-ci/cache POCL_MAX_PTHREAD_COUNT=1
     mkdir -p -m 700 "$BSK_CACHE_DIR"
     check_small_complete
-    for device in emu opencl; do
-        for suite in '[a-l]*_simt' '[m-z]*_simt' arguments gradient allocation; do
-            work+=("check_device $device '$suite'")
-        done
+    # Whole, so that it also proves that cases reach every entry.
+    work+=('check_device opencl ci')
+    # The emulator takes long for large blocks of attention.
+    work+=("check_device emu ci '[a-l]*_simt !b64* !b128*'"
+        "check_device emu ci '[m-z]*_simt !b64* !b128*'")
+    for suite in 'b64*' 'b128*' arguments gradient allocation; do
+        work+=("check_device emu quick '$suite'")
     done
     # Portable kernels in f64 beside results that were computed without the library.
     work+=('check_all matmul f32 b8'

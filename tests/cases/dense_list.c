@@ -519,8 +519,10 @@ static void list_layer_norm(test_list *list)
             for (int axis = BSK_NC; axis <= BSK_CN; axis++)
                 for (int rms = 0; rms < 2; rms++)
                     for (int relu = 0; relu < 2; relu++) {
-                        const bool large = i > 8;
+                        /* few rows that lie across memory leave most lanes idle: long in an emulator */
+                        const bool large = i > 8, idle = axis == BSK_CN && grids[i][1] > 700;
                         if ((large && (list->tier != TIER_FULL || t % 3 || relu)) ||
+                            (idle && list->tier != TIER_FULL && (i + t + rms + relu) % 4) ||
                             left_out(list, i + t + axis + rms + relu, 3))
                             continue;
                         test_spec s = {.op = rms ? "rms_norm" : "layer_norm", .dtype = dtypes[t]};

@@ -22,6 +22,7 @@ struct test_session {
     bool list, verbose;
     uint64_t passed, failed, skipped, refused;
     cJSON *cases;
+    double reported;           /* when the last result came */
     unsigned char *reached[8]; /* by device and entry */
     bool lost[8];              /* devices that a kernel has broken: nothing more runs there */
 };
@@ -76,6 +77,13 @@ static void full_name(char *out, size_t size, const char *name, const char *devi
              entry);
 }
 
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 void test_report(test_session *s, const char *name, const test_device *d, const char *entry,
                  const test_result *result)
 {
@@ -91,6 +99,8 @@ void test_report(test_session *s, const char *name, const test_device *d, const 
     else if (s->verbose)
         printf("%-6s %s%s%s\n", words[result->status], full, result->why[0] ? ": " : "",
                result->why);
+    const double before = s->reported;
+    s->reported = seconds_now();
     if (!s->cases)
         return;
     cJSON *row = cJSON_CreateObject();
@@ -100,6 +110,7 @@ void test_report(test_session *s, const char *name, const test_device *d, const 
     cJSON_AddStringToObject(row, "status", words[result->status]);
     cJSON_AddNumberToObject(row, "error", result->error);
     cJSON_AddNumberToObject(row, "bound", result->bound);
+    cJSON_AddNumberToObject(row, "seconds", s->reported - before);
     if (result->why[0])
         cJSON_AddStringToObject(row, "why", result->why);
     cJSON_AddItemToArray(s->cases, row);
@@ -397,7 +408,8 @@ static const struct argp parser = {
     "[FILTER...]",
     "Runs the conformance cases on every kernel entry that accepts them."
     "\vEach word of a FILTER is a glob that must match a word of the case's name, \"@DEVICE\" or "
-    "the entry's name. Exit status: 0 all passed, 1 failures, 2 wrong usage, 77 nothing ran.",
+    "the entry's name, or with a ! before it must match none. Exit status: 0 all passed, 1 "
+    "failures, 2 wrong usage, 77 nothing ran.",
     NULL,
     NULL,
     NULL};
@@ -444,23 +456,21 @@ int bsk_check_main(int argc, char **argv)
 {
     test_session s = {.tier = TIER_QUICK};
     contexts ctx;
-    struct timespec start, end;
     argp_err_exit_status = 2;
     argp_parse(&parser, argc, argv, 0, NULL, &s);
     s.cases = s.json ? cJSON_CreateArray() : NULL;
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    const double start = seconds_now();
     if (!devices_open(&ctx, s.device))
         return 1;
     crash_install();
+    s.reported = seconds_now();
     run_all(&s, &ctx);
     devices_close(&ctx);
     if (s.list)
         return 0;
-    clock_gettime(CLOCK_MONOTONIC, &end);
+    const double seconds = seconds_now() - start;
     bool written = !s.json || json_write(&s);
-    printf("%.1f s; %" PRIu64 " pairs of case and entry refused\n",
-           (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec),
-           s.refused);
+    printf("%.1f s; %" PRIu64 " pairs of case and entry refused\n", seconds, s.refused);
     printf("%" PRIu64 " passed, %" PRIu64 " failed, %" PRIu64 " skipped\n", s.passed, s.failed,
            s.skipped);
     return s.failed || !written ? 1 : s.passed ? 0 : 77;

@@ -216,8 +216,8 @@ bool test_filter(const char *name, char *const *filters, int count)
 {
     for (int i = 0; i < count; i++)
         for (const char *f = filters[i]; *f;) {
-            size_t n = strcspn(f, " ");
-            if (n && !word_match(name, f, n))
+            const size_t n = strcspn(f, " "), banned = *f == '!';
+            if (n && word_match(name, f + banned, n - banned) == banned)
                 return false;
             f += n + (f[n] == ' ');
         }
