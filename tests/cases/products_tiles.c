@@ -283,6 +283,55 @@ static void list_wgrad(test_list *list)
             }
 }
 
+/* Weight gradients of small minibatches in whole blocks, rows of them odd and even in number. */
+static void list_narrow(test_list *list)
+{
+    static const struct {
+        int64_t n;
+        uint32_t options;
+        int32_t pairs;
+        bsk_dtype out;
+        double alpha, beta;
+    } kinds[] = {{64, 0, 1, 0, 0, 0},         {24, 0, 3, 0, 0, 0.5}, {40, 0, 1, BSK_F32, 0, 0},
+                 {32, 0, 1, BSK_F32, 0.5, 1}, {56, 0, 2, 0, 0, 1},   {8, OPT_LD8, 1, 0, 0, 0}};
+    for (int i = 0; i < TEST_COUNT(kinds); i++)
+        for (int b = 0; b < TEST_COUNT(squares); b++)
+            for (int t = 0; t < 2; t++) {
+                if ((list->tier == TIER_QUICK && (i + b + t) % 6) ||
+                    (list->tier == TIER_CI && (i / 2 + b + t) % 2))
+                    continue;
+                const int32_t side = squares[b] < 64 ? 64 : squares[b];
+                test_spec s = product("matmul_wgrad", dtypes[t], squares[b], squares[b], 0);
+                s.k = 5 * side;
+                s.m = 7 * side;
+                s.pattern_value = 0.6;
+                s.options = kinds[i].options;
+                s.pairs = kinds[i].pairs;
+                s.out = kinds[i].out;
+                s.alpha = kinds[i].alpha;
+                s.beta = kinds[i].beta;
+                s.fill = (i + b / 2) % 2 ? FILL_INT : FILL_REAL;
+                for (int axis = BSK_NC; axis <= BSK_CN; axis++) {
+                    s.axis = (bsk_axis)axis;
+                    s.n = kinds[i].n - (axis == BSK_NC && i % 2 ? 3 : 0);
+                    test_emit(list, s);
+                }
+            }
+}
+
+/* The same with more blocks than a large device has warps. */
+static void list_narrow_many(test_list *list)
+{
+    for (int b = 0; b < 3 && list->tier != TIER_QUICK; b++) {
+        test_spec s = product("matmul_wgrad", BSK_BF16, squares[b], squares[b], 0);
+        s.k = 1024;
+        s.m = 1088;
+        s.pattern = PATTERN_FULL;
+        s.fill = FILL_INT;
+        emit_axes(list, s, b ? 64 : 40);
+    }
+}
+
 /* dsd, dds and sdd with batches, heads and groups. */
 static void list_batches(test_list *list)
 {
@@ -341,6 +390,8 @@ void cases_products_tiles(test_list *list)
     list_shapes(list);
     list_uneven(list);
     list_wgrad(list);
+    list_narrow(list);
+    list_narrow_many(list);
     list_batches(list);
     list_special(list);
 }
