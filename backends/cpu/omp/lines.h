@@ -1,13 +1,12 @@
-/* Passes over rows that memory limits. LINES rows are read together while as many before them are
- * written, a PIECE of each in turn: memory is read and written all the time, at several places at
- * once, and what is passed over a second time is still in a cache. Numbers of any storage type go
- * through registers as f32. */
+/* Passes over rows that memory limits. What is passed over a second time is still in a cache, and what
+ * comes next is asked for meanwhile, so that memory is read and written all the time. Numbers of any
+ * storage type go through registers as f32. */
 #ifndef BSKI_OMP_LINES_H
 #define BSKI_OMP_LINES_H
 
 #include "dense.h"
 
-/* Rows, and elements of each, that are taken at once; and those of two vectors. */
+/* Rows that gradients take together; elements of a row that are taken at once; those of two vectors. */
 enum { LINES = 4, PIECE = 128, PAIR = 2 * F32_LANES };
 
 /* One vector of any float type that f32 holds. */
