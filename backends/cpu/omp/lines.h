@@ -164,13 +164,6 @@ static inline void pairs_merge(float *restrict dst, const float *restrict src, i
         }
 }
 
-/* Keeps loads that follow from being moved before the loop that they follow, where their vectors would
- * take its registers. */
-OMP_INLINE void keep_order(void)
-{
-    __asm__ volatile("" : : : "memory");
-}
-
 /* Where number `at` of a type lies. What is empty has no address that could be added to. */
 OMP_INLINE char *line_at(bsk_dtype type, const void *data, int64_t at)
 {
