@@ -57,12 +57,18 @@ static __attribute__((noinline)) void affine_at(affine *f, int64_t at, int64_t c
     f->bias = affine_side(f, 1, at, count, split);
 }
 
+/* Where number 0 would be if number `at` is here: reckoned as an integer, since there may be none. */
+OMP_INLINE const float *affine_origin(const float *here, int64_t at)
+{
+    return (const float *)((uintptr_t)here - (uintptr_t)at * sizeof *here);
+}
+
 /* The gain (side 0) or the bias of all features, or where there is none, such that those of the piece
  * at `at` are right. For rows that need not be split, or are. */
 OMP_INLINE const float *affine_whole(const affine *f, int side, int64_t at)
 {
     const float *own = f->split ? f->own[side] : f->row[side];
-    return f->row[side] ? own : f->none[side] - at;
+    return f->row[side] ? own : affine_origin(f->none[side], at);
 }
 
 /* The same as affine_at for a whole piece, but the features' own numbers are the indices. */
@@ -75,8 +81,8 @@ OMP_INLINE void affine_piece(affine *f, const float **gain, const float **bias, 
         return;
     }
     affine_at(f, at, PIECE, split);
-    *gain = f->gain - at;
-    *bias = f->bias - at;
+    *gain = affine_origin(f->gain, at);
+    *bias = affine_origin(f->bias, at);
 }
 
 #endif
