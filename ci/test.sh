@@ -241,7 +241,7 @@ step_devices() {
     check_small_complete
     # Whole, so that it also proves that cases reach every entry.
     work+=('check_device opencl ci')
-    # The emulator takes long for large blocks of attention.
+    # Large blocks take the emulator long, most of all in attention: of these a quick share.
     work+=("check_device emu ci '[a-l]*_simt !b64* !b128*'"
         "check_device emu ci '[m-z]*_simt !b64* !b128*'")
     for suite in 'b64*' 'b128*' arguments gradient allocation; do
