@@ -18,12 +18,15 @@ typedef struct bench {
     char **filters;
     int filter_count;
     const char *device_id, *peer, *set, *json, *html, *entry;
+    char *command;
     double budget; /* milliseconds of measuring per entry */
     const bsk_device *device;
     bsk_queue *queue;
     bench_team team;
+    bench_program program;
     bench_host host;
     bench_calm calm;
+    bski_stream stream; /* of devices that share the host's memory */
     bench_row *rows;
     int row_count, row_capacity;
     int failures;
@@ -32,8 +35,10 @@ typedef struct bench {
 
 /* --- Timing --------------------------------------------------------------------------------- */
 
-/* Who is timed in turn: the entry, the entry with prepacked weights, the peers. */
-enum { PLAIN, PACKED, FIRST_PEER, CONTESTANTS = FIRST_PEER + BENCH_PEERS };
+/* Who is timed in turn: the entry, the entry with prepacked weights, both forms of the pass over memory
+ * that bounds them, the peers. */
+enum { PLAIN, PACKED, ENTRIES, STREAM = ENTRIES, STREAM_END = STREAM + 2 };
+enum { FIRST_PEER = STREAM_END, CONTESTANTS = FIRST_PEER + BENCH_PEERS };
 
 typedef struct contestant {
     bool in;
@@ -47,8 +52,10 @@ typedef struct contestant {
 typedef struct runner {
     bench *b;
     test_case *c;
-    const bsk_plan *plan[FIRST_PEER];
-    bsk_plan_info info[FIRST_PEER];
+    const bsk_plan *plan[ENTRIES];
+    bsk_plan_info info[ENTRIES];
+    bski_pass pass; /* the first form of it */
+    bool streams;   /* it takes part */
     bench_rotation rotation;
     bench_race race;
     bench_timer timer;
@@ -60,6 +67,10 @@ static bool run_once(runner *r, int who, int turn)
     struct bench_copy *copy = &r->rotation.copies[turn % r->rotation.count];
     if (who >= FIRST_PEER)
         return bench_race_run(&r->race, who - FIRST_PEER, turn);
+    if (who >= STREAM) {
+        bski_stream_run(&r->b->stream, r->pass + (bski_pass)(who - STREAM));
+        return true;
+    }
     return r->c->op->run(r->plan[who], r->b->queue,
                          who == PACKED ? copy->packed_args : copy->args) == BSK_OK;
 }
@@ -153,12 +164,12 @@ static bool rounds(runner *r, bool apart)
             if (is_apart(r, k) != apart || !wants_more(r, k))
                 continue;
             const double ms = sample(r, k, turn);
-            if (ms < 0 && k < FIRST_PEER)
+            if (ms < 0 && k < ENTRIES)
                 return false;
             if (ms >= 0)
                 sample_count(r, w, ms);
             w->in = ms >= 0;
-            again |= apart || k < FIRST_PEER;
+            again |= apart || k < ENTRIES;
         }
     }
     return true;
@@ -170,13 +181,14 @@ static bool measure(runner *r)
     for (int k = 0; k < CONTESTANTS; k++) {
         contestant *w = &r->who[k];
         w->in = k == PLAIN || (k == PACKED && r->rotation.copies[0].packed.kind) ||
+                (k >= STREAM && k < STREAM_END && r->streams) ||
                 (k >= FIRST_PEER && k - FIRST_PEER < r->race.count &&
                  r->race.racers[k - FIRST_PEER].state);
         double ms = 0;
         w->repeat = 1;
         for (int n = 0; w->in && n < 2; n++)
             ms = sample(r, k, n);
-        if (ms < 0 && k < FIRST_PEER)
+        if (ms < 0 && k < ENTRIES)
             return false;
         if (ms < 0)
             fprintf(stderr, "bsk: %s: %s fails\n", r->c->name,
@@ -190,23 +202,42 @@ static bool measure(runner *r)
 
 /* --- Rows ----------------------------------------------------------------------------------- */
 
-/* The share of what arithmetic and memory allow. The arithmetic of a device is known where a dense
- * peer ran beside the entry. */
+/* Operations a second of the host, or of the device beside whose dense peer the row ran; 0: unknown. */
+static double peak_of(const bench_host *h, const bench_row *row)
+{
+    const bsk_dtype type = row->spec.dtype;
+    const double peak = type == BSK_F64    ? h->roof_f64
+                        : type == BSK_BF16 ? h->roof_bf16
+                        : type == BSK_I8   ? h->roof_i8
+                                           : h->roof_f32;
+    return peak == 0 && row->dense_ms > 0 ? row->dense_flops / row->dense_ms * 1e3 : peak;
+}
+
+/* The least seconds for an amount at a rate, which is 0 if it is not known. */
+static double seconds_at(double amount, double rate)
+{
+    return rate > 0 ? amount / rate : 0;
+}
+
+/* Which pass over memory bounds the row, by the rates of this run; false where arithmetic does. */
+static bool bound_by_memory(const bench_host *h, const bench_row *row, bski_pass *pass)
+{
+    const double copy = seconds_at(row->bytes, h->roof_bytes);
+    const double read = seconds_at(row->bytes_read, h->roof_read);
+    *pass = read > copy ? BSKI_READ : BSKI_COPY;
+    return fmax(copy, read) > seconds_at(row->flops, peak_of(h, row));
+}
+
+/* The share of what arithmetic and memory allow. On a host that others use memory has no one rate, so
+ * where it decides, its rate is the one in turn with the row. */
 static double roof_share(const bench_host *h, const bench_row *row)
 {
-    double seconds = row->ms * 1e-3;
-    double peak = row->spec.dtype == BSK_F64    ? h->roof_f64
-                  : row->spec.dtype == BSK_BF16 ? h->roof_bf16
-                  : row->spec.dtype == BSK_I8   ? h->roof_i8
-                                                : h->roof_f32;
-    double least = h->roof_bytes > 0 ? row->bytes / h->roof_bytes : 0;
-    if (h->roof_read > 0 && row->bytes_read / h->roof_read > least)
-        least = row->bytes_read / h->roof_read;
-    if (peak == 0 && row->dense_ms > 0)
-        peak = row->dense_flops / row->dense_ms * 1e3;
-    if (row->flops > 0 && peak > 0 && row->flops / peak > least)
-        least = row->flops / peak;
-    return seconds > 0 ? least / seconds : 0;
+    const double copy = seconds_at(row->bytes, h->roof_bytes);
+    const double read = seconds_at(row->bytes_read, h->roof_read);
+    double memory = fmax(copy, read);
+    if (row->beside > 0)
+        memory = (row->beside_reads ? row->bytes_read : row->bytes) / row->beside;
+    return seconds_at(fmax(seconds_at(row->flops, peak_of(h, row)), memory), row->ms * 1e-3);
 }
 
 /* Of all outputs of a case. */
@@ -228,7 +259,7 @@ static void row_peers(bench_row *row, runner *r)
         if (!s->count)
             continue;
         int k = row->peer_count++;
-        row->peers[k].name = p->peer->name;
+        snprintf(row->peers[k].name, sizeof row->peers[k].name, "%s", p->peer->name);
         row->peers[k].ms = bench_median(s);
         row->peers[k].least = bench_least(s);
         row->peers[k].spread = bench_spread(s);
@@ -242,9 +273,9 @@ static void row_peers(bench_row *row, runner *r)
     row->dense_flops = row->dense_ms > 0 ? bench_gemm_flops(&r->race.gemm) : 0;
 }
 
-static void row_fill(bench_row *row, runner *r, int who)
+/* What the case is and moves, before anything is timed. */
+static void row_begin(bench_row *row, const runner *r, int who)
 {
-    contestant *w = &r->who[who];
     memset(row, 0, sizeof *row);
     snprintf(row->name, sizeof row->name, "%s", r->c->name);
     snprintf(row->entry, sizeof row->entry, "%s", r->info[who].entry);
@@ -252,6 +283,15 @@ static void row_fill(bench_row *row, runner *r, int who)
     row->device = r->b->host.device.id;
     row->packed = who == PACKED;
     row->density = r->c->layout ? r->c->info.density : 1;
+    row->flops = r->info[who].flops * bench_visible_share(r->c);
+    row->bytes = r->info[who].bytes;
+    row->bytes_read = fmax(0, row->bytes - written_bytes(r->c));
+}
+
+static void row_fill(bench_row *row, runner *r, int who)
+{
+    contestant *w = &r->who[who];
+    row_begin(row, r, who);
     row->ms = bench_median(&w->samples);
     row->least = bench_least(&w->samples);
     row->spread = bench_spread(&w->samples);
@@ -259,9 +299,11 @@ static void row_fill(bench_row *row, runner *r, int who)
     row->calm = (double)w->calm / w->samples.count;
     row->launches = w->samples.count * w->repeat;
     row->host_us = w->host_ms * 1e3;
-    row->flops = r->info[who].flops * bench_visible_share(r->c);
-    row->bytes = r->info[who].bytes;
-    row->bytes_read = fmax(0, row->bytes - written_bytes(r->c));
+    for (int k = STREAM; k < STREAM_END; k++)
+        if (r->who[k].samples.count)
+            row->beside = fmax(row->beside, bski_stream_bytes(&r->b->stream, r->pass) /
+                                                (bench_median(&r->who[k].samples) * 1e-3));
+    row->beside_reads = r->pass == BSKI_READ;
     row_peers(row, r);
     row->roof = roof_share(&r->b->host, row);
     if (row->dense_ms > 0 && row->ms > 0)
@@ -322,21 +364,25 @@ static void bench_plan(bench *b, test_case *c, const bsk_plan *plan, const bsk_p
     r->c = c;
     r->plan[PLAIN] = plan;
     r->plan[PACKED] = packed;
-    for (int who = PLAIN; who <= PACKED; who++) {
+    for (int who = PLAIN; who < ENTRIES; who++) {
         r->info[who].struct_size = sizeof r->info[who];
         bsk_plan_query(r->plan[who], &r->info[who]);
     }
+    row_begin(&row, r, PLAIN);
+    r->streams = bound_by_memory(&b->host, &row, &r->pass) && b->stream.from;
     r->rotation.device = b->device;
     bench_timer_open(&r->timer, b->device, b->queue);
     bool good = bench_rotation_open(&r->rotation, c, plan, packed, b->queue, b->host.cache);
     if (good)
         bench_race_open(&r->race, c, &b->team, &r->rotation, b->queue, b->host.threads);
     if (good && measure(r)) {
-        for (int who = PLAIN; who <= PACKED; who++) {
+        for (int who = PLAIN; who < ENTRIES; who++) {
             if (!r->who[who].samples.count)
                 continue;
             verify(r, who);
             row_fill(&row, r, who);
+            if (who == PLAIN && !bench_program_ask(&b->program, &row))
+                b->failures++;
             bench_row_print(&row, stdout);
             row_add(b, &row);
         }
@@ -443,8 +489,10 @@ static void host_describe(bench *b)
     h->roof_bf16 = bski_roof_flops(h->threads, BSK_BF16, arch);
     h->roof_i8 = bski_roof_flops(h->threads, BSK_I8, arch);
     h->roof_f64 = bski_roof_flops(h->threads, BSK_F64, arch);
-    h->roof_bytes = bski_roof_bytes(h->threads);
-    h->roof_read = bski_roof_read(h->threads);
+    if (bski_stream_open(&b->stream, h->threads)) {
+        h->roof_bytes = bski_stream_rate(&b->stream, BSKI_COPY);
+        h->roof_read = bski_stream_rate(&b->stream, BSKI_READ);
+    }
     bench_calm_open(&b->calm, h->threads);
 }
 
@@ -459,6 +507,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         break;
     case 'p':
         b->peer = arg;
+        break;
+    case 'c':
+        b->command = arg;
         break;
     case 's':
         b->set = arg;
@@ -492,6 +543,10 @@ static const struct argp_option options[] = {
     {"peer", 'p', "NAME", 0,
      "Race against these: openblas, onednn, libxsmm, cublas, cublas-tf32, cusparse-ell, "
      "cusparse-bsr (with commas), or all",
+     0},
+    {"command", 'c', "COMMAND", 0,
+     "Ask this program for the times of other libraries, case by case: "
+     "'python3 bench/memory_peers.py' with the set memory",
      0},
     {"set", 's', "NAME", 0, "Cases to measure (smoke); an unknown name lists the sets", 0},
     {"entry", 'e', "GLOB", 0, "Measure these entries instead of the one that is chosen", 0},
@@ -562,6 +617,11 @@ int bsk_bench_main(int argc, char **argv)
         bsk_context_destroy(&context);
         return 2;
     }
+    if (b.command && !bench_program_open(&b.program, b.command)) {
+        bench_team_close(&b.team);
+        bsk_context_destroy(&context);
+        return 2;
+    }
     /* the entries run in the stream of the peers, if they have one */
     if (b.team.stream ? bsk_queue_wrap(b.device, b.team.stream, &b.queue)
                       : bsk_queue_create(b.device, &b.queue)) {
@@ -575,6 +635,8 @@ int bsk_bench_main(int argc, char **argv)
     if ((b.json && !bench_write_json(b.json, &b.host, b.rows, b.row_count)) ||
         (b.html && !bench_write_html(b.html, &b.host, b.rows, b.row_count)))
         b.failures++;
+    b.failures += bench_program_close(&b.program) != 0;
+    bski_stream_close(&b.stream);
     bench_calm_close(&b.calm);
     bsk_queue_destroy(&b.queue);
     bench_team_close(&b.team);

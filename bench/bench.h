@@ -3,11 +3,12 @@
 #define BSK_BENCH_H
 
 #include <stdio.h>
+#include <sys/types.h>
 
 #include "bench/peers/peer.h"
 #include "tests/harness/test.h"
 
-enum { BENCH_PEERS = 6, BENCH_SAMPLES = 2000 };
+enum { BENCH_PEERS = 6, BENCH_TOLD = 4, BENCH_SAMPLES = 2000 };
 
 /* --- sets.c --- */
 
@@ -153,13 +154,15 @@ typedef struct bench_row {
     double bytes, bytes_read;     /* operands and results once each; of these, operands */
     double dense_ms, dense_flops; /* of the fastest dense peer; 0 where there is none */
     double eta, roof;             /* 0 where not known */
+    double beside;                /* bytes/s of passes over memory in turn with the row; 0: none */
+    bool beside_reads;            /* these are reads, else copies */
     int samples, launches;
     double calm; /* share of the samples beside which nobody else was busy */
     struct {
-        const char *name;
+        char name[32];
         double ms, least, spread;
-        bool verified, sparse;
-    } peers[BENCH_PEERS];
+        bool verified, sparse, told; /* told: by a program, without results to verify */
+    } peers[BENCH_PEERS + BENCH_TOLD];
     int peer_count;
 } bench_row;
 
@@ -178,5 +181,22 @@ void bench_row_print(const bench_row *row, FILE *to);
 void bench_heading_print(FILE *to);
 bool bench_write_json(const char *path, const bench_host *host, const bench_row *rows, int count);
 bool bench_write_html(const char *path, const bench_host *host, const bench_row *rows, int count);
+
+/* --- program.c --- */
+
+/* A program that times other libraries at the same cases, in turn with the rows of this run. It reads
+ * a case's name in a line, and answers "NAME MEDIAN LEAST SPREAD" (milliseconds,
+ * a share) in lines, after them an empty one; none but that where it has no such case. */
+typedef struct bench_program {
+    FILE *ask, *answer; /* NULL: there is none */
+    pid_t pid;
+} bench_program;
+
+/* False, with a message, if the command cannot be started. */
+bool bench_program_open(bench_program *p, char *command);
+/* Adds the program's figures to a row's peers. False if it ended or answers something else. */
+bool bench_program_ask(bench_program *p, bench_row *row);
+/* The program's exit status; 0 if there was none. */
+int bench_program_close(bench_program *p);
 
 #endif

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""PyTorch, eager and compiled, beside the rows of `bsk bench --set memory`.
+"""PyTorch, eager and compiled, beside the rows of `bsk bench --set memory`, case by case.
 
-    bsk bench --set memory --device cuda:0 --json REPORT
-    python bench/memory_peers.py REPORT [--json FILE] [--seconds S] [--rounds N]
+    bsk bench --set memory --device cuda:0 --command "python3 bench/memory_peers.py" --json REPORT
 
-Needs PyTorch 2.4 or newer with CUDA; run it right after the report, on the same device. A rate is the
-bytes that bsk's row counts, each once, over the median time of rounds of S seconds. Forward passes run
-without gradients; a gradient is `torch.autograd.grad` of a graph that stays. Where PyTorch has no such
-op there is no row. Softmax is not scaled, which PyTorch would do in a pass of its own; the loss of
-bsk's cross entropy comes with its gradient, so PyTorch's row is both. Adam is the fused one where it is
-not compiled."""
+Reads the name of a case in a line of its input; answers lines "torch MEDIAN LEAST SPREAD" and
+"torch-compiled ...", milliseconds of a run and half the distance between its quartiles as a share, and
+an empty line. Needs PyTorch 2.4 or newer with CUDA. Forward passes run without gradients; a gradient
+is `torch.autograd.grad` of a graph that stays. Where PyTorch has no such op there is no figure. Softmax
+is not scaled, which PyTorch would do in a pass of its own; the loss of bsk's cross entropy comes with
+its gradient, so PyTorch's figure is of both. Adam is the fused one where it is not compiled."""
 import argparse
-import json
+import os
 import statistics
+import sys
 
 import torch
 import torch._dynamo
@@ -116,8 +116,8 @@ def compiled(function):
     return torch.compile(function, dynamic=False)
 
 
-def time_of(run, seconds, rounds):
-    """Median milliseconds of a call."""
+def times_of(run, seconds, rounds):
+    """Milliseconds of a call in each round."""
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def once(count):
@@ -131,43 +131,36 @@ def time_of(run, seconds, rounds):
     for _ in range(3):
         run()
     count = max(1, int(seconds * 1e3 / once(3)))
-    return statistics.median(once(count) for _ in range(rounds))
+    return [once(count) for _ in range(rounds)]
+
+
+def answer(name, given, to):
+    make = peer_of(name)
+    for how, wrap in (("torch", eager), ("torch-compiled", compiled)) if make else ():
+        try:
+            ms = times_of(make(wrap), given.seconds, given.rounds)
+        except Exception as e:  # a form that cannot run this case has no figure
+            print(f"{name}: {how}: {type(e).__name__}: {str(e)[:160]}", file=sys.stderr)
+            continue
+        low, median, high = statistics.quantiles(ms, n=4, method="inclusive")
+        print(how, median, min(ms), (high - low) / 2 / median, file=to)
+    torch.cuda.empty_cache()
+    print(file=to, flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("report")
-    parser.add_argument("--json")
     parser.add_argument("--seconds", type=float, default=0.05)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
-    with open(given.report) as f:
-        report = json.load(f)
-    torch._functorch.config.donated_buffer = False  # graphs stay
-    torch._dynamo.config.cache_size_limit = 256
-    torch.manual_seed(1)
-    rows = [measured(row, given) for row in report["rows"] if peer_of(row["name"])]
-    if given.json:
-        with open(given.json, "w") as f:
-            json.dump({"host": report["host"], "device": report["device"],
-                       "torch": torch.__version__, "rows": rows}, f, indent=1)
-
-
-def measured(row, given):
-    size = row["gbps"] * row["ms"] * 1e6
-    found = {"name": row["name"], "bsk_ms": row["ms"], "bsk_gbps": row["gbps"]}
-    make = peer_of(row["name"])
-    for how, wrap in (("eager", eager), ("compiled", compiled)):
-        try:
-            ms = time_of(make(wrap), given.seconds, given.rounds)
-        except Exception as e:  # a form that cannot run this case has no figure
-            print(f"{row['name']}: {how}: {type(e).__name__}: {str(e)[:160]}")
-            continue
-        found.update({f"{how}_ms": ms, f"{how}_gbps": size / ms / 1e6})
-    torch.cuda.empty_cache()
-    print("  ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in found.values()),
-          flush=True)
-    return found
+    # what libraries print is no answer
+    with os.fdopen(os.dup(1), "w") as to:
+        os.dup2(2, 1)
+        torch._functorch.config.donated_buffer = False  # graphs stay
+        torch._dynamo.config.cache_size_limit = 256
+        torch.manual_seed(1)
+        for line in sys.stdin:
+            answer(line.strip(), given, to)
 
 
 if __name__ == "__main__":

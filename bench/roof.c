@@ -20,7 +20,7 @@
 #include <sys/auxv.h>
 #endif
 
-enum { REPEATS = 12, CHAINS = 12, COPY_REPEATS = 5 };
+enum { REPEATS = 12, CHAINS = 12, STREAM_REPEATS = 5 };
 
 /* About 10 ms of work: shorter runs miss the clock's ramp, longer ones meet the scheduler. */
 static const double run_seconds = 10e-3;
@@ -264,29 +264,6 @@ static void copy_part(char *dst, const char *src, size_t bytes, bool past)
     memcpy(dst, src, bytes);
 }
 
-double bski_roof_bytes(int threads)
-{
-    const size_t half = (size_t)256 << 20, part = half / (size_t)threads & ~(size_t)63;
-    char *src = pages_alloc(half), *dst = pages_alloc(half);
-    double best = 0;
-
-    if (src && dst)
-        for (int r = 0; r <= 2 * COPY_REPEATS; r++) { /* the first one touches the pages */
-            const double start = seconds_now();
-#pragma omp parallel for num_threads(threads) schedule(static)
-            for (int t = 0; t < threads; t++) {
-                if (r == 0)
-                    memset(src + (size_t)t * part, t, part);
-                copy_part(dst + (size_t)t * part, src + (size_t)t * part, part, r % 2);
-            }
-            const double rate = 2.0 * (double)part * threads / (seconds_now() - start);
-            best = r && rate > best ? rate : best;
-        }
-    free(src);
-    free(dst);
-    return best;
-}
-
 /* ahead: words from what is read to what is fetched, or 0. */
 static uint64_t read_part(const uint64_t *from, size_t words, size_t ahead)
 {
@@ -304,25 +281,62 @@ static uint64_t read_part(const uint64_t *from, size_t words, size_t ahead)
     return all;
 }
 
-double bski_roof_read(int threads)
-{
-    const size_t words = ((size_t)256 << 20) / sizeof(uint64_t), part = words / (size_t)threads;
-    uint64_t *src = pages_alloc(words * sizeof *src), sum = 0;
-    double best = 0;
+enum { STREAM_BYTES = 256 << 20, READ_AHEAD = 2048 };
 
-    for (int r = 0; src && r <= 2 * COPY_REPEATS; r++) { /* the first one touches the pages */
-        const double start = seconds_now();
-#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : sum)
-        for (int t = 0; t < threads; t++) {
-            uint64_t *own = src + (size_t)t * part;
-            if (r == 0)
-                memset(own, t + 1, part * sizeof *own);
-            sum += read_part(own, part, r % 2 ? 2048 / sizeof *own : 0);
-        }
-        const double rate =
-            (double)(part * sizeof *src) * threads / (seconds_now() - start + (sum == 1 ? 1 : 0));
-        best = r && rate > best ? rate : best;
+bool bski_stream_open(bski_stream *s, int threads)
+{
+    *s = (bski_stream){.threads = threads, .part = STREAM_BYTES / (size_t)threads & ~(size_t)63};
+    s->from = pages_alloc(STREAM_BYTES);
+    s->to = pages_alloc(STREAM_BYTES);
+    if (!s->from || !s->to) {
+        bski_stream_close(s);
+        return false;
     }
-    free(src);
+    /* each thread's pages are near it */
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int t = 0; t < threads; t++) {
+        memset(s->from + (size_t)t * s->part, t + 1, s->part);
+        memset(s->to + (size_t)t * s->part, t + 1, s->part);
+    }
+    return true;
+}
+
+void bski_stream_close(bski_stream *s)
+{
+    free(s->from);
+    free(s->to);
+    *s = (bski_stream){0};
+}
+
+void bski_stream_run(const bski_stream *s, bski_pass pass)
+{
+    uint64_t sum = 0;
+#pragma omp parallel for num_threads(s->threads) schedule(static) reduction(+ : sum)
+    for (int t = 0; t < s->threads; t++) {
+        char *from = s->from + (size_t)t * s->part, *to = s->to + (size_t)t * s->part;
+        if (pass == BSKI_COPY || pass == BSKI_COPY_PAST)
+            copy_part(to, from, s->part, pass == BSKI_COPY_PAST);
+        else
+            sum += read_part((uint64_t *)(void *)from, s->part / sizeof sum,
+                             pass == BSKI_READ_AHEAD ? READ_AHEAD / sizeof sum : 0);
+    }
+    if (sum == 1) /* the sum is needed */
+        s->to[0] = 1;
+}
+
+double bski_stream_bytes(const bski_stream *s, bski_pass pass)
+{
+    return (pass == BSKI_COPY || pass == BSKI_COPY_PAST ? 2 : 1) * (double)s->part * s->threads;
+}
+
+double bski_stream_rate(const bski_stream *s, bski_pass pass)
+{
+    double best = 0;
+    for (int r = 0; s->from && r < 2 * STREAM_REPEATS; r++) {
+        const double start = seconds_now();
+        bski_stream_run(s, pass + r % 2);
+        const double rate = bski_stream_bytes(s, pass) / (seconds_now() - start);
+        best = rate > best ? rate : best;
+    }
     return best;
 }

@@ -121,7 +121,7 @@ def cpu_goals(row, rows, host):
     peers = {name: peer["ms"] / row["ms"] for name, peer in row["peers"].items()}
     if row["n"] <= CPU_SMALL_N:
         kept = row["density"] * row["k"] * row["m"] * ELEMENT_BYTES[row["dtype"]]
-        read = host.get("roof_read_bytes", 0)
+        read = (row.get("read_gbps") or 0) * 1e9 or host.get("roof_read_bytes", 0)
         share = kept / row["ms"] * 1e3 / read if read else 0
         kind = row["dtype"] if row["dtype"] in ("bf16", "i8") else "f32"
         flops = host[f"roof_{kind}_flops"]
