@@ -68,6 +68,9 @@ static void list_blocks(test_list *list)
             test_emit(list, s);
             s.value = 1000; /* takes everything */
             test_emit(list, s);
+            s.value = 0;
+            s.options = OPT_NO_GRAD;
+            test_emit(list, s);
             s.op = "block_renew";
             s.value = 0;
             s.options = 0;
@@ -104,6 +107,8 @@ static void list_l2(test_list *list)
             test_emit(list, s);
             s.op = "l2_normalize_grad";
             s.options = OPT_TINY;
+            test_emit(list, s);
+            s.options = OPT_NO_GRAD;
             test_emit(list, s);
             s.options = OPT_INPLACE;
             test_emit(list, s);

@@ -153,22 +153,35 @@ static bool judge_orthogonal(const test_case *c, double *const *got, char *why, 
 
 /* --- l2_normalize --------------------------------------------------------------------------- */
 
-/* "tiny": every sum of squares lies below eps. "nograd": w is 0, and eps is 0 in f32. */
+/* "tiny": every sum of squares lies below eps. "nograd": operands are 0, and eps is 0 in f32. */
 static double l2_eps(const test_case *c)
 {
     return c->spec.options & OPT_TINY ? 100 : c->spec.options & OPT_NO_GRAD ? 1e-60 : 1e-12;
+}
+
+/* As parameter: 0 is the default. */
+static double l2_eps_given(const test_case *c)
+{
+    return l2_eps(c) == 1e-12 ? 0 : l2_eps(c);
+}
+
+/* "nograd": zeros stay zeros. */
+static void zeros_set(test_case *c, const char *in, const char *out)
+{
+    if (c->spec.options & OPT_NO_GRAD) {
+        test_arg_at(c, in)->content = CONTENT_VALUE;
+        test_arg_at(c, out)->zero_ok = true;
+    }
 }
 
 static void build_l2(test_case *c)
 {
     bsk_l2_normalize_params *p = (void *)c->params;
     bsk_dtype side = test_scalar_type(c);
-    p->eps = l2_eps(c) == 1e-12 ? 0 : l2_eps(c);
+    p->eps = l2_eps_given(c);
     test_set_blocks(c, "w", c->spec.dtype);
-    if (c->spec.options & OPT_NO_GRAD)
-        test_arg_at(c, "w")->content = CONTENT_VALUE;
     test_set_blocks(c, "y", test_out_type(c));
-    test_arg_at(c, "y")->zero_ok = c->spec.options & OPT_NO_GRAD;
+    zeros_set(c, "w", "y");
     if (c->spec.options & OPT_GAIN)
         test_set(c, "gain", bsk_tensor_1d(side, c->spec.m));
     if (c->spec.options & OPT_SAVED)
@@ -226,10 +239,12 @@ static void build_l2_grad(test_case *c)
 {
     bsk_l2_normalize_grad_params *p = (void *)c->params;
     bsk_dtype side = test_scalar_type(c);
-    p->eps = c->spec.options & OPT_TINY ? l2_eps(c) : 0;
+    p->eps = l2_eps_given(c);
     test_set_blocks(c, "dy", c->spec.dtype);
     test_set_blocks(c, "w", c->spec.dtype);
     test_set_blocks(c, "dw", test_out_type(c));
+    zeros_set(c, "dy", "dw");
+    zeros_set(c, "w", "dw");
     test_set(c, "saved", bsk_tensor_1d(side, c->spec.m))->content = CONTENT_POSITIVE;
     if (c->spec.options & OPT_GAIN) {
         test_set(c, "gain", bsk_tensor_1d(side, c->spec.m));
@@ -351,8 +366,11 @@ static void oracle_sparsity(test_case *c)
 static void build_decay(test_case *c)
 {
     bsk_block_l2_decay_args *a = (void *)c->args;
+    bsk_block_l2_decay_params *p = (void *)c->params;
     a->rate = c->spec.value;
+    p->eps = l2_eps_given(c);
     test_set_blocks(c, "w", c->spec.dtype)->zero_ok = c->spec.value > 1;
+    zeros_set(c, "w", "w");
     if (c->spec.options & OPT_GATE)
         test_set(c, "gate", bsk_tensor_1d(BSK_F32, c->info.nnz))->content = CONTENT_GATE;
 }
@@ -364,7 +382,7 @@ static void oracle_decay(test_case *c)
     for (int64_t slot = 0; slot < c->info.nnz; slot++) {
         bool skip = gate->desc.dtype && gate->value[slot] == 0;
         double square = square_of_block(c, slot, w->value);
-        double ratio = c->spec.value / sqrt(square + 1e-12);
+        double ratio = c->spec.value / sqrt(square + l2_eps(c));
         double share = skip ? 0 : ratio < 1 || isnan(ratio) ? ratio : 1;
         FOR_BLOCK (c, slot, i, j, at) {
             double v = w->value[at];
