@@ -241,10 +241,10 @@ step_devices() {
     check_small_complete
     # Whole, so that it also proves that cases reach every entry.
     work+=('check_device opencl ci')
-    # Large blocks take the emulator long, most of all in attention: of these a quick share.
-    work+=("check_device emu ci '[a-l]*_simt !b64* !b128*'"
-        "check_device emu ci '[m-z]*_simt !b64* !b128*'")
-    for suite in 'b64*' 'b128*' arguments gradient allocation; do
+    for suite in 'att*_simt' '[a-l]*_simt !att*' '[m-z]*_simt'; do
+        work+=("check_device emu ci '$suite'")
+    done
+    for suite in arguments gradient allocation; do
         work+=("check_device emu quick '$suite'")
     done
     # Portable kernels in f64 beside results that were computed without the library.
