@@ -273,30 +273,33 @@ static int64_t group_slices(const lists *l, int64_t group, int64_t out, int64_t 
     return count;
 }
 
+/* The slices that some groups need, each for itself. */
+static int64_t needs_count(const lists *l, int64_t first, int64_t groups)
+{
+    int64_t count = 0;
+    for (int64_t i = first * l->words; i < (first + groups) * l->words; i++)
+        count += __builtin_popcountll(l->any[i]);
+    return count;
+}
+
 /* Exchanges units of two groups where that costs no slices: some such exchanges make others
  * possible that save. */
 static void groups_improve(lists *l, int64_t g, int64_t h)
 {
-    for (int64_t i = 2 * group_first(l, g); i < 2 * group_first(l, g + 1); i++)
-        for (int64_t j = 2 * group_first(l, h); j < 2 * group_first(l, h + 1); j++) {
+    const int64_t i_end = 2 * group_first(l, g + 1), j_end = 2 * group_first(l, h + 1);
+    int64_t now = needs_count(l, g, 1) + needs_count(l, h, 1);
+    for (int64_t i = 2 * group_first(l, g); i < i_end; i++)
+        for (int64_t j = 2 * group_first(l, h); j < j_end; j++) {
             const int32_t x = l->order[i], y = l->order[j];
-            if (group_slices(l, g, x, y) + group_slices(l, h, y, x) >
-                group_slices(l, g, x, x) + group_slices(l, h, y, y))
+            const int64_t then = group_slices(l, g, x, y) + group_slices(l, h, y, x);
+            if (then > now)
                 continue;
+            now = then;
             l->order[i] = y;
             l->order[j] = x;
             group_needs(l, g);
             group_needs(l, h);
         }
-}
-
-/* Slices that all groups need. */
-static int64_t groups_slices(const lists *l)
-{
-    int64_t count = 0;
-    for (int64_t i = 0; i < l->groups * l->words; i++)
-        count += __builtin_popcountll(l->any[i]);
-    return count;
 }
 
 /* Pairs of a group's units. */
@@ -326,14 +329,14 @@ static bsk_status groups_search(lists *l)
     memcpy(l->neighbours, l->order, (size_t)units * sizeof *l->order);
     for (int64_t g = 0; g < l->groups; g++)
         group_needs(l, g);
-    const int64_t before = groups_slices(l);
+    const int64_t before = needs_count(l, 0, l->groups);
     int64_t now = before, last = INT64_MAX;
     for (int round = 0; round < ROUNDS && last - now > before / LITTLE; round++) {
         for (int64_t g = 0; g < l->groups; g++)
             for (int64_t h = g + 1; h < l->groups && h < g + WINDOW; h++)
                 groups_improve(l, g, h);
         last = now;
-        now = groups_slices(l);
+        now = needs_count(l, 0, l->groups);
     }
     if (before - now < before / ENOUGH)
         memcpy(l->order, l->neighbours, (size_t)units * sizeof *l->order);
