@@ -144,12 +144,13 @@ typedef struct lists {
     shape s;
     bski_lines lines;
     int64_t words;
-    uint64_t *kept;      /* [2 * pairs][words] slices of a unit, by unit */
-    uint64_t *need;      /* [pairs][words] slices of a pair, in order */
-    uint32_t *source;    /* [units][slices] as in dsd_pair_piece; NONE: not kept */
-    int32_t *order;      /* [2 * pairs] units, pair by pair */
-    int32_t *sorted;     /* [2 * pairs] */
-    int32_t *neighbours; /* [2 * pairs] the order before pairs are exchanged */
+    uint64_t *kept;         /* [2 * pairs][words] slices of a unit, by unit */
+    uint64_t *any, *more;   /* [groups][words] slices of a group, of two of its units or more */
+    uint64_t *members_kept; /* [DSD_PAIR_BITS][words] slices of a group's units */
+    uint32_t *source;       /* [units][slices] as in dsd_pair_piece; NONE: not kept */
+    int32_t *order;         /* [2 * pairs] units, pair by pair */
+    int32_t *sorted;        /* [2 * pairs] */
+    int32_t *neighbours;    /* [2 * pairs] the order before units are exchanged */
     bski_pair *by_count;
     dsd_pair_slice *slices;
     dsd_pair_step *steps;
@@ -170,9 +171,10 @@ typedef struct lists {
 
 static void lists_free(lists *l)
 {
-    void *const all[] = {l->need,   l->neighbours, l->steps,  l->kept,   l->sorted,  l->by_count,
-                         l->source, l->order,      l->slices, l->pieces, l->members, l->first,
-                         l->cost,   l->rank,       l->owner,  l->loads,  l->tiles,   l->tile_start};
+    void *const all[] = {l->any,    l->more,   l->members_kept, l->neighbours, l->steps,
+                         l->kept,   l->sorted, l->by_count,     l->source,     l->order,
+                         l->slices, l->pieces, l->members,      l->first,      l->cost,
+                         l->rank,   l->owner,  l->loads,        l->tiles,      l->tile_start};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         host_drop(l->host, all[i]);
 }
@@ -246,80 +248,101 @@ static int64_t group_first(const lists *l, int64_t group)
     return l->s.pairs * group / l->groups;
 }
 
-/* The slices that a group needs if pair `out` leaves it and pair `in` comes. */
+/* Which slices a group needs, and which of them two of its units or more need. */
+static void group_needs(lists *l, int64_t group)
+{
+    uint64_t *any = l->any + group * l->words, *more = l->more + group * l->words;
+    memset(any, 0, (size_t)l->words * sizeof *any);
+    memset(more, 0, (size_t)l->words * sizeof *more);
+    for (int64_t i = 2 * group_first(l, group); i < 2 * group_first(l, group + 1); i++)
+        for (int64_t w = 0; w < l->words; w++) {
+            const uint64_t word = l->kept[l->order[i] * l->words + w];
+            more[w] |= any[w] & word;
+            any[w] |= word;
+        }
+}
+
+/* The slices that a group needs if unit `out` leaves it and unit `in` comes. */
 static int64_t group_slices(const lists *l, int64_t group, int64_t out, int64_t in)
 {
+    const uint64_t *any = l->any + group * l->words, *more = l->more + group * l->words;
+    const uint64_t *x = l->kept + out * l->words, *y = l->kept + in * l->words;
     int64_t count = 0;
-    for (int64_t i = 0; i < l->words; i++) {
-        uint64_t word = l->need[in * l->words + i];
-        for (int64_t pair = group_first(l, group); pair < group_first(l, group + 1); pair++)
-            if (pair != out)
-                word |= l->need[pair * l->words + i];
-        count += __builtin_popcountll(word);
-    }
+    for (int64_t w = 0; w < l->words; w++)
+        count += __builtin_popcountll((any[w] & ~x[w]) | more[w] | y[w]);
     return count;
 }
 
-static void pairs_exchange(lists *l, int64_t x, int64_t y)
+/* The slices that some groups need, each for itself. */
+static int64_t needs_count(const lists *l, int64_t first, int64_t groups)
 {
-    for (int64_t i = 0; i < l->words; i++) {
-        const uint64_t word = l->need[x * l->words + i];
-        l->need[x * l->words + i] = l->need[y * l->words + i];
-        l->need[y * l->words + i] = word;
-    }
-    for (int32_t i = 0; i < 2; i++) {
-        const int32_t unit = l->order[2 * x + i];
-        l->order[2 * x + i] = l->order[2 * y + i];
-        l->order[2 * y + i] = unit;
-    }
+    int64_t count = 0;
+    for (int64_t i = first * l->words; i < (first + groups) * l->words; i++)
+        count += __builtin_popcountll(l->any[i]);
+    return count;
 }
 
-/* Exchanges pairs of two groups where that saves slices. */
-static bool groups_improve(lists *l, int64_t g, int64_t h)
+/* Exchanges units of two groups where that costs no slices: some such exchanges make others
+ * possible that save. */
+static void groups_improve(lists *l, int64_t g, int64_t h)
 {
-    bool better = false;
-    for (int64_t x = group_first(l, g); x < group_first(l, g + 1); x++)
-        for (int64_t y = group_first(l, h); y < group_first(l, h + 1); y++) {
-            const int64_t now = group_slices(l, g, x, x) + group_slices(l, h, y, y);
-            if (group_slices(l, g, x, y) + group_slices(l, h, y, x) < now) {
-                pairs_exchange(l, x, y);
-                better = true;
-            }
+    const int64_t i_end = 2 * group_first(l, g + 1), j_end = 2 * group_first(l, h + 1);
+    int64_t now = needs_count(l, g, 1) + needs_count(l, h, 1);
+    for (int64_t i = 2 * group_first(l, g); i < i_end; i++)
+        for (int64_t j = 2 * group_first(l, h); j < j_end; j++) {
+            const int32_t x = l->order[i], y = l->order[j];
+            const int64_t then = group_slices(l, g, x, y) + group_slices(l, h, y, x);
+            if (then > now)
+                continue;
+            now = then;
+            l->order[i] = y;
+            l->order[j] = x;
+            group_needs(l, g);
+            group_needs(l, h);
         }
-    return better;
 }
 
-/* Slices that all groups need. */
-static int64_t groups_slices(const lists *l)
+/* Pairs of a group's units. */
+static void group_pair(lists *l, int64_t group)
 {
-    int64_t count = 0;
-    for (int64_t g = 0; g < l->groups; g++)
-        count += group_slices(l, g, group_first(l, g), group_first(l, g));
-    return count;
+    const int64_t first = 2 * group_first(l, group), units = 2 * group_first(l, group + 1) - first;
+    int32_t *unit = l->order + first, before[DSD_PAIR_BITS], pairs[DSD_PAIR_BITS];
+    memcpy(before, unit, (size_t)units * sizeof *unit);
+    for (int64_t i = 0; i < units; i++)
+        memcpy(l->members_kept + i * l->words, l->kept + unit[i] * l->words,
+               (size_t)l->words * sizeof *l->kept);
+    bski_dsd_pairing(l->members_kept, (int32_t)l->words, (int32_t)units / 2, pairs);
+    for (int64_t i = 0; i < units; i++)
+        unit[i] = before[pairs[i]];
 }
 
-/* Which pairs make a group: those that need the same slices, as each is loaded once for all; or
+/* Which units make a group: those that need the same slices, as each is loaded once for all; or
  * neighbours, whose stores are neighbours too, unless that saves enough. */
 static bsk_status groups_search(lists *l)
 {
-    enum { ROUNDS = 8, WINDOW = 32, ENOUGH = 32 };
-    const int64_t units = 2 * l->s.pairs;
-    TRY(host_array(l->host, &l->need, l->s.pairs * l->words, sizeof *l->need));
+    enum { ROUNDS = 16, WINDOW = 32, ENOUGH = 32, LITTLE = 2048 };
+    const int64_t units = 2 * l->s.pairs, words = l->groups * l->words;
+    TRY(host_array(l->host, &l->any, words, sizeof *l->any));
+    TRY(host_array(l->host, &l->more, words, sizeof *l->more));
+    TRY(host_array(l->host, &l->members_kept, DSD_PAIR_BITS * l->words, sizeof *l->kept));
     TRY(host_array(l->host, &l->neighbours, units, sizeof *l->neighbours));
     memcpy(l->neighbours, l->order, (size_t)units * sizeof *l->order);
-    for (int64_t i = 0; i < units; i++)
-        for (int64_t w = 0; w < l->words; w++)
-            l->need[i / 2 * l->words + w] |= l->kept[l->order[i] * l->words + w];
-    const int64_t before = groups_slices(l);
-    bool better = true;
-    for (int round = 0; round < ROUNDS && better; round++) {
-        better = false;
+    for (int64_t g = 0; g < l->groups; g++)
+        group_needs(l, g);
+    const int64_t before = needs_count(l, 0, l->groups);
+    int64_t now = before, last = INT64_MAX;
+    for (int round = 0; round < ROUNDS && last - now > before / LITTLE; round++) {
         for (int64_t g = 0; g < l->groups; g++)
             for (int64_t h = g + 1; h < l->groups && h < g + WINDOW; h++)
-                better |= groups_improve(l, g, h);
+                groups_improve(l, g, h);
+        last = now;
+        now = needs_count(l, 0, l->groups);
     }
-    if (before - groups_slices(l) < before / ENOUGH)
+    if (before - now < before / ENOUGH)
         memcpy(l->order, l->neighbours, (size_t)units * sizeof *l->order);
+    else
+        for (int64_t g = 0; g < l->groups; g++)
+            group_pair(l, g);
     return BSK_OK;
 }
 
@@ -372,7 +395,7 @@ static void ring_choose(lists *l)
         cut += counts[l->room--];
     l->slots = RING_BYTES / (DSD_PAIR_SLICE_BYTES + l->room * DSD_PAIR_PIECE_BYTES);
     l->slots = l->slots < DSD_PAIR_MAX_SLOTS ? l->slots : DSD_PAIR_MAX_SLOTS;
-    l->further = l->slots * 2 / 5;
+    l->further = l->slots - DSD_PAIR_PRODUCERS;
 }
 
 /* The lowest bits of a slice, as many as a slot has room for. */
@@ -431,7 +454,7 @@ static void steps_fill(lists *l, int64_t group, int32_t owner)
                                 (uint32_t)further << DSD_PAIR_FURTHER_AT);
             further = 0;
         } else {
-            slice->idle++;
+            slice->bits += UINT32_C(1) << DSD_PAIR_BITS;
         }
     }
     l->members[group].step[owner] = (int32_t)start;
@@ -669,7 +692,6 @@ static void args_fill(const bsk_problem *problem, const lists *l, state *st)
         .groups = bsk_mem_address(t[GROUPS]),
         .slots = l->slots,
         .slot_bytes = slot_bytes(l),
-        .ahead = l->slots - l->further,
         .b_k = p->b.strides[0],
         .b_n = p->b.strides[1],
         .depth = l->s.features,

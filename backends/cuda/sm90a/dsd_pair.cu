@@ -30,20 +30,20 @@ struct memory {
     {
         return slot(slots) + DSD_PAIR_PIECE_BYTES + warp * DSD_PAIR_SCRATCH;
     }
-    /* Barriers: a slot has come; its readers are done. */
-    __device__ uint32_t full(int i) const
+    /* Barriers: a slot has come, in an even or an odd round; its readers are done. */
+    __device__ uint32_t full(int i, uint32_t odd) const
     {
-        return scratch(CONSUMER_WARPS) + i * 8;
+        return scratch(CONSUMER_WARPS) + i * 8 + odd * (DSD_PAIR_MAX_SLOTS * 8);
     }
     __device__ uint32_t empty(int i) const
     {
-        return full(DSD_PAIR_MAX_SLOTS + i);
+        return full(i, 2);
     }
 };
 
-/* A position in the ring; parity is that of the round. */
+/* A position in the ring, and the round. */
 struct cursor {
-    uint32_t slot, parity;
+    uint32_t slot, round;
 
     /* At most a round. */
     __device__ void forward(uint32_t by, uint32_t slots)
@@ -51,8 +51,16 @@ struct cursor {
         slot += by;
         if (slot >= slots) {
             slot -= slots;
-            parity ^= 1;
+            round++;
         }
+    }
+    __device__ uint32_t full(const memory &m) const
+    {
+        return m.full(slot, round & 1);
+    }
+    __device__ void wait_full(const memory &m) const
+    {
+        mbar_wait(full(m), round >> 1 & 1);
     }
 };
 
@@ -62,89 +70,91 @@ FN dsd_pair_tile tile_load(const dsd_pair_arg &a, int i, int end)
     return {v.x, v.y, v.z, v.w};
 }
 
-/* --- Producers --- */
+/* --- Producers: slices of a thread block's tiles go round its warps in turn --- */
 
-/* Lanes' share of 32 slices of a tile. */
+enum { PRODUCERS = DSD_PAIR_PRODUCERS, CHUNK = PRODUCERS * LANES };
+enum { PRODUCERS_BARRIER = 1, STORE_BARRIER /* and more, one for two warps */ };
+
+/* Lanes' share of a warp's slices of a tile. */
 FN uint4 slices_load(const dsd_pair_arg &a, const dsd_pair_tile &tile, int at)
 {
-    at += threadIdx.x % LANES;
+    at += threadIdx.x % LANES * PRODUCERS;
     return at < tile.slices ? __ldg((const uint4 *)(a.slices + tile.first + at))
                             : make_uint4(0, 0, 0, 0);
 }
 
-/* Calls visit(tile, slice) for each slice of a block's tiles, in a whole warp. Lists are read ahead,
- * because each read takes as long as some slices. */
-template <class Visit> FN void slices_each(const dsd_pair_arg &a, int begin, int end, Visit visit)
+/* The first of a warp's slices of the next tile. */
+FN int slice_after(const dsd_pair_tile &tile, int first)
 {
-    dsd_pair_tile next = tile_load(a, begin, end);
-    uint4 ahead = slices_load(a, next, 0);
-    for (int i = begin; i < end; i++) {
-        const dsd_pair_tile tile = next;
-        next = tile_load(a, i + 1, end);
-        for (int first = 0; first < tile.slices; first += LANES) {
-            const uint4 mine = ahead;
-            const int count = min(tile.slices - first, (int)LANES);
-            ahead = slices_load(a, tile, first + LANES);
-            for (int t = 0; t < count; t++)
-                visit(tile,
-                      dsd_pair_slice{__shfl_sync(~0u, mine.x, t), __shfl_sync(~0u, mine.y, t),
-                                     __shfl_sync(~0u, mine.z, t), __shfl_sync(~0u, mine.w, t)});
-        }
-        ahead = slices_load(a, next, 0);
-    }
+    return first + (max(tile.slices - first, 0) + PRODUCERS - 1) / PRODUCERS * PRODUCERS -
+           tile.slices;
 }
 
-/* Slices of the activations, some ahead of those that have come: so a warpgroup that waits for a
- * slot, a few after one that it has seen full, finds its last round over, and a parity tells whether
- * the next is. This gives slots back for warpgroups that have no step there. */
+/* Calls visit(first sample, slice) for each PRODUCERS-th slice of a block's tiles, in a whole warp.
+ * No warp is more than a slice ahead of another. Lists are read ahead, because each read takes as
+ * long as some slices. */
+template <class Visit>
+FN void slices_each(const dsd_pair_arg &a, int begin, int end, int number, Visit visit)
+{
+    int start = number;
+    uint4 ahead = slices_load(a, tile_load(a, begin, end), start);
+    for (int i = begin; i < end; i++) {
+        const dsd_pair_tile tile = tile_load(a, i, end);
+        int first = start;
+        start = slice_after(tile, first);
+        do {
+            const uint4 mine = ahead;
+            ahead = tile.slices - first > CHUNK ? slices_load(a, tile, first + CHUNK)
+                                                : slices_load(a, tile_load(a, i + 1, end), start);
+            const int rest = tile.slices - first;
+            for (int t = 0; t < LANES && t * PRODUCERS < rest; t++) {
+                named_barrier(PRODUCERS_BARRIER, CHUNK);
+                visit(tile.sample,
+                      dsd_pair_slice{__shfl_sync(~0u, mine.x, t), __shfl_sync(~0u, mine.y, t),
+                                     __shfl_sync(~0u, mine.z, t)});
+            }
+            first += CHUNK;
+        } while (first < tile.slices);
+    }
+    /* What the last round has no slices for. */
+    const int rest = (number - start) & (PRODUCERS - 1);
+    if (rest && number >= rest)
+        named_barrier(PRODUCERS_BARRIER, CHUNK);
+}
+
+/* Slices of the activations, each with the weights that meet it. This gives slots back for
+ * warpgroups that have no step there. As the warps stay together, the slices PRODUCERS before one
+ * that a warpgroup has seen full have started: so where it waits, at most so many slots less than a
+ * ring further, all but the last round and the one to come are over, which one barrier for even and
+ * one for odd rounds tell apart. */
 template <int TRANS>
-FN void produce_slices(const CUtensorMap *map, const dsd_pair_arg &a, const memory &m, int begin,
-                       int end)
+FN void produce(const CUtensorMap *map, const dsd_pair_arg &a, const memory &m, int begin, int end,
+                int number)
 {
     const int lane = threadIdx.x % LANES;
-    cursor at = {0, 0}, come = {0, 0};
-    int flying = 0;
-    slices_each(a, begin, end, [&](const dsd_pair_tile &tile, const dsd_pair_slice &slice) {
+    cursor at = {0, 0};
+    at.forward(number, m.slots);
+    slices_each(a, begin, end, number, [&](int sample, const dsd_pair_slice &slice) {
         const int k = (int)slice.number * DSD_PAIR_UNIT;
-        const uint32_t to = m.slot(at.slot), bar = m.full(at.slot);
-        mbar_wait(m.empty(at.slot), at.parity ^ 1);
-        if (flying == a.ahead) {
-            mbar_wait(m.full(come.slot), come.parity);
-            come.forward(1, m.slots);
-        } else {
-            flying++;
-        }
+        const uint32_t bytes = __popc(slice.bits & DSD_PAIR_UNITS) * DSD_PAIR_PIECE_BYTES;
+        const uint32_t to = m.slot(at.slot), bar = at.full(m), empty = m.empty(at.slot);
+        mbar_wait(empty, ~at.round & 1);
         if (lane == 0) {
-            mbar_expect(bar, DSD_PAIR_SLICE_BYTES);
+            mbar_expect(bar, DSD_PAIR_SLICE_BYTES + bytes);
             if (TRANS) {
 #pragma unroll
                 for (int n = 0; n < DSD_PAIR_SAMPLES; n += BOX)
-                    tensor_load_2d(to + n * DSD_PAIR_UNIT * 2, map, tile.sample + n, k, bar);
+                    tensor_load_2d(to + n * DSD_PAIR_UNIT * 2, map, sample + n, k, bar);
             } else {
-                tensor_load_2d(to, map, k, tile.sample, bar);
+                tensor_load_2d(to, map, k, sample, bar);
             }
+            bulk_load(to + DSD_PAIR_SLICE_BYTES,
+                      a.image + (size_t)slice.piece * DSD_PAIR_PIECE_BYTES, bytes, bar);
         }
-        if (lane < (int)slice.idle * GROUP_WARPS)
-            mbar_arrive(m.empty(at.slot));
+        if (lane < (int)(slice.bits >> DSD_PAIR_BITS) * GROUP_WARPS)
+            mbar_arrive(empty);
         __syncwarp();
-        at.forward(1, m.slots);
-    });
-}
-
-/* The weights of each slice. */
-FN void produce_weights(const dsd_pair_arg &a, const memory &m, int begin, int end)
-{
-    cursor at = {0, 0};
-    slices_each(a, begin, end, [&](const dsd_pair_tile &, const dsd_pair_slice &slice) {
-        const uint32_t bytes = __popc(slice.bits) * DSD_PAIR_PIECE_BYTES;
-        if (threadIdx.x % LANES == 0) {
-            mbar_wait(m.empty(at.slot), at.parity ^ 1);
-            mbar_expect(m.full(at.slot), bytes);
-            bulk_load(m.slot(at.slot) + DSD_PAIR_SLICE_BYTES,
-                      a.image + (size_t)slice.piece * DSD_PAIR_PIECE_BYTES, bytes, m.full(at.slot));
-        }
-        __syncwarp();
-        at.forward(1, m.slots);
+        at.forward(PRODUCERS, m.slots);
     });
 }
 
@@ -198,40 +208,38 @@ FN void pairs_multiply(float (&acc)[DSD_PAIR_OWNED][SUMS], const memory &m, uint
 
 /* A warpgroup's steps of a tile. */
 struct steps {
-    const dsd_pair_step *list;
-    int count;
-    uint32_t now; /* a lane's of the first 32 */
+    int first, count;
 };
 
-FN uint32_t step_load(const steps &s, int at)
+FN uint32_t step_load(const dsd_pair_arg &a, const steps &s, int at)
 {
     at += threadIdx.x % LANES;
-    return at < s.count ? __ldg(s.list + at) : 0;
+    return at < s.count ? __ldg(a.steps + s.first + at) : 0;
 }
 
-FN steps steps_load(const dsd_pair_arg &a, const dsd_pair_tile &tile, int owner)
+FN steps steps_load(const dsd_pair_arg &a, int group, int owner)
 {
-    const dsd_pair_group &group = a.groups[tile.group];
-    steps s = {a.steps + __ldg(group.step + owner), __ldg(group.steps + owner), 0};
-    s.now = step_load(s, 0);
-    return s;
+    return {__ldg(a.groups[group].step + owner), __ldg(a.groups[group].steps + owner)};
 }
 
-/* All steps of a tile. A slot is given back when the products of the next step are on their way and
- * its own are done; before a step without any, as many of those may follow. */
+/* All steps of a tile. now: a lane's of the first 32, then of those of the tile that comes next. A
+ * slot is given back when the products of the next step are on their way and its own are done; before
+ * a step without any, as many of those may follow. */
 template <int TYPE, int TRANS>
-FN void tile_multiply(float (&acc)[DSD_PAIR_OWNED][SUMS], const steps &s, const memory &m,
-                      cursor &at, int lane)
+FN void tile_multiply(float (&acc)[DSD_PAIR_OWNED][SUMS], const dsd_pair_arg &a, const steps &s,
+                      const steps &after, uint32_t &now, const memory &m, cursor &at, int lane)
 {
-    uint32_t flying = 0, now = s.now; /* flying: the barrier of the slot of products in flight */
-    for (int first = 0; first < s.count; first += LANES) {
-        const uint32_t next = step_load(s, first + LANES);
+    uint32_t flying = 0; /* the barrier of the slot of products in flight */
+    int first = 0;
+    do {
+        const bool last = s.count - first <= LANES;
+        const uint32_t next = last ? step_load(a, after, 0) : step_load(a, s, first + LANES);
         const int count = min(s.count - first, (int)LANES);
         uint32_t step = __shfl_sync(~0u, now, 0);
         for (int t = 0; t < count; t++) {
             at.forward(step >> DSD_PAIR_FURTHER_AT, m.slots);
             const uint32_t empty = m.empty(at.slot);
-            mbar_wait(m.full(at.slot), at.parity);
+            at.wait_full(m);
             if (step & DSD_PAIR_FIELD) {
                 pairs_multiply<TYPE, TRANS>(acc, m, m.slot(at.slot) >> 4, step);
                 step = __shfl_sync(~0u, now, t + 1);
@@ -250,7 +258,8 @@ FN void tile_multiply(float (&acc)[DSD_PAIR_OWNED][SUMS], const steps &s, const 
             }
         }
         now = next;
-    }
+        first += LANES;
+    } while (first < s.count);
     wgmma_wait<0>();
     wgmma_settle(acc[0]);
     wgmma_settle(acc[1]);
@@ -267,28 +276,31 @@ struct place {
     int64_t sample;
 };
 
-/* A plain end, 32 samples at a time through scratch, of which rows are samples, or with
- * ALONG_N features. Rows are exchanged so that neither way has bank conflicts. */
+/* A plain end. Where a run of 8 lies in scratch, whose rows are exchanged so that neither way has
+ * bank conflicts: rows are samples, whose 32 features two warps have, or with ALONG_N features. */
 template <bool ALONG_N> FN uint32_t plain_at(uint32_t scratch, int run, int row)
 {
-    return ALONG_N ? scratch + row * 64 + ((run ^ row / 2 % 4) << 4)
-                   : scratch + row * 32 + ((run ^ row / 4 % 2) << 4);
+    return ALONG_N ? scratch + row * 128 + ((run ^ row) % 8 << 4)
+                   : scratch + row * 64 + ((run ^ row / 2) % 4 << 4);
 }
 
-template <bool ALONG_N, bool ACT>
+/* Along the features: 32 samples of a unit at a time, through the scratch of two warps. */
+template <bool ACT>
 FN void store_plain(const float (&acc)[SUMS], const dsd_epilogue &e, const place &at,
-                    int64_t feature)
+                    int64_t feature, int warp)
 {
-    enum { PART = 32 };
-    const int lane = threadIdx.x % LANES;
+    enum { PART = 32, TOGETHER = 2 * LANES };
+    const int lane = threadIdx.x % LANES, half = warp % 2, barrier = STORE_BARRIER + warp / 2;
+    const uint32_t scratch = at.scratch - half * DSD_PAIR_SCRATCH;
     const bool bf16 = e.c.type == BSK_BF16;
-    uint16_t *base = (uint16_t *)e.c.data;
     float bias[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int64_t f = feature + h * 8 + lane / 4;
         bias[h] = e.bias && f < e.features ? __ldg(e.bias + f) : 0;
     }
+    const int64_t f = feature - half * 16 + lane % 4 * 8;
+    uint16_t *c = (uint16_t *)e.c.data + f + (at.sample + half * 16 + lane / 4) * e.c.n;
 #pragma unroll
     for (int part = 0; part < DSD_PAIR_SAMPLES / PART; part++) {
 #pragma unroll
@@ -300,26 +312,60 @@ FN void store_plain(const float (&acc)[SUMS], const dsd_epilogue &e, const place
             if (ACT && e.act != BSK_ACT_NONE)
                 dsd_activate_plain(e, v);
             const uint4 word = dsd_pack_run(bf16, v);
-            const int run = i * 2 + lane / 16, half = lane / 8 % 2;
-            if (ALONG_N)
-                store_matrix_x4(plain_at<true>(at.scratch, run, half * 8 + lane % 8), word.x,
-                                word.y, word.z, word.w);
-            else
-                store_matrix_x4_trans(plain_at<false>(at.scratch, half, run * 8 + lane % 8), word.x,
-                                      word.y, word.z, word.w);
+            store_matrix_x4_trans(plain_at<false>(scratch, half * 2 + lane / 8 % 2,
+                                                  i * 16 + lane / 16 * 8 + lane % 8),
+                                  word.x, word.y, word.z, word.w);
         }
-        __syncwarp();
+        named_barrier(barrier, TOGETHER);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const int row = ALONG_N ? i * 8 + lane / 4 : i * 16 + lane / 2;
-            const int run = ALONG_N ? lane % 4 : lane % 2;
-            const int64_t f = feature + (ALONG_N ? row : run * 8);
-            const int64_t n = at.sample + part * PART + (ALONG_N ? run * 8 : row);
-            const uint4 v = shared_load_16(plain_at<ALONG_N>(at.scratch, run, row));
-            if (f < e.features && n < e.n)
-                *(uint4 *)(base + f * e.c.feature + n * e.c.n) = v;
+            const int row = half * 16 + i * 8 + lane / 4;
+            const uint4 v = shared_load_16(plain_at<false>(scratch, lane % 4, row));
+            if (f < e.features && at.sample + part * PART + row < e.n)
+                store_global_16(c + (part * PART + i * 8) * e.c.n, v);
         }
-        __syncwarp();
+        named_barrier(barrier, TOGETHER);
+    }
+}
+
+/* Along n: 64 samples of 8 features at a time. */
+template <bool ACT>
+FN void store_plain_n(const float (&acc)[SUMS], const dsd_epilogue &e, const place &at,
+                      int64_t feature)
+{
+    enum { PART = 64, FEATURES = 8, RUNS = PART / DSD_RUN };
+    const int lane = threadIdx.x % LANES;
+    const bool bf16 = e.c.type == BSK_BF16;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int64_t first = feature + h * FEATURES;
+        const float bias =
+            e.bias && first + lane / 4 < e.features ? __ldg(e.bias + first + lane / 4) : 0;
+#pragma unroll
+        for (int part = 0; part < DSD_PAIR_SAMPLES / PART; part++) {
+#pragma unroll
+            for (int i = 0; i < RUNS; i += 4) {
+                float v[DSD_RUN];
+#pragma unroll
+                for (int k = 0; k < DSD_RUN; k++)
+                    v[k] = e.alpha * acc[(part * RUNS + i + k / 2) * 4 + h * 2 + k % 2] + bias;
+                if (ACT && e.act != BSK_ACT_NONE)
+                    dsd_activate_plain(e, v);
+                const uint4 word = dsd_pack_run(bf16, v);
+                store_matrix_x4(plain_at<true>(at.scratch, i + lane / 8, lane % 8), word.x, word.y,
+                                word.z, word.w);
+            }
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int row = i * 4 + lane / 8;
+                const int64_t f = first + row, n = at.sample + part * PART + lane % 8 * DSD_RUN;
+                const uint4 v = shared_load_16(plain_at<true>(at.scratch, lane % 8, row));
+                if (f < e.features && n < e.n)
+                    store_global_16((uint16_t *)e.c.data + f * e.c.feature + n, v);
+            }
+            __syncwarp();
+        }
     }
 }
 
@@ -454,43 +500,56 @@ FN void store_any(const float (&acc)[DSD_PAIR_OWNED][SUMS], const dsd_pair_arg &
 FN int64_t feature_of(const dsd_pair_arg &a, const dsd_pair_tile &tile, int warp, int pair)
 {
     const int feature = __ldg(a.groups[tile.group].feature + unit_of(warp, pair));
-    return feature < 0 ? a.epilogue.features : feature + warp % 2 * 16;
+    return (feature < 0 ? a.epilogue.features : feature) + warp % 2 * 16;
 }
 
+/* The end of a tile. */
+template <int TYPE, bool PLAIN>
+FN void store(const float (&acc)[DSD_PAIR_OWNED][SUMS], const dsd_pair_arg &a,
+              const dsd_pair_tile &tile, const memory &m, int warp)
+{
+    const dsd_epilogue &e = a.epilogue;
+    place at = {m.scratch(warp), {}, tile.sample};
+#pragma unroll
+    for (int pair = 0; pair < DSD_PAIR_OWNED; pair++)
+        at.feature[pair] = feature_of(a, tile, warp, pair);
+    bool wild = a.gaps && any_wild(acc);
+    if (!PLAIN) /* the two that store together decide together */
+        wild = named_barrier_any(STORE_BARRIER + warp / 2, 2 * LANES, wild);
+    if (PLAIN || ((e.plain || e.plain_n) && !wild)) {
+#pragma unroll
+        for (int pair = 0; pair < DSD_PAIR_OWNED; pair++)
+            if (e.plain)
+                store_plain<!PLAIN>(acc[pair], e, at, at.feature[pair], warp);
+            else
+                store_plain_n<!PLAIN>(acc[pair], e, at, at.feature[pair]);
+        if (PLAIN && wild)
+            store_wild<TYPE>(a, tile, at, warp);
+    } else {
+        store_any<TYPE>(acc, a, tile, at, warp, wild);
+    }
+}
+
+/* What comes after a tile is read while it is multiplied, because each read takes as long as some
+ * steps. */
 template <int TYPE, int TRANS, bool PLAIN>
 FN void consume(const dsd_pair_arg &a, const memory &m, int begin, int end, int warp)
 {
     /* Through a shuffle: else the compiler would compute it anew from the thread's index. */
     const int lane = __shfl_xor_sync(~0u, threadIdx.x % LANES, 0);
     const int owner = warp / GROUP_WARPS;
-    cursor ring = {m.slots - 1, 1};
-    dsd_pair_tile next = tile_load(a, begin, end);
-    steps todo = steps_load(a, next, owner);
+    cursor ring = {m.slots - 1, ~0u};
+    steps todo = steps_load(a, tile_load(a, begin, end).group, owner);
+    uint32_t now = step_load(a, todo, 0);
     for (int i = begin; i < end; i++) {
-        const dsd_pair_tile tile = next;
+        const steps after = steps_load(a, tile_load(a, i + 1, end).group, owner);
         float acc[DSD_PAIR_OWNED][SUMS];
 #pragma unroll
         for (int j = 0; j < DSD_PAIR_OWNED * SUMS; j++)
             acc[j / SUMS][j % SUMS] = 0;
-        tile_multiply<TYPE, TRANS>(acc, todo, m, ring, lane);
-        next = tile_load(a, i + 1, end);
-        place at = {m.scratch(warp), {}, tile.sample};
-#pragma unroll
-        for (int pair = 0; pair < DSD_PAIR_OWNED; pair++)
-            at.feature[pair] = feature_of(a, tile, warp, pair);
-        todo = steps_load(a, next, owner);
-        const bool wild = a.gaps && any_wild(acc);
-        if (PLAIN || ((a.epilogue.plain || a.epilogue.plain_n) && !wild)) {
-#pragma unroll
-            for (int pair = 0; pair < DSD_PAIR_OWNED; pair++)
-                if (a.epilogue.plain)
-                    store_plain<false, !PLAIN>(acc[pair], a.epilogue, at, at.feature[pair]);
-                else
-                    store_plain<true, !PLAIN>(acc[pair], a.epilogue, at, at.feature[pair]);
-            if (PLAIN && wild)
-                store_wild<TYPE>(a, tile, at, warp);
-        } else
-            store_any<TYPE>(acc, a, tile, at, warp, wild);
+        tile_multiply<TYPE, TRANS>(acc, a, todo, after, now, m, ring, lane);
+        todo = after;
+        store<TYPE, PLAIN>(acc, a, tile_load(a, i, end), m, warp);
     }
 }
 
@@ -503,7 +562,8 @@ FN void product(const CUtensorMap *map, const dsd_pair_arg &a)
                       (uint32_t)a.slot_bytes};
     if (threadIdx.x == 0) {
         for (int i = 0; i < a.slots; i++) {
-            mbar_init(m.full(i), 2);
+            mbar_init(m.full(i, 0), 1);
+            mbar_init(m.full(i, 1), 1);
             mbar_init(m.empty(i), CONSUMER_WARPS);
         }
         mbar_init_fence();
@@ -518,10 +578,7 @@ FN void product(const CUtensorMap *map, const dsd_pair_arg &a)
     const int begin = a.tile_start[blockIdx.x], end = a.tile_start[blockIdx.x + 1];
     if (warp >= CONSUMER_WARPS) {
         registers_lower<PRODUCER_REGISTERS>();
-        if (warp == CONSUMER_WARPS)
-            produce_slices<TRANS>(map, a, m, begin, end);
-        else if (warp == CONSUMER_WARPS + 1)
-            produce_weights(a, m, begin, end);
+        produce<TRANS>(map, a, m, begin, end, warp - CONSUMER_WARPS);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
         consume<TYPE, TRANS, PLAIN>(a, m, begin, end, warp);

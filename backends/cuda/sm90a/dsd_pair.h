@@ -14,12 +14,15 @@ enum {
     DSD_PAIR_OWNED = 2,  /* pairs of a warpgroup */
     DSD_PAIR_PAIRS = DSD_PAIR_OWNERS * DSD_PAIR_OWNED,
     DSD_PAIR_BITS = 2 * DSD_PAIR_PAIRS,
+    DSD_PAIR_UNITS = (1 << DSD_PAIR_BITS) - 1, /* all of a group */
     DSD_PAIR_THREADS = (DSD_PAIR_OWNERS + 1) * 128,
     DSD_PAIR_SLICE_BYTES = DSD_PAIR_SAMPLES * DSD_PAIR_UNIT * 2,
     DSD_PAIR_PIECE_BYTES = DSD_PAIR_UNIT * DSD_PAIR_UNIT * 2,
     DSD_PAIR_MAX_SLOTS = 16, /* of the ring */
+    DSD_PAIR_PRODUCERS = 4,  /* warps that fetch slices, in turn */
     DSD_PAIR_SCRATCH = 1024, /* bytes of a warp, of the epilogue */
-    DSD_PAIR_BARRIERS = 2 * DSD_PAIR_MAX_SLOTS * 8,
+    /* In even and in odd rounds a slot has another barrier that says that it has come. */
+    DSD_PAIR_BARRIERS = 3 * DSD_PAIR_MAX_SLOTS * 8,
     /* Shared memory without the ring: zeros before and after it, scratch, barriers. */
     DSD_PAIR_FIXED =
         2 * DSD_PAIR_PIECE_BYTES + DSD_PAIR_OWNERS * 4 * DSD_PAIR_SCRATCH + DSD_PAIR_BARRIERS,
@@ -37,9 +40,9 @@ typedef struct dsd_pair_tile {
  * several. */
 typedef struct dsd_pair_slice {
     uint32_t number;
-    uint32_t piece; /* the first, of the image */
-    uint32_t bits;  /* which units have a piece, pair by pair */
-    uint32_t idle;  /* warpgroups that have no step there */
+    uint32_t piece;  /* the first, of the image */
+    uint32_t bits;   /* which units have a piece, pair by pair; above, warpgroups without a step */
+    uint32_t unused; /* so that a lane reads 16 bytes */
 } dsd_pair_slice;
 
 /* A step of a warpgroup, of slices that it needs, or must not pass without waiting for them: which
@@ -68,7 +71,6 @@ typedef struct dsd_pair_arg {
     const int32_t *tile_start; /* by thread block, and the end */
     const dsd_pair_group *groups;
     int32_t slots, slot_bytes; /* of the ring */
-    int32_t ahead;             /* slices that may be on their way */
     /* for sums over gaps that are not finite */
     const uint16_t *b;
     int64_t b_k, b_n, depth;
