@@ -847,7 +847,7 @@ static bool FN(few_add)(const FN(dsd) * d, size_t *bytes)
 }
 
 /* Bytes of S packed; 0 where it has no such form: gates are not known when it is made, and few columns
- * are multiplied fastest with S as it is. */
+ * are often multiplied as fast with S as it is. */
 static size_t FN(image_bytes)(const FN(dsd) * d)
 {
     size_t bytes = 0;

@@ -1,6 +1,6 @@
 /* C = op(S) B for few columns, with S packed in the order in which it is used. Included by dsd.h, once for
  * each kind of arithmetic that has it. S is cut into row groups of DSD_MR features. Some of these pass
- * over a slice of the depth in turn, for which B stays in the first-level cache beside their sums: then
+ * over a slice of the depth in turn, for which B stays near beside their sums: then
  * S alone comes from further away, and the processor foresees it. The sums of one group are a chain for
  * each column, which may take longer than reading; so two groups go side by side where columns are
  * fewest. The packed form is [groups in turn][slice][pair of groups][entry of its lists][depth][DSD_MR],
@@ -12,7 +12,7 @@ enum {
     FN(FEW_PAIRED) = 8,       /* columns up to which groups go side by side */
     FN(FEW_GROUPS) = 32,      /* row groups in turn, at most */
     FN(FEW_SUMS) = 8 << 10,   /* bytes of their sums, at most */
-    FN(FEW_SLICE) = 16 << 10, /* bytes of B in a slice */
+    FN(FEW_SLICE) = 32 << 10, /* bytes of B in a slice */
     FN(FEW_FETCH) = 16 << 10  /* bytes from what is used to what is fetched */
 };
 
