@@ -813,6 +813,9 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
 #ifdef GEMV
 #include "gemv.h"
 #endif
+#ifdef FEW
+#include "few.h"
+#endif
 
 /* Whether columns are so few that the entry without tiles is faster, by gemv.h: that one need not pack
  * S. */
@@ -844,13 +847,18 @@ static bool FN(few_add)(const FN(dsd) * d, size_t *bytes)
 }
 
 /* Bytes of S packed; 0 where it has no such form: gates are not known when it is made, and few columns
- * are multiplied fastest with S as it is. */
+ * are often multiplied as fast with S as it is. */
 static size_t FN(image_bytes)(const FN(dsd) * d)
 {
     size_t bytes = 0;
 #ifdef GEMV
     FN(gemv) gemv;
-    if (FN(gemv_choose)(d, &gemv))
+    bool none = FN(gemv_choose)(d, &gemv);
+#ifdef FEW
+    FN(few) few;
+    none = none && !FN(few_choose)(d, &few);
+#endif
+    if (none)
         return 0;
 #endif
     const bool fits = bski_mul_size((size_t)d->image_size, sizeof(T), &bytes) &&
@@ -882,6 +890,13 @@ static void FN(dsd_pack)(const bsk_prepared *prepared, int threads, bsk_mem s, b
     size_t bytes = 0;
     FN(dsd_shape)(prepared->problem, &d, &bytes);
     d.s = bsk_mem_address(s);
+#ifdef FEW
+    FN(few) few;
+    if (FN(few_choose)(&d, &few)) {
+        FN(few_make)(&d, &few, threads, bsk_mem_address(image));
+        return;
+    }
+#endif
     FN(image_make)(&d, threads, bsk_mem_address(image));
 }
 
@@ -928,6 +943,13 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
     d.ranges = max_i64(d.ranges, bski_ceil_div(4 * threads, max_i64(groups, 1)));
     d.ranges = min_i64(d.ranges, d.grid_i);
 
+#ifdef FEW
+    FN(few) few;
+    if (d.image && FN(few_choose)(&d, &few)) {
+        FN(few_run)(&d, &few, threads);
+        return;
+    }
+#endif
 #ifdef GEMV
     FN(gemv) gemv;
     if (FN(gemv_choose)(&d, &gemv)) {

@@ -69,6 +69,9 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 #endif
 #if !defined(MATRIX_TILES)
 #define GEMV
+#ifdef BSK_ISA_AVX512
+#define FEW
+#endif
 #endif
 
 #ifdef PRODUCTS_WIDE
@@ -149,6 +152,7 @@ static void depth_load_bf16(float *restrict dst, int64_t ld, const matrix_bf16 *
 #include "ints.h"
 
 #undef GEMV
+#undef FEW
 #define INTEGER
 #define UNIT         INT_UNIT
 #define T            float
@@ -204,6 +208,7 @@ static void depth_load_i8(float *restrict dst, int64_t ld, const matrix_i8 *m, i
 #ifdef PRODUCTS_WIDE
 #undef TRANSPOSE_LARGE
 #undef TRANSPOSE_HALF
+#undef FEW
 #define GEMV
 #define UNIT     1
 #define T        double
