@@ -23,10 +23,11 @@ typedef struct kernel {
 
 typedef struct shape {
     int32_t high, wide, samples;
+    bool along_n;
     kernel kernels[2]; /* bf16, f16 */
 } shape;
 
-#define DECLARE(id, high, wide, samples)                                                           \
+#define DECLARE(id, high, wide, samples, along_n)                                                  \
     extern const char sdd_pair_##id##_bf16[], sdd_pair_##id##_f16[];
 SDD_PAIR_SHAPES(DECLARE)
 #undef DECLARE
@@ -34,9 +35,10 @@ SDD_PAIR_SHAPES(DECLARE)
     {                                                                                              \
         name, #name                                                                                \
     }
-#define ROW(id, high, wide, samples)                                                               \
-    {high, wide, samples, {KERNEL(sdd_pair_##id##_bf16), KERNEL(sdd_pair_##id##_f16)}},
-static const shape shapes[] = {SDD_PAIR_SHAPES(ROW)};
+#define ROW(id, high, wide, samples, along_n)                                                      \
+    {high, wide, samples, along_n, {KERNEL(sdd_pair_##id##_bf16), KERNEL(sdd_pair_##id##_f16)}},
+/* Samples contiguous: narrower tiles too, by the same kernel, of which four stages fit. */
+static const shape shapes[] = {SDD_PAIR_SHAPES(ROW) ROW(along_n, 16, 10, 32, 1)};
 #undef ROW
 #undef KERNEL
 enum { SHAPES = sizeof shapes / sizeof *shapes };
@@ -47,14 +49,17 @@ static int32_t stage_bytes(const shape *s, int32_t wide)
 }
 
 /* Cycles of a slice of a unit: copies from the L2 cache, or accesses to shared memory, which copies
- * fill and from which a product reads 4 KB for every 16 samples. */
+ * fill and from which a product reads 4 KB for every 16 samples; samples contiguous, also those of
+ * the products of a warpgroup, of which each waits for the one before. */
 static double slice_cycles(const shape *s, int32_t wide, int32_t products)
 {
     const double copy_rate = 28, shared_rate = 128 * 0.86, panel = CELL * 2.0 * s->samples;
+    const double wait = s->along_n ? 170 : 0, steps = s->samples / 16.0;
     const double copies = ((double)s->high / CLUSTER + wide) * panel / copy_rate;
-    const double accesses =
-        (products * 4096 * (s->samples / 16.0) + stage_bytes(s, wide)) / shared_rate;
-    return copies > accesses ? copies : accesses;
+    const double accesses = (products * 4096 * steps + stage_bytes(s, wide)) / shared_rate;
+    const double waits = (double)bski_ceil_div(products, SDD_PAIR_GROUPS) * steps * wait;
+    const double most = copies > accesses ? copies : accesses;
+    return most > waits ? most : waits;
 }
 
 /* --- Products --- */
@@ -295,9 +300,10 @@ typedef struct choice {
 static choice choose(const bsk_problem *problem, int32_t clusters)
 {
     enum { LEAST = MOST - SDD_PAIR_GROUPS, FEW = 4 };
+    const bool along_n = bski_sdd_along_n(problem->params);
     choice best = {.cycles = 1e30};
     for (int32_t i = 0; i < SHAPES; i++)
-        for (int32_t most = MOST; most >= LEAST; most--) {
+        for (int32_t most = MOST; shapes[i].along_n == along_n && most >= LEAST; most--) {
             const shape *s = &shapes[i];
             const progress p = units_make(problem->layout, s, most, NULL);
             const double cost = p.count > clusters ? p.cycles / (double)p.count : p.longest;
@@ -320,8 +326,6 @@ bsk_reason cuda_sdd_pair_accept(const bsk_problem *problem, const bsk_device_pro
         return reason;
     if (t->block_rows % CELL || t->block_cols % CELL)
         return BSK_REFUSE_BLOCK;
-    if (bski_sdd_along_n(problem->params))
-        return BSK_REFUSE_STRIDE;
     return bski_ceil_div(t->cols, CELL) > MAX_COLS ? BSK_REFUSE_LIMIT : BSK_ACCEPT;
 }
 

@@ -1,6 +1,8 @@
-/* sdd on Hopper by wgmma for blocks of 32, features contiguous. Panels have 32 features, and how
- * far it is from the first half of an operand to the other is a field of its descriptor: so the
- * rows of a product are any two panels of the stage, and its columns any two others. */
+/* sdd on Hopper by wgmma for blocks of 32. Panels have 32 features; the rows of a product are any
+ * two panels of the stage, and its columns any two others. Features contiguous: how far it is from
+ * the first half of an operand to the other is a field of its descriptor. Samples contiguous: it is
+ * not, so the rows come from registers, each half from those of two warps, and meet one half of the
+ * columns after the other. */
 #include <backends/cuda/sm90a/sdd_device.h>
 #include <backends/cuda/sm90a/sdd_pair.h>
 
@@ -11,9 +13,11 @@ enum {
     MOST = SDD_PAIR_SLOTS * PRODUCT
 };
 
-template <int TYPE, int HIGH, int SAMPLES> struct shape {
-    static constexpr int type = TYPE, high = HIGH, samples = SAMPLES;
+template <int TYPE, int HIGH, int SAMPLES, int ALONG_N> struct shape {
+    static constexpr int type = TYPE, high = HIGH, samples = SAMPLES, steps = SAMPLES / 16;
     static constexpr int panel_bytes = 2 * SDD_PAIR_CELL * SAMPLES;
+    static constexpr bool along_n = ALONG_N;
+    static_assert(!along_n || samples == 32, "rows of 64 bytes either way");
 };
 
 /* The place of a list's unit, and of its list of products, in this block of the cluster. */
@@ -109,26 +113,31 @@ PTX_FN void store_products(const sdd_output &o, float *acc, const places<COUNT> 
     }
 }
 
-/* One segment of a warpgroup with COUNT products. */
+/* The panels of a product. */
+typedef struct sides {
+    uint32_t row, row_next, col, col_next;
+} sides;
+
+PTX_FN sides sides_load(const uint32_t *product)
+{
+    const uint32_t p = __shfl_sync(~0u, __ldg(product), 0);
+    return {p & 15, p >> 4 & 15, p >> SDD_PAIR_COL & 15, p >> (SDD_PAIR_COL + 4) & 15};
+}
+
+/* Adds the products of a segment's slices, features contiguous. All but the last batch are over at
+ * the end, whose stage is returned, -1: there is none. */
 template <typename S, int COUNT>
-PTX_FN void sweep(const sdd_pair_arg &arg, const sdd_segment &s, const uint32_t *products,
-                  sdd_ring &ring)
+PTX_FN int multiply(float *acc, const sdd_segment &s, const uint32_t *products, sdd_ring &ring)
 {
     constexpr uint32_t high = descriptor_high(512, SWIZZLE_64), step = 1024 >> 4;
     uint32_t a_at[COUNT], b_at[COUNT]; /* of the low halves of descriptors in a stage */
-    float acc[COUNT * PRODUCT];
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        const uint32_t p = __shfl_sync(~0u, __ldg(products + i), 0);
-        const uint32_t row = p & 15, row_next = p >> 4 & 15;
-        const uint32_t col = p >> SDD_PAIR_COL & 15, col_next = p >> (SDD_PAIR_COL + 4) & 15;
-        a_at[i] = descriptor_low(row * S::panel_bytes, (row_next - row) * S::panel_bytes);
-        b_at[i] =
-            descriptor_low((S::high + col) * S::panel_bytes, (col_next - col) * S::panel_bytes);
+        const sides p = sides_load(products + i);
+        a_at[i] = descriptor_low(p.row * S::panel_bytes, (p.row_next - p.row) * S::panel_bytes);
+        b_at[i] = descriptor_low((S::high + p.col) * S::panel_bytes,
+                                 (p.col_next - p.col) * S::panel_bytes);
     }
-#pragma unroll
-    for (int i = 0; i < COUNT * PRODUCT; i++)
-        acc[i] = 0;
 
     /* A stage is given back when the products after it are under way: one batch is always so. */
     int before = -1;
@@ -137,7 +146,7 @@ PTX_FN void sweep(const sdd_pair_arg &arg, const sdd_segment &s, const uint32_t 
         const uint32_t stage = descriptor_low(ring_stage(ring), 0);
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < S::samples / 16; k++)
+        for (int k = 0; k < S::steps; k++)
 #pragma unroll
             for (int i = 0; i < COUNT; i++)
                 wgmma_ss<S::type, 64, 1, 1>(acc + i * PRODUCT,
@@ -151,11 +160,78 @@ PTX_FN void sweep(const sdd_pair_arg &arg, const sdd_segment &s, const uint32_t 
         before = ring.at;
         ring_next(ring);
     }
+    return before;
+}
+
+/* The same, samples contiguous. The registers that wgmma may use are those of the sums and of the
+ * rows of one product for 16 samples. The next one's rows wait in others until it is over, and get
+ * there by an operation, since the compiler would undo a copy; meanwhile other warpgroups multiply.
+ * No product is under way from one slice to the next, which would take more such registers. */
+template <typename S, int COUNT>
+PTX_FN void multiply_along_n(float *acc, const sdd_segment &s, const uint32_t *products,
+                             sdd_ring &ring, uint32_t zero)
+{
+    constexpr uint32_t high = descriptor_high(512, SWIZZLE_64), step = 32 >> 4;
+    constexpr uint32_t panel = S::panel_bytes >> 4;
+    constexpr int steps = S::steps * COUNT;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const int row = warp % 2 * 16 + lane % 16;
+    const uint32_t lane_at = row * 64 + (lane / 16 ^ row / 2 % 4) * 16;
+    uint32_t a_at[COUNT], b_at[COUNT]; /* of a lane's row; of the low halves of two descriptors */
+    uint32_t a[4], next[4];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const sides p = sides_load(products + i);
+        a_at[i] = lane_at + (warp < 2 ? p.row : p.row_next) * S::panel_bytes;
+        b_at[i] = (S::high + p.col) * panel | (S::high + p.col_next) * panel << 16;
+    }
+
+    for (int t = 0; t < s.count; t++) {
+        mbar_wait(ring_full(ring, ring.at), ring.parity);
+        const uint32_t stage = ring_stage(ring), low = descriptor_low(stage, 0);
+        ldmatrix_x4(next, stage + a_at[0]);
+#pragma unroll
+        for (int n = 0; n < steps; n++) {
+            const int i = n % COUNT, after = n + 1;
+            const uint32_t from = low + n / COUNT * step;
+            float *const sums = acc + i * PRODUCT;
+            wgmma_wait<0>();
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                a[j] = next[j] ^ zero;
+            wgmma_fence();
+            wgmma_rs<S::type, 32, 0>(sums, a, descriptor(from + (b_at[i] & 0xffff), high), 1);
+            wgmma_rs<S::type, 32, 0>(sums + PRODUCT / 2, a,
+                                     descriptor(from + (b_at[i] >> 16), high), 1);
+            wgmma_commit();
+            if (after < steps)
+                ldmatrix_x4(next, (stage + a_at[after % COUNT]) ^ after / COUNT * 32);
+        }
+        wgmma_wait<0>();
+        stage_release(ring, ring.at);
+        ring_next(ring);
+    }
+}
+
+/* One segment of a warpgroup with COUNT products. */
+template <typename S, int COUNT>
+PTX_FN void sweep(const sdd_pair_arg &arg, const sdd_segment &s, const uint32_t *products,
+                  sdd_ring &ring)
+{
+    float acc[COUNT * PRODUCT];
+#pragma unroll
+    for (int i = 0; i < COUNT * PRODUCT; i++)
+        acc[i] = 0;
+    int last = -1;
+    if constexpr (S::along_n)
+        multiply_along_n<S, COUNT>(acc, s, products, ring, arg.zero);
+    else
+        last = multiply<S, COUNT>(acc, s, products, ring);
     const int4 unit = __ldg((const int4 *)arg.tiles + unit_own(s));
     const places<COUNT> to = places_load<COUNT>(arg.out, products, unit);
     wgmma_wait<0>();
-    if (before >= 0)
-        stage_release(ring, before);
+    if (last >= 0)
+        stage_release(ring, last);
 
     if (parts_add<COUNT * PRODUCT>(acc, arg.work, s, threadIdx.x / 32, WARPS, MOST))
         store_products<COUNT>(arg.out, acc, to, products, unit);
@@ -195,11 +271,12 @@ PTX_FN void produce(const sdd_pair_arg &arg, sdd_ring &ring, int begin, int end)
             const uint32_t to = ring_stage(ring) + panel * S::panel_bytes;
             ring_acquire(ring, warp == 0, panels * S::panel_bytes);
             const int n = c.slice * S::samples;
+            const int x = S::along_n ? n : feature, y = S::along_n ? feature : n;
             if (copies && of_a)
-                tensor_load_2d_multicast(to, maps + c.pair, feature, n, full,
+                tensor_load_2d_multicast(to, maps + c.pair, x, y, full,
                                          (1 << SDD_PAIR_CLUSTER) - 1);
             else if (copies)
-                tensor_load_2d(to, maps + c.pair, feature, n, full);
+                tensor_load_2d(to, maps + c.pair, x, y, full);
             cursor_next(c, arg.work, s);
             ring_next(ring);
         }
@@ -258,11 +335,11 @@ template <typename S> PTX_FN void run(const sdd_pair_arg &arg)
     cluster_sync(); /* the other's copies and arrivals come here, too */
 }
 
-#define SDD_PAIR_KERNEL(type, TYPE, id, HIGH, WIDE, SAMPLES)                                       \
+#define SDD_PAIR_KERNEL(type, TYPE, id, HIGH, WIDE, SAMPLES, ALONG_N)                              \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                       \
         sdd_pair_##id##_##type(const __grid_constant__ sdd_pair_arg arg)                           \
     {                                                                                              \
-        run<shape<TYPE, HIGH, SAMPLES>>(arg);                                                      \
+        run<shape<TYPE, HIGH, SAMPLES, ALONG_N>>(arg);                                             \
     }
 #define SDD_PAIR_KERNELS(...) FOR_HALVES_WGMMA(SDD_PAIR_KERNEL, __VA_ARGS__)
 SDD_PAIR_SHAPES(SDD_PAIR_KERNELS)
