@@ -185,8 +185,8 @@ bool bench_write_html(const char *path, const bench_host *host, const bench_row 
 /* --- program.c --- */
 
 /* A program that times other libraries at the same cases, in turn with the rows of this run. It reads
- * a case's name in a line, and answers "NAME MEDIAN LEAST SPREAD" (milliseconds,
- * a share) in lines, after them an empty one; none but that where it has no such case. */
+ * a case's name in a line, and answers "NAME MEDIAN LEAST SPREAD" (milliseconds, a share) in lines,
+ * after them an empty one; that alone where it has no such case. */
 typedef struct bench_program {
     FILE *ask, *answer; /* NULL: there is none */
     pid_t pid;
