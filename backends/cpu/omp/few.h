@@ -1,11 +1,12 @@
-/* C = op(S) B for few columns, with S packed in the order in which it is used. Included by dsd.h, once for
- * each kind of arithmetic that has it. S is cut into row groups of DSD_MR features. Some of these pass
- * over a slice of the depth in turn, for which B stays near beside their sums: then
- * S alone comes from further away, and the processor foresees it. The sums of one group are a chain for
- * each column, which may take longer than reading; so two groups go side by side where columns are
- * fewest. The packed form is [groups in turn][slice][pair of groups][entry of its lists][depth][DSD_MR],
- * entries of two groups one by one, as long as both have some. Each output is one sum in the order of
- * the depth, as without packing. */
+/* C = op(S) B for few columns, with S packed in the order in which it is used.
+ * Included by dsd.h once for each kind of arithmetic that has it.
+ * S is cut into row groups of DSD_MR features. Some of these pass over a slice of the depth in turn,
+ * for which B stays near beside their sums: then S alone comes from further away, and the processor
+ * foresees it. The sums of one group are a chain for each column, which may take longer than reading;
+ * so two groups go side by side where columns are fewest. The packed form is
+ * [groups in turn][slice][pair of groups][entry of its lists][depth][DSD_MR], entries of two groups
+ * one by one, as long as both have some. Each output is one sum in the order of the depth, as without
+ * packing. */
 
 enum {
     FN(FEW_MOST) = 32,        /* columns */
@@ -26,8 +27,8 @@ typedef struct FN(few) {
     int64_t slice;  /* blocks of the depth */
 } FN(few);
 
-/* Whether S is packed so for d, and how. Where it is not, S is read as fast by gemv.h where it lies, or
- * by tiles. */
+/* Whether S is packed so for d, and how. Where it is not, S is read as fast by gemv.h where it lies,
+ * or by tiles. */
 static bool FN(few_choose)(const FN(dsd) * d, FN(few) * f)
 {
     const int64_t block = d->block_i;
