@@ -117,12 +117,16 @@ static int repeats(const runner *r, double ms)
 enum { LEAST_SAMPLES = 5, LEAST_RUNS = 20 };
 
 /* Whether a contestant needs more samples. Peers, which may take much longer than the entry, and
- * the CPU need not have many runs. */
+ * the CPU need not have many runs. Passes over memory keep the entry's pace, from its first sample to
+ * its last. */
 static bool wants_more(const runner *r, int who)
 {
     const contestant *w = &r->who[who];
     const bool counts_runs = who < FIRST_PEER && !r->b->host.device.host_memory;
     if (!w->in || w->samples.count >= BENCH_SAMPLES)
+        return false;
+    if (who >= STREAM && who < STREAM_END && w->samples.count >= LEAST_SAMPLES &&
+        w->spent > r->who[PLAIN].spent)
         return false;
     if (w->samples.count < LEAST_SAMPLES || w->spent < r->b->budget)
         return true;

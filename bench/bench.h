@@ -192,7 +192,7 @@ typedef struct bench_program {
     pid_t pid;
 } bench_program;
 
-/* False, with a message, if the command cannot be started. */
+/* False, with a message, if the command cannot be started: then the tool ends. */
 bool bench_program_open(bench_program *p, char *command);
 /* Adds the program's figures to a row's peers. False if it ended or answers something else. */
 bool bench_program_ask(bench_program *p, bench_row *row);

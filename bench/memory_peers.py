@@ -139,10 +139,10 @@ def answer(name, given, to):
     for how, wrap in (("torch", eager), ("torch-compiled", compiled)) if make else ():
         try:
             ms = times_of(make(wrap), given.seconds, given.rounds)
+            low, median, high = statistics.quantiles(ms, n=4, method="inclusive")
         except Exception as e:  # a form that cannot run this case has no figure
             print(f"{name}: {how}: {type(e).__name__}: {str(e)[:160]}", file=sys.stderr)
             continue
-        low, median, high = statistics.quantiles(ms, n=4, method="inclusive")
         print(how, median, min(ms), (high - low) / 2 / median, file=to)
     torch.cuda.empty_cache()
     print(file=to, flush=True)

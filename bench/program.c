@@ -1,4 +1,5 @@
 /* Programs that time other libraries beside the rows of a run. */
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -17,11 +18,13 @@ static bool spawn(pid_t *pid, char *command, int input, int output)
     posix_spawn_file_actions_t files;
     if (posix_spawn_file_actions_init(&files))
         return false;
-    const bool good = !posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO) &&
-                      !posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO) &&
-                      !posix_spawn(pid, "/bin/sh", &files, NULL, argv, environ);
+    if (!(errno = posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO)) &&
+        !(errno = posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO)))
+        errno = posix_spawn(pid, "/bin/sh", &files, NULL, argv, environ);
+    const int error = errno;
     posix_spawn_file_actions_destroy(&files);
-    return good;
+    errno = error;
+    return error == 0;
 }
 
 bool bench_program_open(bench_program *p, char *command)
@@ -29,19 +32,14 @@ bool bench_program_open(bench_program *p, char *command)
     int to[2] = {-1, -1}, from[2] = {-1, -1};
     *p = (bench_program){0};
     signal(SIGPIPE, SIG_IGN); /* a program that ended is a message, not the tool's end */
-    const bool good =
-        !pipe2(to, O_CLOEXEC) && !pipe2(from, O_CLOEXEC) && spawn(&p->pid, command, to[0], from[1]);
-    if (good) {
-        p->ask = fdopen(to[1], "w");
-        p->answer = fdopen(from[0], "r");
-    } else {
+    const bool good = !pipe2(to, O_CLOEXEC) && !pipe2(from, O_CLOEXEC) &&
+                      spawn(&p->pid, command, to[0], from[1]) && (p->ask = fdopen(to[1], "w")) &&
+                      (p->answer = fdopen(from[0], "r"));
+    if (!good)
         perror(command);
-        close(to[1]);
-        close(from[0]);
-    }
     close(to[0]);
     close(from[1]);
-    return good && p->ask && p->answer;
+    return good;
 }
 
 bool bench_program_ask(bench_program *p, bench_row *row)

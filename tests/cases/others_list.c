@@ -72,7 +72,6 @@ static void list_blocks(test_list *list)
             s.options = OPT_NO_GRAD;
             test_emit(list, s);
             s.op = "block_renew";
-            s.value = 0;
             s.options = 0;
             for (int r = BSK_RENEW_ZERO; r <= BSK_RENEW_UNIFORM; r++) {
                 s.renew = (bsk_renew)r;

@@ -321,6 +321,22 @@ static void list_general(test_list *list)
             }
 }
 
+/* Few columns of batches and heads, and more block rows than a CPU takes in turn. */
+static void list_few_batches(test_list *list)
+{
+    static const int64_t columns[] = {1, 5, 13};
+    for (int i = 0; i < TEST_COUNT(columns) && list->tier != TIER_QUICK; i++)
+        for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+            test_spec s = product(i % 2 ? "dds" : "dsd", dtypes[t], 8, 8, columns[i]);
+            s.k = s.m = 300 + 8 * i;
+            s.heads = 2;
+            s.groups = 2;
+            s.options = i == 2 ? OPT_SHARED : 0;
+            s.pattern = PATTERN_UNEVEN;
+            test_emit(list, s);
+        }
+}
+
 /* Panels of which a CPU's own cache keeps fewer than there are block columns; an odd number of rows. */
 static void list_panels(test_list *list)
 {
@@ -571,6 +587,7 @@ void cases_products(test_list *list)
     list_gradients(list);
     list_general(list);
     list_special(list);
+    list_few_batches(list);
     list_panels(list);
     list_reduced(list);
     list_openai(list);

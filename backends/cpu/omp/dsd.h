@@ -819,7 +819,7 @@ static bool FN(dsd_shape)(const bsk_problem *problem, FN(dsd) * d, size_t *bytes
 
 /* Whether columns are so few that the entry without tiles is faster, by gemv.h: that one need not pack
  * S. */
-static bool FN(dsd_few)(const FN(dsd) * d)
+static bool FN(dsd_gemv)(const FN(dsd) * d)
 {
     return STREAMED && UNIT == 2 && d->n <= 4 && d->stride_i == 1 && d->p->s.dtype == STORED &&
            d->block_i % (FN(VL) / 2) == 0 && d->depth_end % UNIT == 0;
@@ -827,7 +827,7 @@ static bool FN(dsd_few)(const FN(dsd) * d)
 
 /* Makes the workspace hold what gemv.h keeps in it: B of each batch member, then the sums. A run with a
  * gate uses the panels instead. */
-static bool FN(few_add)(const FN(dsd) * d, size_t *bytes)
+static bool FN(gemv_room)(const FN(dsd) * d, size_t *bytes)
 {
 #ifdef GEMV
     FN(gemv) gemv;

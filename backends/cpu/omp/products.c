@@ -245,13 +245,13 @@ static void depth_load_i8(float *restrict dst, int64_t ld, const matrix_i8 *m, i
     }
 
 #define DSD_ENTRY(type, gates)                                                                     \
-    PRODUCT_FUNCTIONS(dsd, type, gates, dsd_few_##type(&shape))                                    \
+    PRODUCT_FUNCTIONS(dsd, type, gates, dsd_gemv_##type(&shape))                                   \
     OMP_PREPARE(dsd_##type)                                                                        \
     {                                                                                              \
         dsd_##type d;                                                                              \
         size_t *bytes = &prepared->workspace_bytes;                                                \
         (void)device;                                                                              \
-        if (!dsd_shape_##type(prepared->problem, &d, bytes) || !few_add_##type(&d, bytes))         \
+        if (!dsd_shape_##type(prepared->problem, &d, bytes) || !gemv_room_##type(&d, bytes))       \
             return BSK_E_UNSUPPORTED;                                                              \
         prepared->packed_bytes = image_bytes_##type(&d);                                           \
         return !image_own_##type(&d) || bski_add_size(*bytes, prepared->packed_bytes, bytes)       \
