@@ -8,12 +8,12 @@
 enum { OWN = 4 * ROW };
 
 /* The gain and the bias of a piece: 1 and 0 where there are none, and behind the end of a row. Rows
- * that are not too long are split once. */
+ * that are not too long are split once. Vectors of these are whole lines of the cache. */
 typedef struct affine {
     const float *row[2];
     const float *gain, *bias; /* of the piece */
     bool split;               /* whether own holds the rows, in split pairs */
-    float none[2][PIECE], piece[2][PIECE], own[2][OWN];
+    float none[2][PIECE], piece[2][PIECE], own[2][OWN] __attribute__((aligned(64)));
 } affine;
 
 /* gain, bias: of all features, or NULL; split: whether all pieces but short ones will be. */
