@@ -35,8 +35,8 @@ typedef struct bench {
 
 /* --- Timing --------------------------------------------------------------------------------- */
 
-/* Who is timed in turn: the entry, the entry with prepacked weights, both forms of the pass over memory
- * that bounds them, the peers. */
+/* Who is timed in turn: the entry, the entry with prepacked weights, both forms of the pass over
+ * memory that bounds them, the peers. */
 enum { PLAIN, PACKED, ENTRIES, STREAM = ENTRIES, STREAM_END = STREAM + 2 };
 enum { FIRST_PEER = STREAM_END, CONTESTANTS = FIRST_PEER + BENCH_PEERS };
 
@@ -206,7 +206,8 @@ static bool measure(runner *r)
 
 /* --- Rows ----------------------------------------------------------------------------------- */
 
-/* Operations a second of the host, or of the device beside whose dense peer the row ran; 0: unknown. */
+/* Operations a second of the host, or of the device beside whose dense peer the row ran; 0: not
+ * known. */
 static double peak_of(const bench_host *h, const bench_row *row)
 {
     const bsk_dtype type = row->spec.dtype;
@@ -232,8 +233,8 @@ static bool bound_by_memory(const bench_host *h, const bench_row *row, bski_pass
     return fmax(copy, read) > seconds_at(row->flops, peak_of(h, row));
 }
 
-/* The share of what arithmetic and memory allow. On a host that others use memory has no one rate, so
- * where it decides, its rate is the one in turn with the row. */
+/* The share of what arithmetic and memory allow. On a host that others use memory has no one rate,
+ * so where it decides, its rate is the one in turn with the row. */
 static double roof_share(const bench_host *h, const bench_row *row)
 {
     const double copy = seconds_at(row->bytes, h->roof_bytes);

@@ -270,8 +270,7 @@ static void FN(few_run)(const FN(dsd) * d, const FN(few) * f, int threads)
 {
     static const FN(few_tile)
         tiles[] = {FN(few_1), FN(few_2), FN(few_4), FN(few_8), FN(few_16), FN(few_32)};
-    const FN(gemv) g = {.ldx = f->ldx};
-    const int64_t parts = bski_ceil_div(d->J, FN(PACK_DEEP)), size = d->J * f->ldx;
+    const int64_t size = d->J * f->ldx;
     const int64_t turns = bski_ceil_div(f->all, f->turn);
     int log = 0;
     while (1 << log < f->ldx)
@@ -280,10 +279,7 @@ static void FN(few_run)(const FN(dsd) * d, const FN(few) * f, int threads)
         const int64_t count = min_i64(d->chunk, d->batch - m0);
 #pragma omp parallel num_threads(threads)
         {
-#pragma omp for schedule(static)
-            for (int64_t i = 0; i < count * parts; i++)
-                FN(gemv_pack)
-            (d, &g, m0 + i / parts, i % parts * FN(PACK_DEEP), d->packed + i / parts * size);
+            FN(gemv_pack_all)(d, f->ldx, m0, count);
 #pragma omp for schedule(dynamic)
             for (int64_t i = 0; i < count * turns; i++)
                 FN(few_turns)

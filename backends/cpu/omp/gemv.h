@@ -368,21 +368,31 @@ static void FN(gemv_rows)(const FN(dsd) * d, const FN(gemv) * g, int64_t member,
 }
 
 /* B of one batch member: [J][ldx], in parts that the threads share out. */
-static void FN(gemv_pack)(const FN(dsd) * d, const FN(gemv) * g, int64_t member, int64_t row, T *x)
+static void FN(gemv_pack)(const FN(dsd) * d, int64_t ldx, int64_t member, int64_t row, T *x)
 {
     const int64_t rows = min_i64(FN(PACK_DEEP), d->J - row);
     FN(matrix) b = d->b;
     b.data += (size_t)(member * d->b_member) * type_size(b.type);
-    x += row * g->ldx;
-    if (d->n < g->ldx)
-        memset(x, 0, (size_t)(rows * g->ldx) * sizeof(T));
-    FN(depth_load)(x, g->ldx, &b, row, 0, rows, d->n, d->depth_end);
+    x += row * ldx;
+    if (d->n < ldx)
+        memset(x, 0, (size_t)(rows * ldx) * sizeof(T));
+    FN(depth_load)(x, ldx, &b, row, 0, rows, d->n, d->depth_end);
+}
+
+/* B of `count` members from number m0 on; called by all threads. */
+static void FN(gemv_pack_all)(const FN(dsd) * d, int64_t ldx, int64_t m0, int64_t count)
+{
+    const int64_t parts = bski_ceil_div(d->J, FN(PACK_DEEP));
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < count * parts; i++)
+        FN(gemv_pack)
+    (d, ldx, m0 + i / parts, i % parts * FN(PACK_DEEP), d->packed + i / parts * d->J * ldx);
 }
 
 /* All of C; tasks are ranges of block rows, as many as keep the threads busy: each walks all lists. */
 static void FN(gemv_run)(const FN(dsd) * d, const FN(gemv) * g, int threads)
 {
-    const int64_t parts = bski_ceil_div(d->J, FN(PACK_DEEP)), size = d->J * g->ldx;
+    const int64_t size = d->J * g->ldx;
     const int64_t ranges = FN(gemv_across)(d)
                                ? min_i64(d->grid_i, bski_ceil_div(threads, max_i64(1, d->batch)))
                                : d->ranges;
@@ -392,10 +402,7 @@ static void FN(gemv_run)(const FN(dsd) * d, const FN(gemv) * g, int threads)
         const int64_t count = min_i64(d->chunk, d->batch - m0);
 #pragma omp parallel num_threads(threads)
         {
-#pragma omp for schedule(static)
-            for (int64_t i = 0; i < count * parts; i++)
-                FN(gemv_pack)
-            (d, g, m0 + i / parts, i % parts * FN(PACK_DEEP), d->packed + i / parts * size);
+            FN(gemv_pack_all)(d, g->ldx, m0, count);
 #pragma omp for schedule(dynamic)
             for (int64_t i = 0; i < count * ranges; i++) {
                 const int64_t member = m0 + i / ranges, range = i % ranges;
