@@ -39,6 +39,15 @@ OMP_INLINE void line_fetch(bsk_dtype type, const void *src, int64_t at)
         __builtin_prefetch(from + i, 0, 2);
 }
 
+/* The same of `count` numbers at once, before as many are written: twice, since a processor may drop
+ * requests while others wait. */
+OMP_INLINE void lines_fetch(bsk_dtype type, const void *src, int64_t at, int64_t count)
+{
+    for (int turn = 0; turn < 2; turn++)
+        for (int64_t i = 0; i < count; i += PAIR)
+            line_fetch(type, src, at + i);
+}
+
 /* The same of numbers that are loaded soon, a kilobyte behind those at `at`, into the first level. */
 OMP_INLINE void line_fetch_near(bsk_dtype type, const void *src, int64_t at)
 {

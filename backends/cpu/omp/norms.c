@@ -88,8 +88,25 @@ OMP_INLINE void norm_take(norm_sums *s, int chain, line_pair x, float shift)
     s->square[chain] += b * b;
 }
 
+/* The same of pairs of bf16, about 0, by the instructions that multiply such. */
+#if defined(BSK_ISA_AVX512) && defined(PRODUCTS_BF16)
+enum { PAIR_PRODUCTS = 1 };
+
+OMP_INLINE void norm_take_pairs(norm_sums *s, int chain, const uint16_t *x)
+{
+    const __m512bh pairs = (__m512bh)_mm512_loadu_si512(x);
+    const __m512bh one = (__m512bh)_mm512_set1_epi16(0x3f80);
+    s->sum[chain] = (vec_f32)_mm512_dpbf16_ps((__m512)s->sum[chain], pairs, one);
+    s->square[chain] = (vec_f32)_mm512_dpbf16_ps((__m512)s->square[chain], pairs, pairs);
+}
+#else
+enum { PAIR_PRODUCTS = 0 };
+#define norm_take_pairs(s, chain, x)
+#endif
+
 /* The sums of a line: of whole pieces from where they lie, of the last elements through a buffer. */
-OMP_INLINE norm_sums norm_sum(const layer_norm *v, const norm_line *l, bsk_dtype type, bool split)
+OMP_INLINE norm_sums norm_sum(const layer_norm *v, const norm_line *l, bsk_dtype type, bool split,
+                              bool by_pairs)
 {
     const void *x = bsk_mem_address(v->a->x);
     const int64_t whole = v->count - v->count % PIECE, rest = v->count - whole;
@@ -98,7 +115,13 @@ OMP_INLINE norm_sums norm_sum(const layer_norm *v, const norm_line *l, bsk_dtype
     norm_sums s = {0};
     for (int64_t i = 0; i < whole; i += CHAINS * PAIR)
         _Pragma("GCC unroll 4") for (int c = 0; c < CHAINS; c++)
-            norm_take(&s, c, pair_load(type, x, l->x + i + c * PAIR, split), shift);
+        {
+            const int64_t at = l->x + i + c * PAIR;
+            if (by_pairs)
+                norm_take_pairs(&s, c, (const uint16_t *)x + at);
+            else
+                norm_take(&s, c, pair_load(type, x, at, split), shift);
+        }
     if (rest) {
         row_load_f32(row, v->p->x.dtype, x, l->x + whole, rest);
         for (int64_t k = rest; k % PAIR; k++)
@@ -122,20 +145,52 @@ static double norm_square(const layer_norm *v, const norm_line *l)
     return square;
 }
 
-/* The moments by the sums about the shift. Where they are far apart the difference of sums would
- * have lost too much. */
-static void norm_end(const layer_norm *v, norm_line *l, const norm_sums *s)
+/* From sums about the shift: how far the mean is from it, and the mean of squares about the mean. */
+typedef struct norm_moments {
+    double part, square;
+} norm_moments;
+
+static norm_moments norm_reduce(const layer_norm *v, const norm_sums *s)
 {
-    const double terms = (double)max_i64(v->count, 1), far = 3;
+    const double terms = (double)max_i64(v->count, 1);
     const vec_f32 sum = (s->sum[0] + s->sum[1]) + (s->sum[2] + s->sum[3]);
     const vec_f32 squares = (s->square[0] + s->square[1]) + (s->square[2] + s->square[3]);
     const double part = v->p->rms ? 0 : (double)lanes_sum(sum) / terms;
-    double square = (double)lanes_sum(squares) / terms - part * part;
-    l->mean = (float)((double)l->shift + part);
-    if (part * part > far * square)
-        square = norm_square(v, l) / terms;
-    l->rstd = (float)(1 / sqrt(square + (double)bski_f32_eps(v->p->eps)));
+    return (norm_moments){part, (double)lanes_sum(squares) / terms - part * part};
+}
+
+/* Too far apart: the difference of sums has lost too much. */
+static bool norm_apart(norm_moments m)
+{
+    const double far = 3;
+    return m.part * m.part > far * m.square;
+}
+
+static void norm_end(const layer_norm *v, norm_line *l, norm_moments m)
+{
+    l->mean = (float)((double)l->shift + m.part);
+    if (norm_apart(m))
+        m.square = norm_square(v, l) / (double)max_i64(v->count, 1);
+    l->rstd = (float)(1 / sqrt(m.square + (double)bski_f32_eps(v->p->eps)));
     moments_store(v, l->s, l->n, l->mean, l->rstd);
+}
+
+/* The moments of a line. Products of pairs know no shift and take denormal numbers as 0: where that
+ * shows, its sums are taken anew. */
+OMP_INLINE void norm_measure(const layer_norm *v, norm_line *l, bsk_dtype type, bool split)
+{
+    const double tiny = 0x1p-80;
+    if (PAIR_PRODUCTS && split) {
+        const norm_sums s = norm_sum(v, l, type, split, true);
+        const norm_moments m = norm_reduce(v, &s);
+        if (m.square > tiny && !norm_apart(m)) {
+            norm_end(v, l, m);
+            return;
+        }
+    }
+    l->shift = norm_shift(v, l);
+    const norm_sums s = norm_sum(v, l, type, split, false);
+    norm_end(v, l, norm_reduce(v, &s));
 }
 
 /* y = act((x - mean) * rstd * gain + bias) of a pair. */
@@ -152,24 +207,39 @@ OMP_INLINE line_pair norm_pair(const normal *n, line_pair p, bool relu, const fl
     return p;
 }
 
-/* Whole pieces of a line, at i, and as much of the line at `ahead` is asked for. */
-OMP_INLINE void norm_put(const layer_norm *v, const norm_line *l, int64_t ahead, affine *f,
-                         int64_t i, bsk_dtype type, bsk_dtype y_type, bool split)
+/* Whole pieces of a line, from i to end. */
+OMP_INLINE void norm_pieces(const layer_norm *v, const norm_line *l, affine *f, int64_t i,
+                            int64_t end, bsk_dtype type, bsk_dtype y_type, bool split, bool relu,
+                            bool stream)
 {
-    const int64_t feature = l->s * v->count + i;
-    const bool relu = v->p->relu != 0;
+    const int64_t feature = l->s * v->count, x_at = l->x, y_at = l->y;
     const void *x = bsk_mem_address(v->a->x);
     void *y = bsk_mem_address(v->a->y);
     const float *gain, *bias;
     normal n = {.early = split && !relu};
     normal_at(&n, 0, l->mean, l->rstd);
-    affine_piece(f, &gain, &bias, feature, split);
-    for (int64_t k = 0; k < PIECE; k += PAIR) {
-        const line_pair p = pair_load(type, x, l->x + i + k, split);
-        line_fetch(type, x, ahead + i + k);
-        pair_put(y_type, y, l->y + i + k, norm_pair(&n, p, relu, gain, bias, feature + k), split,
-                 v->stream);
+    for (; i < end; i += PIECE) {
+        affine_piece(f, &gain, &bias, feature + i, split);
+        _Pragma("GCC unroll 4") for (int64_t k = i; k < i + PIECE; k += PAIR)
+        {
+            const line_pair p = pair_load(type, x, x_at + k, split);
+            pair_put(y_type, y, y_at + k, norm_pair(&n, p, relu, gain, bias, feature + k), split,
+                     stream);
+        }
     }
+}
+
+/* The same, after as much of the line at `ahead` has been asked for. */
+OMP_INLINE void norm_put(const layer_norm *v, const norm_line *l, int64_t ahead, affine *f,
+                         int64_t i, int64_t end, bsk_dtype type, bsk_dtype y_type, bool split)
+{
+    lines_fetch(type, bsk_mem_address(v->a->x), ahead + i, end - i);
+    if (v->p->relu)
+        norm_pieces(v, l, f, i, end, type, y_type, split, true, v->stream);
+    else if (v->stream)
+        norm_pieces(v, l, f, i, end, type, y_type, split, false, true);
+    else
+        norm_pieces(v, l, f, i, end, type, y_type, split, false, false);
 }
 
 /* The last elements of a line, through a buffer. */
@@ -193,27 +263,26 @@ static void norm_put_rest(const layer_norm *v, const norm_line *l, affine *f, in
 }
 
 /* Lines that are written together, so that gain and bias come from the second-level cache once for
- * all of them: a piece of each in turn. */
-enum { TOGETHER = 2 };
+ * all of them: so many bytes of each in turn. */
+enum { TOGETHER = 4, STRETCH_BYTES = 1024 };
 
 /* Lines from number `first` on. */
 OMP_INLINE void norm_pass(const layer_norm *v, int64_t first, int count, affine *f, bsk_dtype type,
                           bsk_dtype y_type, bool split)
 {
     const int64_t lines = v->rows * v->p->segments, whole = v->count - v->count % PIECE;
+    const int64_t stretch = STRETCH_BYTES / (int64_t)type_size(type);
     norm_line l[TOGETHER];
     int64_t ahead[TOGETHER];
     for (int r = 0; r < count; r++) {
         l[r] = norm_line_at(v, first + r);
-        l[r].shift = norm_shift(v, &l[r]);
-        const norm_sums s = norm_sum(v, &l[r], type, split);
-        norm_end(v, &l[r], &s);
+        norm_measure(v, &l[r], type, split);
         const int64_t next = first + TOGETHER + r;
         ahead[r] = next < lines ? norm_line_at(v, next).x : l[r].x;
     }
-    for (int64_t i = 0; i < whole; i += PIECE)
+    for (int64_t i = 0; i < whole; i += stretch)
         for (int r = 0; r < count; r++)
-            norm_put(v, &l[r], ahead[r], f, i, type, y_type, split);
+            norm_put(v, &l[r], ahead[r], f, i, min_i64(whole, i + stretch), type, y_type, split);
     for (int r = 0; whole < v->count && r < count; r++)
         norm_put_rest(v, &l[r], f, whole);
 }
