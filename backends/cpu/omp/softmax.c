@@ -212,11 +212,12 @@ OMP_INLINE void softmax_power(softmax_lines *l, int first, const softmax_from *a
     line_pair sum[POWER_LINES] = {{{{0}}}};
     for (int r = 0; r < rows; r++)
         sum[r].v[0] = l->sum[first + r];
-    for (int64_t k = 0; k < count; k += PAIR)
+    for (int64_t k = 0; k < count; k += PAIR) {
+        for (int r = 0; k % PIECE == 0 && r < rows; r++)
+            lines_fetch(at->type, at->x, at->ahead[r] + k, PIECE);
         _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++)
         {
             line_pair v = pair_load(at->type, at->x, at->at[r] + k, at->split);
-            line_fetch(at->type, at->x, at->ahead[r] + k);
             if (to)
                 softmax_put(to, at->e[r], r, k);
             for (int j = 0; j < 2; j++) {
@@ -225,6 +226,7 @@ OMP_INLINE void softmax_power(softmax_lines *l, int first, const softmax_from *a
             }
             pair_put(BSK_F32, at->e[r], k, v, false, false);
         }
+    }
     for (int r = 0; r < rows; r++)
         l->sum[first + r] = sum[r].v[0] + sum[r].v[1];
 }
