@@ -700,6 +700,7 @@ static bski_cuda_run product_run(const lists *l, bsk_dtype dtype, bool plain)
         .name = row->name,
         .grid = {(unsigned)l->blocks, 1, 1},
         .threads = DSD_MMA_THREADS,
+        .early = true,
         .shared_bytes = DSD_MMA_RING + (size_t)l->slots * l->slot_bytes,
     };
 }
@@ -713,6 +714,7 @@ static void runs_fill(const lists *l, bsk_dtype dtype, state *st)
         .name = "dsd_sm90a_mma_pack",
         .grid = {(unsigned)bski_ceil_div(l->step_count, DSD_MMA_PACK_WARPS), 1, 1},
         .threads = DSD_MMA_PACK_WARPS * 32,
+        .early = true,
     };
     st->sums = (bski_cuda_run){
         .function = sums_find(l->s.unit),

@@ -532,6 +532,7 @@ FN void produce(const CUtensorMap *x, const dsd_mma_arg &a, ring r, int producer
     const int begin = a.tile_start[blockIdx.x], end = a.tile_start[blockIdx.x + 1];
     dsd_mma_tile next = tile_load(a.tiles, begin, end);
     uint4 ahead = stages_load(a, next, lane);
+    grid_wait();
     int turn = 0;
     r.phase = 1; /* the slots are empty */
     for (int i = begin; i < end; i++) {
@@ -578,6 +579,7 @@ template <class C> FN void consume(const dsd_mma_arg &a, ring r, int warp, int l
         return a.parts + ((size_t)t.stage * C::WC + (size_t)t.stages * column) * DSD_MMA_PART_WORDS;
     };
     uint2 now = parts_load(parts_of(tile), lane, tile.stages);
+    grid_wait();
     for (int i = begin; i < end; i++) {
         /* What the end of the tile needs is on its way meanwhile. */
         const uint32_t next = tile_word(a.tiles, i + 1, end, lane);
@@ -615,6 +617,7 @@ template <class C> FN void product(const CUtensorMap *x, const dsd_mma_arg &a)
         mbar_init_fence();
     }
     __syncthreads();
+    grid_allow_next();
     if (warp >= DSD_MMA_WARPS) {
         registers_lower<PRODUCER_REGISTERS>();
         produce<C>(x, a, r, warp - DSD_MMA_WARPS, lane);
@@ -681,9 +684,11 @@ template <int UNIT> FN void pack(const dsd_mma_pack_arg &a)
 {
     const int lane = threadIdx.x % LANES, row = lane / 4, k = lane % 4 * 2;
     const int64_t i = (int64_t)blockIdx.x * DSD_MMA_PACK_WARPS + threadIdx.x / LANES;
+    grid_allow_next();
     if (i >= a.count)
         return;
     const uint4 s = __ldg((const uint4 *)(a.steps + i)); /* to, source, valid */
+    grid_wait();
     char *to = (char *)a.image + (size_t)s.x * 16;
     const uint16_t *from = (const uint16_t *)a.source + (size_t)s.y * 8;
     if constexpr (UNIT == 8) {

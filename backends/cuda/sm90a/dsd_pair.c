@@ -664,6 +664,7 @@ static bski_cuda_run product_run(const lists *l, bsk_dtype dtype, bool plain)
         .name = row->name,
         .grid = {(unsigned)l->blocks, 1, 1},
         .threads = DSD_PAIR_THREADS,
+        .early = true,
         .shared_bytes = DSD_PAIR_FIXED + (size_t)l->slots * slot_bytes(l),
     };
 }
@@ -677,6 +678,7 @@ static void runs_fill(const lists *l, bsk_dtype dtype, state *st)
         .name = "dsd_sm90a_pair_pack",
         .grid = {(unsigned)l->piece_count, 1, 1},
         .threads = DSD_PAIR_PACK_THREADS,
+        .early = true,
     };
 }
 

@@ -5,6 +5,7 @@
  * three warpgroups those of two pairs. Slices of the activations that any of them needs come into a
  * ring, each with the weights that meet it. A warpgroup goes from one that its pairs have weights
  * for to the next, and passes the others. */
+#include <backends/cuda/mma.h>
 #include <backends/cuda/ptx.h>
 #include <backends/cuda/sm90a/dsd_pair.h>
 
@@ -92,12 +93,13 @@ FN int slice_after(const dsd_pair_tile &tile, int first)
 
 /* Calls visit(first sample, slice) for each PRODUCERS-th slice of a block's tiles, in a whole warp.
  * No warp is more than a slice ahead of another. Lists are read ahead, because each read takes as
- * long as some slices. */
+ * long as some slices; the first before the queue's earlier work has ended. */
 template <class Visit>
 FN void slices_each(const dsd_pair_arg &a, int begin, int end, int number, Visit visit)
 {
     int start = number;
     uint4 ahead = slices_load(a, tile_load(a, begin, end), start);
+    grid_wait();
     for (int i = begin; i < end; i++) {
         const dsd_pair_tile tile = tile_load(a, i, end);
         int first = start;
@@ -541,6 +543,7 @@ FN void consume(const dsd_pair_arg &a, const memory &m, int begin, int end, int 
     cursor ring = {m.slots - 1, ~0u};
     steps todo = steps_load(a, tile_load(a, begin, end).group, owner);
     uint32_t now = step_load(a, todo, 0);
+    grid_wait();
     for (int i = begin; i < end; i++) {
         const steps after = steps_load(a, tile_load(a, i + 1, end).group, owner);
         float acc[DSD_PAIR_OWNED][SUMS];
@@ -575,6 +578,7 @@ FN void product(const CUtensorMap *map, const dsd_pair_arg &a)
                         0, 0, 0, 0);
     async_fence();
     __syncthreads();
+    grid_allow_next();
     const int begin = a.tile_start[blockIdx.x], end = a.tile_start[blockIdx.x + 1];
     if (warp >= CONSUMER_WARPS) {
         registers_lower<PRODUCER_REGISTERS>();
@@ -606,6 +610,8 @@ extern "C" __global__ void __launch_bounds__(DSD_PAIR_PACK_THREADS)
 {
     enum { RUN = 8, RUNS = DSD_PAIR_UNIT / RUN };
     const int2 piece = __ldg((const int2 *)(a.pieces + blockIdx.x)); /* source, valid */
+    grid_allow_next();
+    grid_wait();
     /* Neighbours in a warp read neighbours: along the features, or along the depth. */
     const bool along = a.row_stride == 1;
     const int run = along ? threadIdx.x % RUNS : threadIdx.x / DSD_PAIR_UNIT;
