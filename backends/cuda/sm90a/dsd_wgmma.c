@@ -211,6 +211,7 @@ typedef struct state {
     int32_t units; /* thread blocks or clusters that have tiles */
     int64_t cells;
     bool idle;                                     /* C is empty */
+    bool pack_early;                               /* packing starts early */
     bsk_mem stages, tiles, tile_start, cell, slot; /* device */
     dsd_wgmma_arg arg;
     dsd_pack_arg pack;
@@ -599,6 +600,14 @@ static bsk_status build(builder *b, const bsk_problem *problem)
     return put_tables(b);
 }
 
+/* Whether packing has thread blocks for half of the device at least: fewer, started early, cost more
+ * than that saves (docs/cuda.md). */
+static bool pack_fills(int64_t cells, int32_t compute_units)
+{
+    enum { THREADS = 2048 }; /* of a multiprocessor */
+    return 2 * cells * DSD_PACK_THREADS >= (int64_t)compute_units * THREADS;
+}
+
 bsk_status cuda_dsd_wgmma_prepare(void *device, bsk_prepared *prepared)
 {
     simt_device *d = device;
@@ -611,6 +620,7 @@ bsk_status cuda_dsd_wgmma_prepare(void *device, bsk_prepared *prepared)
         cuda_dsd_wgmma_release(device, prepared);
         return status;
     }
+    b.out->pack_early = pack_fills(b.out->cells, d->props.compute_units);
     prepared->packed_bytes = prepared->workspace_bytes = (size_t)b.out->cells * DSD_CELL_BYTES;
     prepared->packed_alignment = prepared->workspace_alignment = PACKED_ALIGNMENT;
     return BSK_OK;
@@ -641,7 +651,8 @@ bsk_status cuda_dsd_wgmma_pack(const bsk_prepared *prepared, void *queue, bsk_me
                                .name = "cuda_dsd_wgmma_pack_kernel",
                                .grid = {(unsigned)st->cells, 1, 1},
                                .threads = DSD_PACK_THREADS,
-                               .arguments = arguments};
+                               .arguments = arguments,
+                               .early = st->pack_early};
     return bski_cuda_launch(queue, &run);
 }
 

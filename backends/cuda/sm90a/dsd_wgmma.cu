@@ -113,6 +113,7 @@ __device__ __forceinline__ void produce(const CUtensorMap *map, const dsd_wgmma_
     cursor<RING == WEIGHTS ? DSD_WEIGHTS : DSD_SLICES> at = {0, 0};
     dsd_tile tile = load_tile(a, begin, end), next = load_tile(a, begin + 1, end);
     dsd_stage mine = load_stage(a, tile, 0);
+    grid_wait();
     for (int i = begin; i < end; i++) {
         const dsd_tile after = load_tile(a, i + 2, end);
         const dsd_stage ahead = load_stage(a, next, 0);
@@ -506,6 +507,7 @@ __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, 
     const int warp = threadIdx.x / LANES, group = warp / GROUP_WARPS;
     reader r = {group, {0, 0}, {0, 0}};
     dsd_tile tile = load_tile(a, begin, end);
+    grid_wait();
     for (int i = begin; i < end; i++) {
         const dsd_tile next = load_tile(a, i + 1, end);
         /* Cells of the second panel alone come first, on registers that are then moved, by an
@@ -572,7 +574,6 @@ __device__ __forceinline__ void dsd_body(const CUtensorMap *map, const dsd_wgmma
     if (CLUSTER > 1)
         cluster_sync();
     grid_allow_next();
-    grid_wait();
     const int unit = blockIdx.x / CLUSTER;
     const int begin = a.tile_start[unit], end = a.tile_start[unit + 1];
     if (warp >= CONSUMER_WARPS) {
@@ -636,6 +637,8 @@ extern "C" __global__ void __launch_bounds__(DSD_PACK_THREADS)
     const dsd_cell cell = a.cells[blockIdx.x];
     const int parts = (DSD_CELL / a.parts.k) * (DSD_CELL / a.parts.features);
     const int32_t *slots = a.parts.slots + (int64_t)blockIdx.x * parts;
+    grid_allow_next();
+    grid_wait();
     uint4 *to = (uint4 *)(a.weights + (int64_t)blockIdx.x * DSD_CELL_BYTES);
     const bool along_k = a.k_stride == 1;
     if (!along_k) {
