@@ -258,6 +258,14 @@ MMA_DEVICE void cp_async_16(uint32_t shared, const void *global, uint32_t bytes)
                  : "memory");
 }
 
+/* The same; the second-level cache may fetch the 128 bytes around them, which others read soon. */
+MMA_DEVICE void cp_async_16_near(uint32_t shared, const void *global, uint32_t bytes)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared),
+                 "l"(__cvta_generic_to_global(global)), "r"(bytes)
+                 : "memory");
+}
+
 /* The same through the first-level cache: 4, 8 or 16 bytes. */
 template <int SIZE> MMA_DEVICE void cp_async_ca(uint32_t shared, const void *global, uint32_t bytes)
 {

@@ -133,6 +133,11 @@ MMA_DEVICE void cp_async_16(uint32_t to, const void *global, uint32_t bytes)
     gpu_async_copy(to, global, 16, bytes);
 }
 
+MMA_DEVICE void cp_async_16_near(uint32_t to, const void *global, uint32_t bytes)
+{
+    gpu_async_copy(to, global, 16, bytes);
+}
+
 template <int SIZE> MMA_DEVICE void cp_async_ca(uint32_t to, const void *global, uint32_t bytes)
 {
     static_assert(SIZE == 4 || SIZE == 8 || SIZE == 16, "what the instruction takes");
