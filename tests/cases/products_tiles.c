@@ -244,6 +244,35 @@ static void list_uneven(test_list *list)
         }
 }
 
+/* Small minibatches of large blocks with long lists, four tiles of 64 features or six, which a device
+ * of four cannot share out evenly. */
+static void list_wide(test_list *list)
+{
+    static const struct {
+        uint32_t options;
+        int64_t n;
+        bsk_dtype out;
+        double alpha, beta;
+    } ends[] = {{0, 64, 0, 0, 0},
+                {OPT_BIAS | OPT_RESIDUAL, 40, 0, 2, 0},
+                {0, 48, BSK_F32, 0, 0.5},
+                {OPT_LD8, 33, 0, -0.5, 0}};
+    for (int i = 0; i < 32 && list->tier != TIER_QUICK; i++) {
+        const int o = i % 2, axis = i / 2 % 2, t = i / 4 % 2, wide = i / 8 % 2;
+        const int32_t block = (o + axis + t + i / 16) % 2 ? 64 : 128;
+        const int end = (i + i / 4) % TEST_COUNT(ends);
+        test_spec s = product(linear[o], dtypes[t], block, block, 0);
+        *(o ? &s.k : &s.m) = cut(wide ? 384 : 256, block);
+        *(o ? &s.m : &s.k) = cut(wide ? 3072 : 1536, block);
+        s.pattern_value = 0.9;
+        s.options = o ? ends[end].options & OPT_LD8 : ends[end].options;
+        s.out = ends[end].out;
+        s.alpha = ends[end].alpha;
+        s.beta = ends[end].beta;
+        emit_axis(list, s, ends[end].n, axis);
+    }
+}
+
 /* Gates, their gradients, bias gradients and pairs of matmul_wgrad. */
 static void list_wgrad(test_list *list)
 {
@@ -389,6 +418,7 @@ void cases_products_tiles(test_list *list)
     list_epilogues(list);
     list_shapes(list);
     list_uneven(list);
+    list_wide(list);
     list_wgrad(list);
     list_narrow(list);
     list_narrow_many(list);

@@ -59,13 +59,12 @@ double bski_dsd_few_steps(const bsk_problem *problem)
 }
 
 const dsd_few_kernel *bski_dsd_few_find(const dsd_few_kernel *kernels, size_t count,
-                                        const bsk_problem *problem)
+                                        bsk_dtype dtype, const dsd_few_shape *shape)
 {
-    const dsd_few_shape s = bski_dsd_few_shape(problem);
     for (size_t i = 0; i < count; i++) {
         const dsd_few_kernel *k = &kernels[i];
-        if (k->dtype == problem->dtype && k->flip == s.flip && k->along_k == s.along_k &&
-            k->tile == s.tile && k->columns == s.columns)
+        if (k->dtype == dtype && k->flip == shape->flip && k->along_k == shape->along_k &&
+            k->tile == shape->tile && k->columns == shape->columns)
             return k;
     }
     return NULL;
@@ -83,11 +82,12 @@ int32_t bski_dsd_few_row_steps(const bsk_problem *problem, const bski_lines *lin
     return (int32_t)bski_ceil_div(runs, DSD_FEW_STEP);
 }
 
-void bski_dsd_few_runs(const bsk_problem *problem, const bski_lines *lines, int32_t row,
-                       int32_t tile, int32_t parts, dsd_few_run *to)
+void bski_dsd_few_runs(const bsk_problem *problem, const dsd_few_shape *shape,
+                       const bski_lines *lines, int32_t row, int32_t tile, int32_t parts,
+                       dsd_few_run *to)
 {
     const bsk_dsd_params *p = problem->params;
-    const dsd_few_shape s = bski_dsd_few_shape(problem);
+    const dsd_few_shape s = *shape;
     const int64_t block = (int64_t)s.block_i * s.block_k, depth = p->b.dims[0];
     const int64_t pitch = s.flip ? s.block_i : 1; /* of the values, along the depth */
     const int64_t first = (int64_t)tile * s.tile * (s.flip ? 1 : s.block_k);

@@ -33,9 +33,9 @@ typedef struct dsd_few_kernel {
     int32_t blocks; /* of a multiprocessor at a time */
 } dsd_few_kernel;
 
-/* NULL: there is none for the problem. */
+/* NULL: there is none for tiles of this shape. */
 const dsd_few_kernel *bski_dsd_few_find(const dsd_few_kernel *kernels, size_t count,
-                                        const bsk_problem *problem);
+                                        bsk_dtype dtype, const dsd_few_shape *shape);
 
 /* --- Plans --- */
 
@@ -44,8 +44,9 @@ int32_t bski_dsd_few_row_steps(const bsk_problem *problem, const bski_lines *lin
 
 /* Writes the runs of these steps, of tile number `tile` and its parts of 16 samples. Runs beyond the
  * depth are left out. */
-void bski_dsd_few_runs(const bsk_problem *problem, const bski_lines *lines, int32_t row,
-                       int32_t tile, int32_t parts, dsd_few_run *to);
+void bski_dsd_few_runs(const bsk_problem *problem, const dsd_few_shape *shape,
+                       const bski_lines *lines, int32_t row, int32_t tile, int32_t parts,
+                       dsd_few_run *to);
 
 void bski_dsd_few_fill(const bsk_problem *problem, dsd_few_operands *o);
 /* Adds one run's addresses and scalars. */

@@ -159,12 +159,13 @@ typedef struct tables {
 static bsk_status tables_make(simt_device *d, const bsk_problem *problem, const bski_lines *lines,
                               tables *t, state *st)
 {
+    const dsd_few_shape shape = bski_dsd_few_shape(problem);
     const int32_t rows = lines->grid, parts = (1 << st->kernel->columns / 16) - 1;
     TRY(host_array(d->host, &t->plan, rows, sizeof *t->plan));
     const int32_t steps = rows_fill(problem, lines, t->plan);
     TRY(host_array(d->host, &t->runs, (int64_t)steps * DSD_FEW_STEP, sizeof *t->runs));
     for (int32_t i = 0; i < rows; i++)
-        bski_dsd_few_runs(problem, lines, i, 0, parts,
+        bski_dsd_few_runs(problem, &shape, lines, i, 0, parts,
                           t->runs + (int64_t)t->plan[i].first * DSD_FEW_STEP);
     st->arg.cluster = rows_cut(steps, rows, d->props.compute_units * st->kernel->blocks, t->plan);
     int64_t count = 0;
@@ -197,7 +198,9 @@ static bsk_status tables_put(simt_device *d, const bsk_problem *problem, state *
 static bsk_status plan_make(bski_cuda_device *d, const bsk_problem *problem, state *st)
 {
     const bsk_dsd_params *p = problem->params;
-    st->kernel = bski_dsd_few_find(kernels, sizeof kernels / sizeof *kernels, problem);
+    const dsd_few_shape shape = bski_dsd_few_shape(problem);
+    st->kernel =
+        bski_dsd_few_find(kernels, sizeof kernels / sizeof *kernels, problem->dtype, &shape);
     if (!st->kernel)
         return d->simt.host->fail(d->simt.host->context, BSK_E_INTERNAL,
                                   "cuda: an unaccepted product");

@@ -57,7 +57,8 @@ double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_
     TILES(X, type, dtype, rows, false, cn, false)                                                  \
     TILES(X, type, dtype, cols, true, cn, false)                                                   \
     SIZES(X, type, dtype, rows, false, cn, false, 8)                                               \
-    SIZES(X, type, dtype, cols, true, cn, false, 8)
+    SIZES(X, type, dtype, cols, true, cn, false, 8)                                                \
+    X(type, dtype, rows, false, nc, true, 64, 64)
 #define KERNELS(X)                                                                                 \
     ORDERS(X, bf16, BSK_BF16)                                                                      \
     ORDERS(X, f16, BSK_F16)
@@ -87,7 +88,8 @@ typedef struct state {
     const dsd_few_kernel *kernel;
     bsk_mem runs, shares, segments;
     dsd_ring_arg arg;
-    int32_t count; /* thread blocks */
+    int32_t cluster; /* thread blocks whose teams share tiles: a group */
+    int32_t count;   /* groups */
     size_t shared_bytes;
 } state;
 
@@ -95,7 +97,7 @@ typedef struct state {
 typedef struct item {
     int32_t row, tile;
     int32_t rows; /* bits: parts of 16 samples */
-    int32_t steps, block;
+    int32_t steps, group;
 } item;
 
 /* The tables of a plan, on their way to the device. */
@@ -104,14 +106,17 @@ typedef struct tables {
     bski_lines lines;
     item *items;
     load *loads;
-    int32_t *begin;          /* of a thread block's warps: the first of its steps; and the end */
-    dsd_few_run *runs, *row; /* of all warps; of one tile */
+    int32_t *begin;          /* of a group's teams: the first of its steps; and the end */
+    dsd_few_run *runs, *row; /* of all teams; of one tile */
     dsd_ring_share *shares;
     dsd_ring_segment *segments;
-    int32_t count, others; /* items, segments but for the warps' first */
+    int32_t count, others; /* items, segments but for the teams' first */
+    int32_t teams;         /* of a group */
 } tables;
 
-/* What a step of a tile with these parts of 16 samples brings, in pieces of 64 bytes. */
+enum { UNIT_BYTES = 64 }; /* of work */
+
+/* What a step of a tile with these parts of 16 samples brings. */
 static int64_t step_bytes(const dsd_few_shape *s, int32_t rows)
 {
     int64_t samples = 0;
@@ -132,15 +137,15 @@ static int longer(const void *x, const void *y)
     return a->rows - b->rows;
 }
 
-/* By thread blocks, in each the longest first. */
+/* By groups, in each the longest first. */
 static int neighbours(const void *x, const void *y)
 {
     const item *a = x, *b = y;
-    return a->block != b->block ? a->block - b->block : longer(x, y);
+    return a->group != b->group ? a->group - b->group : longer(x, y);
 }
 
 /* Into how many parts by its samples a tile is cut that takes more than twice as long as what a
- * thread block has to do. A part has as many steps, so that those of shorter ones stay whole. */
+ * group has to do. A part has as many steps, so that those of shorter ones stay whole. */
 static int32_t tile_cuts(const dsd_few_shape *s, int64_t steps, int64_t fair)
 {
     const int32_t parts = s->columns / 16;
@@ -151,14 +156,14 @@ static int32_t tile_cuts(const dsd_few_shape *s, int64_t steps, int64_t fair)
     return cuts;
 }
 
-static void items_fill(const bsk_problem *problem, int32_t blocks, tables *t)
+static void items_fill(const bsk_problem *problem, int32_t groups, tables *t)
 {
-    enum { LEAST = 2 * DSD_RING_WARPS };
+    const int32_t least = 2 * t->teams;
     const int32_t tiles = t->shape.block_i / t->shape.tile, parts = t->shape.columns / 16;
     int64_t all = 0;
     for (int32_t i = 0; i < t->lines.grid; i++)
         all += (int64_t)tiles * bski_dsd_few_row_steps(problem, &t->lines, i);
-    const int64_t fair = all / blocks > LEAST ? all / blocks : LEAST;
+    const int64_t fair = all / groups > least ? all / groups : least;
     for (int32_t i = 0; i < t->lines.grid; i++) {
         const int32_t steps = bski_dsd_few_row_steps(problem, &t->lines, i);
         const int32_t cuts = tile_cuts(&t->shape, steps, fair);
@@ -173,89 +178,90 @@ static void items_fill(const bsk_problem *problem, int32_t blocks, tables *t)
     qsort(t->items, (size_t)t->count, sizeof *t->items, longer);
 }
 
-/* Gives the tiles to thread blocks, the longest first, each to the one with the least to do. */
-static void blocks_fill(int32_t blocks, tables *t)
+/* Gives the tiles to groups, the longest first, each to the one with the least to do. */
+static void groups_fill(int32_t groups, tables *t)
 {
-    loads_open(t->loads, blocks);
+    loads_open(t->loads, groups);
     for (int32_t i = 0; i < t->count; i++) {
         item *x = &t->items[i];
         /* A tile's end takes about as long as a step. */
         const int64_t work = (x->steps + 1) * step_bytes(&t->shape, x->rows);
-        x->block = loads_give(t->loads, blocks, (double)work);
+        x->group = loads_give(t->loads, groups, (double)work);
     }
     qsort(t->items, (size_t)t->count, sizeof *t->items, neighbours);
 }
 
-/* Shares the steps of a thread block's tiles among its warps, in their order. Where it has more tiles
- * than warps, short ones come last, whose ends take the time of two steps each. */
-static void warps_fill(const item *items, int32_t count, int32_t *begin)
+/* Shares the steps of a group's tiles among its teams, in their order. Where it has more tiles than
+ * teams, short ones come last, whose ends take the time of two steps each. */
+static void teams_fill(const item *items, int32_t count, int32_t teams, int32_t *begin)
 {
     enum { END = 2 };
     int64_t all = 0, before = 0;
-    int32_t at = 0, warp = 0, steps = 0;
+    int32_t at = 0, team = 0, steps = 0;
     for (int32_t i = 0; i < count; i++) {
         all += items[i].steps + END;
         steps += items[i].steps;
     }
-    if (count <= DSD_RING_WARPS || steps < DSD_RING_WARPS) {
-        const int32_t each = (int32_t)bski_ceil_div(steps, DSD_RING_WARPS);
-        for (; warp <= DSD_RING_WARPS; warp++)
-            begin[warp] = warp * each < steps ? warp * each : steps;
+    if (count <= teams || steps < teams) {
+        const int32_t each = (int32_t)bski_ceil_div(steps, teams);
+        for (; team <= teams; team++)
+            begin[team] = team * each < steps ? team * each : steps;
         return;
     }
     for (int32_t i = 0; i < count; i++) {
         const int32_t own = items[i].steps, next = own + END;
-        for (; all * warp < (before + next) * DSD_RING_WARPS; warp++) {
-            const int64_t rest = all * warp / DSD_RING_WARPS - before;
-            begin[warp] = at + (rest < own ? (int32_t)rest : own);
+        for (; all * team < (before + next) * teams; team++) {
+            const int64_t rest = all * team / teams - before;
+            begin[team] = at + (rest < own ? (int32_t)rest : own);
         }
         before += next;
         at += own;
     }
-    for (; warp <= DSD_RING_WARPS; warp++)
-        begin[warp] = at;
+    for (; team <= teams; team++)
+        begin[team] = at;
 }
 
-/* How many of a thread block's items there are from `first` on. */
-static int32_t items_of_block(const tables *t, int32_t first)
+/* How many of a group's items there are from `first` on. */
+static int32_t items_of_group(const tables *t, int32_t first)
 {
     int32_t end = first;
-    while (end < t->count && t->items[end].block == t->items[first].block)
+    while (end < t->count && t->items[end].group == t->items[first].group)
         end++;
     return end - first;
 }
 
-/* The runs of a thread block's tiles, one tile after the other; each warp has places for the steps of
+/* The runs of a group's tiles, one tile after the other; each team has places for the steps of
  * `stride`. */
-static void runs_fill(const bsk_problem *problem, int32_t block, const item *items, int32_t count,
+static void runs_fill(const bsk_problem *problem, int32_t group, const item *items, int32_t count,
                       int32_t stride, tables *t)
 {
-    const int32_t *begin = t->begin + (int64_t)block * (DSD_RING_WARPS + 1);
-    dsd_few_run *to = t->runs + (int64_t)block * DSD_RING_WARPS * stride * DSD_FEW_STEP;
-    int32_t at = 0, warp = 0;
+    const int32_t *begin = t->begin + (int64_t)group * (t->teams + 1);
+    dsd_few_run *to = t->runs + (int64_t)group * t->teams * stride * DSD_FEW_STEP;
+    int32_t at = 0, team = 0;
     for (int32_t i = 0; i < count; i++) {
-        bski_dsd_few_runs(problem, &t->lines, items[i].row, items[i].tile, items[i].rows, t->row);
+        bski_dsd_few_runs(problem, &t->shape, &t->lines, items[i].row, items[i].tile, items[i].rows,
+                          t->row);
         for (int32_t step = 0; step < items[i].steps; step++, at++) {
-            while (at >= begin[warp + 1])
-                warp++;
-            memcpy(to + ((int64_t)warp * stride + at - begin[warp]) * DSD_FEW_STEP,
+            while (at >= begin[team + 1])
+                team++;
+            memcpy(to + ((int64_t)team * stride + at - begin[team]) * DSD_FEW_STEP,
                    t->row + (int64_t)step * DSD_FEW_STEP, DSD_FEW_STEP * sizeof *to);
         }
     }
 }
 
-/* The shares of a thread block's warps. */
-static void shares_fill(int32_t block, const item *items, int32_t count, tables *t)
+/* The shares of a group's teams. */
+static void shares_fill(int32_t group, const item *items, int32_t count, tables *t)
 {
-    const int32_t *begin = t->begin + (int64_t)block * (DSD_RING_WARPS + 1);
-    dsd_ring_share *share = t->shares + (int64_t)block * DSD_RING_WARPS;
+    const int32_t *begin = t->begin + (int64_t)group * (t->teams + 1);
+    dsd_ring_share *share = t->shares + (int64_t)group * t->teams;
     int32_t at = 0, from = 0;
     for (int32_t i = 0; i < count; i++) {
         const int32_t end = at + items[i].steps;
-        while (from + 1 < DSD_RING_WARPS && begin[from + 1] <= at)
+        while (from + 1 < t->teams && begin[from + 1] <= at)
             from++;
         int32_t last = from;
-        while (last + 1 < DSD_RING_WARPS && begin[last + 1] < end)
+        while (last + 1 < t->teams && begin[last + 1] < end)
             last++;
         for (int32_t w = from; w <= last; w++) {
             const int32_t first = at > begin[w] ? at : begin[w];
@@ -281,91 +287,161 @@ static void shares_fill(int32_t block, const item *items, int32_t count, tables 
 static bsk_status tables_place(simt_device *d, const tables *t, int64_t runs, state *st)
 {
     TRY(table_place(d, t->runs, runs, sizeof *t->runs, &st->runs, &st->arg.runs));
-    TRY(table_place(d, t->shares, (int64_t)st->count * DSD_RING_WARPS, sizeof *t->shares,
-                    &st->shares, &st->arg.shares));
+    TRY(table_place(d, t->shares, (int64_t)st->count * t->teams, sizeof *t->shares, &st->shares,
+                    &st->arg.shares));
     return table_place(d, t->segments, t->others, sizeof *t->segments, &st->segments,
                        &st->arg.segments);
 }
 
-/* Which tiles a thread block has, and how many steps a warp has at most. */
-static bsk_status blocks_make(simt_device *d, const bsk_problem *problem, tables *t, state *st)
+/* Which tiles a group has, and how many steps a team has at most. */
+static bsk_status groups_make(simt_device *d, const bsk_problem *problem, tables *t, state *st)
 {
     const dsd_few_shape *s = &t->shape;
     const int64_t tiles = (int64_t)t->lines.grid * (s->block_i / s->tile) * (s->columns / 16);
-    const int32_t units = d->props.compute_units, blocks = tiles < units ? (int32_t)tiles : units;
+    const int32_t most = d->props.compute_units / st->cluster;
+    const int32_t groups = tiles < most ? (int32_t)tiles : most;
     TRY(host_array(d->host, &t->items, tiles, sizeof *t->items));
-    TRY(host_array(d->host, &t->loads, blocks, sizeof *t->loads));
-    TRY(host_array(d->host, &t->begin, (int64_t)blocks * (DSD_RING_WARPS + 1), sizeof *t->begin));
-    items_fill(problem, blocks, t);
-    st->count = t->count < blocks ? t->count : blocks;
-    blocks_fill(st->count, t);
+    TRY(host_array(d->host, &t->loads, groups, sizeof *t->loads));
+    TRY(host_array(d->host, &t->begin, (int64_t)groups * (t->teams + 1), sizeof *t->begin));
+    items_fill(problem, groups, t);
+    st->count = t->count < groups ? t->count : groups;
+    groups_fill(st->count, t);
     st->arg.stride = 1;
     for (int32_t i = 0, count; i < t->count; i += count) {
-        int32_t *begin = t->begin + (int64_t)t->items[i].block * (DSD_RING_WARPS + 1);
-        count = items_of_block(t, i);
-        warps_fill(t->items + i, count, begin);
-        for (int w = 0; w < DSD_RING_WARPS; w++)
-            if (begin[w + 1] - begin[w] > st->arg.stride)
-                st->arg.stride = begin[w + 1] - begin[w];
+        int32_t *begin = t->begin + (int64_t)t->items[i].group * (t->teams + 1);
+        count = items_of_group(t, i);
+        teams_fill(t->items + i, count, t->teams, begin);
+        for (int32_t team = 0; team < t->teams; team++)
+            if (begin[team + 1] - begin[team] > st->arg.stride)
+                st->arg.stride = begin[team + 1] - begin[team];
     }
     return BSK_OK;
 }
 
 static bsk_status tables_make(simt_device *d, const bsk_problem *problem, tables *t, state *st)
 {
-    TRY(blocks_make(d, problem, t, st));
-    const int64_t warps = (int64_t)st->count * DSD_RING_WARPS;
-    const int64_t runs = warps * st->arg.stride * DSD_FEW_STEP;
+    TRY(groups_make(d, problem, t, st));
+    const int64_t teams = (int64_t)st->count * t->teams;
+    const int64_t runs = teams * st->arg.stride * DSD_FEW_STEP;
     int32_t longest = 1;
     for (int32_t i = 0; i < t->count; i++)
         longest = t->items[i].steps > longest ? t->items[i].steps : longest;
     TRY(host_array(d->host, &t->runs, runs, sizeof *t->runs));
     TRY(host_array(d->host, &t->row, (int64_t)longest * DSD_FEW_STEP, sizeof *t->row));
-    TRY(host_array(d->host, &t->shares, warps, sizeof *t->shares));
-    TRY(host_array(d->host, &t->segments, t->count + warps, sizeof *t->segments));
+    TRY(host_array(d->host, &t->shares, teams, sizeof *t->shares));
+    TRY(host_array(d->host, &t->segments, t->count + teams, sizeof *t->segments));
     for (int64_t i = 0; i < runs; i++)
         t->runs[i] = (dsd_few_run){.s = DSD_FEW_NONE};
     for (int32_t i = 0, count; i < t->count; i += count) {
-        const int32_t block = t->items[i].block;
-        count = items_of_block(t, i);
-        runs_fill(problem, block, t->items + i, count, st->arg.stride, t);
-        shares_fill(block, t->items + i, count, t);
+        const int32_t group = t->items[i].group;
+        count = items_of_group(t, i);
+        runs_fill(problem, group, t->items + i, count, st->arg.stride, t);
+        shares_fill(group, t->items + i, count, t);
     }
     return tables_place(d, t, runs, st);
 }
 
-static bsk_status tables_put(simt_device *d, const bsk_problem *problem, state *st)
+static void tables_drop(simt_device *d, tables *t)
 {
-    tables t = {.shape = bski_dsd_few_shape(problem),
-                .lines = bski_layout_lines(problem->layout, st->kernel->flip)};
-    const bsk_status status = tables_make(d, problem, &t, st);
-    host_drop(d->host, t.items);
-    host_drop(d->host, t.loads);
-    host_drop(d->host, t.begin);
-    host_drop(d->host, t.runs);
-    host_drop(d->host, t.row);
-    host_drop(d->host, t.shares);
-    host_drop(d->host, t.segments);
-    return status;
+    host_drop(d->host, t->items);
+    host_drop(d->host, t->loads);
+    host_drop(d->host, t->begin);
+    host_drop(d->host, t->runs);
+    host_drop(d->host, t->row);
+    host_drop(d->host, t->shares);
+    host_drop(d->host, t->segments);
 }
 
 /* --- Plans --- */
+
+/* How tiles are shared out: what a product takes beside the copies of the multiprocessor with the
+ * most to do, and how fast these are. Measured. */
+typedef struct form {
+    int32_t tile, cluster;
+    double begin, rate; /* seconds; bytes a second */
+} form;
+
+enum { WIDE = 64 };
+static const form forms[] = {
+    {0, 1, 1.9e-6, 56e9}, /* up to 32 features */
+    {WIDE, 1, 2.6e-6, 48e9},
+    {WIDE, 2, 4.8e-6, 50e9},
+};
+
+static tables tables_open(const bsk_problem *problem, const form *f)
+{
+    tables t = {.shape = bski_dsd_few_shape(problem)};
+    if (f->tile)
+        t.shape.tile = f->tile;
+    t.lines = bski_layout_lines(problem->layout, t.shape.flip);
+    t.teams = DSD_RING_TEAMS(t.shape.tile) * f->cluster;
+    return t;
+}
+
+static bsk_status form_seconds(simt_device *d, const bsk_problem *problem, const form *f,
+                               double *seconds)
+{
+    tables t = tables_open(problem, f);
+    state st = {.cluster = f->cluster};
+    const bsk_status status = groups_make(d, problem, &t, &st);
+    double most = 0;
+    for (int32_t i = 0; !status && i < st.count; i++)
+        most = t.loads[i].work > most ? t.loads[i].work : most;
+    *seconds = f->begin + most * UNIT_BYTES / f->cluster / f->rate;
+    tables_drop(d, &t);
+    return status;
+}
+
+/* Wide tiles read less of b, but there are fewer of them to share out evenly. They gain where both
+ * operands are contiguous along the depth. */
+static bsk_status form_choose(simt_device *d, const bsk_problem *problem, const form **best)
+{
+    const dsd_few_shape s = bski_dsd_few_shape(problem);
+    double least;
+    *best = &forms[0];
+    if (s.flip || !s.along_k || s.block_i % WIDE || s.columns < DSD_FEW_COLUMNS ||
+        d->props.compute_units < 2)
+        return BSK_OK;
+    TRY(form_seconds(d, problem, &forms[0], &least));
+    for (size_t i = 1; i < sizeof forms / sizeof *forms; i++) {
+        double seconds;
+        TRY(form_seconds(d, problem, &forms[i], &seconds));
+        if (seconds < least) {
+            least = seconds;
+            *best = &forms[i];
+        }
+    }
+    return BSK_OK;
+}
+
+static bsk_status tables_put(simt_device *d, const bsk_problem *problem, const form *f, state *st)
+{
+    tables t = tables_open(problem, f);
+    const bsk_status status = tables_make(d, problem, &t, st);
+    tables_drop(d, &t);
+    return status;
+}
 
 static bsk_status plan_make(bski_cuda_device *d, const bsk_problem *problem, state *st)
 {
     static const double hertz = 1.8e9; /* what the chip runs at */
     const bsk_dsd_params *p = problem->params;
-    const dsd_few_kernel *k = bski_dsd_few_find(kernels, sizeof kernels / sizeof *kernels, problem);
+    const form *f = NULL;
+    TRY(form_choose(&d->simt, problem, &f));
+    const dsd_few_shape shape = tables_open(problem, f).shape;
+    const dsd_few_kernel *k =
+        bski_dsd_few_find(kernels, sizeof kernels / sizeof *kernels, problem->dtype, &shape);
     if (!k)
         return d->simt.host->fail(d->simt.host->context, BSK_E_INTERNAL,
                                   "cuda: an unaccepted product");
     st->kernel = k;
-    st->shared_bytes = DSD_RING_WARPS * (size_t)DSD_RING_WARP_BYTES(k->tile, k->columns);
+    st->cluster = f->cluster;
+    st->shared_bytes = DSD_RING_TEAMS(k->tile) * (size_t)DSD_RING_TEAM_BYTES(k->tile, k->columns);
     bski_dsd_few_fill(problem, &st->arg.operands);
     if (!p->c.dims[1])
         return BSK_OK;
     TRY(bski_cuda_kernel(d, k->function, st->shared_bytes, k->name));
-    TRY(tables_put(&d->simt, problem, st));
+    TRY(tables_put(&d->simt, problem, f, st));
     /* What comes before is taken for a product of this size. */
     if (DSD_RING_PAIR(k->tile, k->columns) && st->arg.stride <= DSD_RING_FEW)
         st->arg.later =
@@ -404,8 +480,9 @@ bsk_status cuda_sm90a_dsd_ring_launch(const bsk_prepared *prepared, void *queue,
     const bski_cuda_run run = {
         .function = st->kernel->function,
         .name = st->kernel->name,
-        .grid = {(unsigned)st->count, 1, 1},
-        .threads = DSD_RING_THREADS,
+        .grid = {(unsigned)(st->count * st->cluster), 1, 1},
+        .threads = (unsigned)DSD_RING_THREADS(st->kernel->tile),
+        .cluster = (unsigned)st->cluster,
         .shared_bytes = st->shared_bytes,
         .arguments = arguments,
         .early = true,

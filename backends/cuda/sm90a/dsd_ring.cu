@@ -1,9 +1,9 @@
 /* dsd for a small minibatch: bound by reading the kept weights, and the activations that they meet,
  * once; dsd_ring.c plans what the tables say.
  *
- * A warp has steps of its own, and a ring of them in shared memory, which it fills with
- * asynchronous copies and waits for alone. A step is 32 of the depth as four runs of 8, whose
- * blocks need not be neighbours: lines of 64 bytes of four runs where an operand is contiguous
+ * A team of one or four warps has steps of its own, and a ring of them in shared memory, which it
+ * fills with asynchronous copies and waits for alone. A step is 32 of the depth as four runs of 8,
+ * whose blocks need not be neighbours: lines of 64 bytes of four runs where an operand is contiguous
  * along the depth, else 32 lines of a tile's width. 16-byte pieces of a line are exchanged so that
  * ldmatrix meets all banks. */
 #include <backends/cuda/sm90a/dsd_few_device.h>
@@ -11,25 +11,50 @@
 
 #define FN static __device__ __forceinline__
 
-/* A tile of TI features by TN samples. FLIP: blocks are stored by columns of op(S). ALONG_K: b is
- * contiguous along the depth, else along its columns. */
-template <typename T_, bool FLIP_, bool ALONG_K_, int TI_, int TN_> struct config {
+/* A tile of TILE features by COLUMNS samples, of which a warp of a team has TI by TN. FLIP: blocks
+ * are stored by columns of op(S). ALONG_K: b is contiguous along the depth, else along its columns. */
+template <typename T_, bool FLIP_, bool ALONG_K_, int TILE_, int COLUMNS_> struct config {
     typedef T_ T;
     static constexpr bool FLIP = FLIP_, ALONG_K = ALONG_K_;
-    static constexpr int TI = TI_, TN = TN_, NT = TI / 8, ROWS = TN / 16;
-    static constexpr int SLOTS = DSD_RING_SLOTS(TI, TN);
+    static constexpr int TILE = TILE_, COLUMNS = COLUMNS_;
+    static constexpr bool WIDE = DSD_RING_WIDE(TILE);
+    static constexpr int TEAM = DSD_RING_TEAM(TILE), TEAMS = DSD_RING_TEAMS(TILE);
+    static constexpr int ACROSS = WIDE ? 2 : 1, ALONG = TEAM / ACROSS; /* warps of a team */
+    static constexpr int TI = TILE / ACROSS, TN = COLUMNS / ALONG, NT = TI / 8, ROWS = TN / 16;
+    static constexpr int SLOTS = DSD_RING_SLOTS(TILE, COLUMNS);
     /* Steps whose weights are fetched ahead of the queue's earlier work. */
-    static constexpr bool PAIR = DSD_RING_PAIR(TI, TN);
+    static constexpr bool PAIR = DSD_RING_PAIR(TILE, COLUMNS);
     static constexpr int AHEAD = PAIR ? 2 : 3;
-    static constexpr int SLOT_BYTES = DSD_RING_SLOT_BYTES(TI, TN);
-    static constexpr int WARP_BYTES = DSD_RING_WARP_BYTES(TI, TN);
+    static constexpr int SLOT_BYTES = DSD_RING_SLOT_BYTES(TILE, COLUMNS);
+    static constexpr int TEAM_BYTES = DSD_RING_TEAM_BYTES(TILE, COLUMNS);
+    static constexpr int PART_BYTES = DSD_RING_PART_BYTES(TI, TN); /* of a warp */
+    static constexpr int PARTS = WIDE ? 2 : 4;                     /* that are read at once */
     static constexpr int PART_AT = SLOTS * SLOT_BYTES;
-    static constexpr int LINE_AT = PART_AT + DSD_RING_PART_BYTES(TI, TN);
-    static constexpr int PITCH = TI + 1; /* of a line of sums, elements */
-    static constexpr int BARRIER_AT = LINE_AT + 16 * PITCH * 4;
-    static_assert(PART_AT >= DSD_RING_PART_BYTES(TI, TN), "a part fits into the ring");
-    static_assert(BARRIER_AT + 8 <= WARP_BYTES, "a barrier fits behind the line");
+    static constexpr int LINE_AT = PART_AT + TEAM * PART_BYTES; /* WIDE: in a slot instead */
+    static constexpr int PITCH = WIDE ? TI : TI + 1;            /* of a line of sums, elements */
+    static constexpr int LINE_BYTES = 16 * PITCH * 4;
+    static constexpr int BARRIER_AT = LINE_AT + LINE_BYTES;
+    static_assert(PART_AT >= TEAM * PART_BYTES, "a part fits into the ring");
+    static_assert(!PAIR || (!WIDE && BARRIER_AT + 8 <= TEAM_BYTES),
+                  "a barrier fits behind the line");
+    static_assert(!WIDE || TEAM * LINE_BYTES <= SLOT_BYTES, "lines fit into a slot");
+    static_assert(!WIDE || TEAM * PART_BYTES <= (SLOTS - 1) * SLOT_BYTES,
+                  "a part leaves the last slot free");
 };
+
+/* Which of its team a warp is, and which part it has of the features and of the samples. */
+template <class C> FN int member(void)
+{
+    return threadIdx.x / 32 % C::TEAM;
+}
+template <class C> FN int features_part(void)
+{
+    return member<C>() % C::ACROSS;
+}
+template <class C> FN int samples_part(void)
+{
+    return member<C>() / C::ACROSS;
+}
 
 /* --- Operands in shared memory --- */
 
@@ -52,19 +77,24 @@ FN uint32_t run_of(uint32_t runs, int step, int run)
     return __shfl_sync(~0u, runs, step % DSD_RING_BATCH * DSD_FEW_STEP + run);
 }
 
-/* What a lane does of each step's copy of an operand, and where it begins. */
-template <bool ACROSS_, int WIDTH_, int UNIT_> struct copier {
+/* What a lane does of each step's copy of an operand, of which PARTS warps have as many lines each,
+ * and where it begins. */
+template <bool ACROSS_, int WIDTH_, int UNIT_, int PARTS_> struct copier {
     static constexpr bool ACROSS = ACROSS_;
     static constexpr int WIDTH = WIDTH_, UNIT = UNIT_; /* elements that are copied at once */
     static constexpr int UNITS = ACROSS ? WIDTH / UNIT : DSD_FEW_STEP, LINES = 32 / UNITS;
+    static constexpr int PARTS = PARTS_, OWN = WIDTH / PARTS; /* lines of a warp */
+    static_assert(!ACROSS || PARTS == 1, "not written");
     const char *from;
     int32_t pitch;
     uint32_t to; /* from the operand's begin in a slot */
     int run;     /* ACROSS: the first of the four that it copies of */
     uint32_t on; /* bits: ACROSS, of a run's bits that of the lane's samples; else, its lines */
+    int place;   /* not ACROSS: of a run's bits that of the first line */
 };
 
-template <class P> FN P copier_open(const void *from, int32_t pitch, int count)
+/* For part number `part` of the copy. */
+template <class P> FN P copier_open(const void *from, int32_t pitch, int count, int part)
 {
     const int lane = threadIdx.x % 32, unit = lane % P::UNITS, line = lane / P::UNITS;
     P p;
@@ -75,19 +105,23 @@ template <class P> FN P copier_open(const void *from, int32_t pitch, int count)
         p.to = piece_at<true, P::WIDTH>(line, first / 8) + first % 8 * 2;
         p.run = line / 8;
         p.on = first < count ? 1u << (DSD_FEW_PLACE + first / 16) : 0;
+        p.place = 0;
     } else {
-        p.from = (const char *)from + (int64_t)line * pitch;
-        p.to = piece_at<false, P::WIDTH>(line, unit);
+        const int first = part * P::OWN;
+        p.from = (const char *)from + (int64_t)(first + line) * pitch;
+        p.to = piece_at<false, P::WIDTH>(line, unit) + first * 64;
         p.run = unit;
         p.on = 0;
-        for (int i = 0; i < P::WIDTH / 8; i++)
-            p.on |= (uint32_t)(line + 8 * i < count) << i;
+        for (int i = 0; i < P::OWN / 8; i++)
+            p.on |= (uint32_t)(first + line + 8 * i < count) << i;
+        p.place = DSD_FEW_PLACE + first / 16;
     }
     return p;
 }
 
 /* Copies a step's weights, or its zeros. Values across the depth are lines of up to 64 bytes, beside
- * which another tile's may lie, that another multiprocessor reads at about the same time. */
+ * which another tile's may lie, that another multiprocessor reads at about the same time. Of values
+ * along the depth that several warps copy, the lines of the next step are fetched, too. */
 template <class P> FN void weights_copy(const P &p, uint32_t to, uint32_t runs, int step)
 {
     if (P::ACROSS) {
@@ -102,8 +136,13 @@ template <class P> FN void weights_copy(const P &p, uint32_t to, uint32_t runs, 
     const uint32_t run = run_of(runs, step, p.run);
     const char *from = weights_address(p.from, run);
 #pragma unroll
-    for (int i = 0; i < P::WIDTH; i += 8)
-        cp_async_16(to + p.to + i * 64, from + (int64_t)i * p.pitch, run == DSD_FEW_NONE ? 0 : 16);
+    for (int i = 0; i < P::OWN; i += 8) {
+        const uint32_t bytes = run == DSD_FEW_NONE ? 0 : 16;
+        if (P::PARTS > 1)
+            cp_async_16_near(to + p.to + i * 64, from + (int64_t)i * p.pitch, bytes);
+        else
+            cp_async_16(to + p.to + i * 64, from + (int64_t)i * p.pitch, bytes);
+    }
 }
 
 /* Copies a step's lines of b, and zeros where there are none. */
@@ -127,9 +166,9 @@ template <class P> FN void lines_copy(const P &p, uint32_t to, uint32_t runs, in
     const uint32_t run = run_of(runs, step, p.run);
     const char *from = lines_address(p.from, run);
 #pragma unroll
-    for (int i = 0; i < P::WIDTH; i += 8)
+    for (int i = 0; i < P::OWN; i += 8)
         cp_async_16(to + p.to + i * 64, from + (int64_t)i * p.pitch,
-                    run >> (DSD_FEW_PLACE + i / 16) & p.on >> i / 8 & 1 ? 16 : 0);
+                    run >> (p.place + i / 16) & p.on >> i / 8 & 1 ? 16 : 0);
 }
 
 /* Where a lane's line of the first of four matrices lies, of 8 of WIDTH by 8 of the depth. The
@@ -161,22 +200,34 @@ template <bool ACROSS> FN void matrices_load(uint32_t (&to)[4], uint32_t from)
 
 /* What a lane knows of all steps. */
 template <class C> struct lane_places {
-    copier<C::FLIP, C::TI, 8> s;
-    copier<!C::ALONG_K, C::TN, C::TN == 16 && !C::ALONG_K ? 4 : 8> b;
+    copier<C::FLIP, C::TI, 8, C::ALONG> s;
+    copier<!C::ALONG_K, C::COLUMNS, C::COLUMNS == 16 && !C::ALONG_K ? 4 : 8, C::TEAM> b;
     uint32_t w, x; /* of matrices, from the operands' begin in a slot */
 };
 
+/* Where in a slot the warp's weights begin; b's lines follow those of all. */
+template <class C> FN uint32_t weights_at(void)
+{
+    return features_part<C>() * C::TI * 64;
+}
+
+/* A place among b's lines, from the warp's samples on. */
+template <class C> FN uint32_t samples_at(uint32_t lane)
+{
+    return matrix_at<!C::ALONG_K, C::COLUMNS>(lane, samples_part<C>() * C::ROWS * 2, 0);
+}
+
 template <class C> FN void step_copy(const lane_places<C> &p, uint32_t slot, uint2 runs, int step)
 {
-    weights_copy(p.s, slot, runs.y, step);
-    lines_copy(p.b, slot + C::TI * 64, runs.x, step);
+    weights_copy(p.s, slot + weights_at<C>(), runs.y, step);
+    lines_copy(p.b, slot + C::TILE * 64, runs.x, step);
     cp_async_commit();
 }
 
 template <class C>
 FN void step_multiply(const lane_places<C> &p, uint32_t slot, float (&sum)[C::ROWS][C::NT][4])
 {
-    const uint32_t w_at = slot + p.w, x_at = slot + C::TI * 64 + p.x;
+    const uint32_t w_at = slot + weights_at<C>() + p.w, x_at = slot + C::TILE * 64 + p.x;
 #pragma unroll
     for (int run = 0; run < DSD_FEW_STEP; run += 2) {
         uint32_t w[(C::NT + 1) / 2][4];
@@ -193,12 +244,18 @@ FN void step_multiply(const lane_places<C> &p, uint32_t slot, float (&sum)[C::RO
 #pragma unroll
         for (int i = 0; i < C::ROWS; i++) {
             uint32_t x[4];
-            matrices_load<!C::ALONG_K>(x, matrix_at<!C::ALONG_K, C::TN>(x_at, 2 * i, run));
+            matrices_load<!C::ALONG_K>(x, matrix_at<!C::ALONG_K, C::COLUMNS>(x_at, 2 * i, run));
 #pragma unroll
             for (int j = 0; j < C::NT; j++)
                 mma_m16n8k16<typename C::T>(sum[i][j], x, w[j / 2] + j % 2 * 2);
         }
     }
+}
+
+/* Where the weights of the warp's features begin. */
+template <class C> FN const char *weights_of(const dsd_few_operands &o)
+{
+    return (const char *)o.s + (int64_t)(features_part<C>() * C::TI) * (C::FLIP ? 2 : o.s_pitch);
 }
 
 /* Starts to bring a step's weights into the second-level cache. Nothing is read, so this may go
@@ -207,9 +264,9 @@ template <class C> FN void step_prefetch(const dsd_few_operands &o, uint32_t run
 {
     const int lane = threadIdx.x % 32;
     const uint32_t run = run_of(runs, step, lane % 4);
-    if (run == DSD_FEW_NONE)
+    if (run == DSD_FEW_NONE || (C::WIDE && step % C::ALONG != samples_part<C>()))
         return;
-    const char *from = weights_address((const char *)o.s, run) + (int64_t)(lane / 4) * o.s_pitch;
+    const char *from = weights_address(weights_of<C>(o), run) + (int64_t)(lane / 4) * o.s_pitch;
 #pragma unroll
     for (int i = 0; i < (C::FLIP ? 8 : C::TI); i += 8)
         prefetch_global(from + (int64_t)i * o.s_pitch);
@@ -222,7 +279,7 @@ template <class C> FN void lines_prefetch(const dsd_few_operands &o, uint32_t ru
     const uint32_t run = run_of(runs, step, C::ALONG_K ? lane % 4 : lane / 8);
     const char *from = lines_address((const char *)o.b, run) + (int64_t)line * o.b_pitch;
 #pragma unroll
-    for (int i = 0; i < (C::ALONG_K ? C::TN : 8); i += 8)
+    for (int i = 0; i < (C::ALONG_K ? C::COLUMNS : 8); i += 8)
         if (!C::ALONG_K || line + i < o.end.n)
             prefetch_global(from + (int64_t)i * o.b_pitch);
 }
@@ -248,19 +305,25 @@ template <class C> FN void rest_prefetch(const dsd_ring_arg &a, uint32_t barrier
 
 /* --- Results --- */
 
+/* Where in a line of sums one is. */
+template <class C> FN int line_at(int sample, int feature)
+{
+    return sample * C::PITCH + (C::WIDE ? feature ^ sample % 8 * 4 : feature);
+}
+
 /* Finishes and stores sums of 16 samples from n on, through the warp's line. */
 template <class C>
-FN void rows_finish(const dsd_ring_arg &a, char *warp, const float (&sum)[C::NT][4],
-                    int64_t feature, int n)
+FN void rows_finish(const dsd_ring_arg &a, char *to, const float (&sum)[C::NT][4], int64_t feature,
+                    int n)
 {
     const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-    float *line = (float *)(warp + C::LINE_AT);
+    float *line = (float *)to;
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < C::NT; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            line[(g + e / 2 * 8) * C::PITCH + 8 * j + 2 * q + e % 2] = sum[j][e];
+            line[line_at<C>(g + e / 2 * 8, 8 * j + 2 * q + e % 2)] = sum[j][e];
     __syncwarp();
 #pragma unroll 1
     for (int x = lane; x < 16 * C::NT; x += 32) {
@@ -270,7 +333,8 @@ FN void rows_finish(const dsd_ring_arg &a, char *warp, const float (&sum)[C::NT]
         float v[DSD_RUN];
 #pragma unroll
         for (int e = 0; e < DSD_RUN; e++)
-            v[e] = line[at * C::PITCH + i + e * (along_n ? C::PITCH : 1)];
+            v[e] = line[C::WIDE ? along_n ? line_at<C>(at + e, i) : line_at<C>(at, i + e)
+                                : at * C::PITCH + i + e * (along_n ? C::PITCH : 1)];
         if (n + at < a.operands.end.n)
             dsd_finish(a.operands.end, v, feature + i, n + at, 0);
     }
@@ -279,13 +343,12 @@ FN void rows_finish(const dsd_ring_arg &a, char *warp, const float (&sum)[C::NT]
 /* The same for C = alpha * sum, of the type and along the axis of b: numbers are rounded as they come
  * from the products, and turned as they go to the line, [samples][features] or [features][samples]. */
 template <class C>
-FN void rows_store(const dsd_ring_arg &a, char *warp, const float (&sum)[C::NT][4], int64_t feature,
+FN void rows_store(const dsd_ring_arg &a, char *line, const float (&sum)[C::NT][4], int64_t feature,
                    int n)
 {
     enum { PIECES = C::ALONG_K ? C::NT : 2, LAST = C::NT - 1 };
     const dsd_epilogue &e = a.operands.end;
     const int lane = threadIdx.x % 32, row = lane % 8, half = lane / 8 % 2, next = lane / 16;
-    char *const line = warp + C::LINE_AT;
     const uint32_t to = shared_address(line);
     __syncwarp();
 #pragma unroll
@@ -315,14 +378,16 @@ FN void rows_store(const dsd_ring_arg &a, char *warp, const float (&sum)[C::NT][
 }
 
 template <class C>
-FN void rows_end(const dsd_ring_arg &a, char *warp, const float (&sum)[C::NT][4], int64_t feature,
+FN void rows_end(const dsd_ring_arg &a, char *lines, const float (&sum)[C::NT][4], int64_t feature,
                  int n)
 {
     const dsd_epilogue &e = a.operands.end;
+    char *const line = lines + member<C>() * C::LINE_BYTES;
+    feature += features_part<C>() * C::TI;
     if ((C::ALONG_K ? e.plain : e.plain_n) && e.bare && e.c.type == dtype_of<typename C::T>())
-        rows_store<C>(a, warp, sum, feature, n);
+        rows_store<C>(a, line, sum, feature, n);
     else
-        rows_finish<C>(a, warp, sum, feature, n);
+        rows_finish<C>(a, line, sum, feature, n);
 }
 
 /* The next 16 samples' sums come first: a loop over these takes registers by constant numbers. */
@@ -340,7 +405,7 @@ template <class C> FN void rows_turn(float (&sum)[C::ROWS][C::NT][4])
 /* Leaves a warp's sums for those that add up the parts. */
 template <class C> FN void part_put(char *to, const float (&sum)[C::ROWS][C::NT][4])
 {
-    float4 *part = (float4 *)to + threadIdx.x % 32;
+    float4 *part = (float4 *)(to + member<C>() * C::PART_BYTES) + threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < C::ROWS; i++)
 #pragma unroll
@@ -349,37 +414,47 @@ template <class C> FN void part_put(char *to, const float (&sum)[C::ROWS][C::NT]
                 make_float4(sum[i][j][0], sum[i][j][1], sum[i][j][2], sum[i][j][3]);
 }
 
-/* Adds up the parts of a tile in their order; the warps that have them share its samples. The first
- * part lies in its warp's ring, the others beside theirs. */
+/* Adds up the parts of a tile in their order; the teams that have them share its samples. The first
+ * part lies in its team's ring, the others beside theirs, some maybe in another thread block of the
+ * cluster. */
 template <class C> FN void parts_add(const dsd_ring_arg &a, char *block, const dsd_ring_segment &s)
 {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int team = threadIdx.x / 32 / C::TEAM, row = samples_part<C>() * C::ROWS;
+    const int lane = threadIdx.x % 32, rank = C::WIDE ? (int)cluster_rank() : 0;
+    char *const lines =
+        block + team * C::TEAM_BYTES + (C::WIDE ? (C::SLOTS - 1) * C::SLOT_BYTES : C::LINE_AT);
+    const char *parts = block + member<C>() * C::PART_BYTES;
 #pragma unroll 1
-    for (int i = s.part; i < C::ROWS && 16 * i < a.operands.end.n; i += s.parts) {
+    for (int i = s.part; i < C::ROWS && 16 * (row + i) < a.operands.end.n; i += s.parts) {
         float sum[C::NT][4] = {};
-        if (!(s.rows >> i & 1))
+        if (!(s.rows >> (row + i) & 1))
             continue;
-#pragma unroll 4
+#pragma unroll(C::PARTS)
         for (int p = 0; p < s.parts; p++) {
-            const float4 *from = (const float4 *)(block + (warp - s.part + p) * C::WARP_BYTES +
-                                                  (p ? C::PART_AT : 0)) +
-                                 i * C::NT * 32 + lane;
+            const int other = team - s.part + p + rank * C::TEAMS;
+            const int of = C::WIDE ? other % (unsigned)C::TEAMS : other;
+            const float4 *from =
+                (const float4 *)(parts + of * C::TEAM_BYTES + (p ? C::PART_AT : 0)) +
+                i * C::NT * 32 + lane;
 #pragma unroll
             for (int j = 0; j < C::NT; j++) {
-                const float4 v = from[j * 32];
+                const float4 v =
+                    C::WIDE && other / C::TEAMS != rank
+                        ? cluster_load_16(shared_address(from + j * 32), other / C::TEAMS)
+                        : from[j * 32];
                 sum[j][0] += v.x, sum[j][1] += v.y, sum[j][2] += v.z, sum[j][3] += v.w;
             }
         }
-        rows_end<C>(a, block + warp * C::WARP_BYTES, sum, s.feature, 16 * i);
+        rows_end<C>(a, lines, sum, s.feature, 16 * (row + i));
     }
 }
 
-/* --- A warp --- */
+/* --- A team --- */
 
 /* Its steps: those from `step` to `copied` are on their way to the ring, or there. */
 struct stream {
     uint32_t ring;
-    int number, slot; /* of the warp; of `step` */
+    int number, slot; /* of the team; of `step` */
     int step, copied, steps;
     uint2 runs, next; /* of the batch of steps that `copied` is of, and of the next one */
 };
@@ -413,6 +488,21 @@ FN void stream_copy(const dsd_ring_arg &a, const lane_places<C> &p, stream &s, i
     }
 }
 
+/* Waits for the team's other warps, too. */
+template <class C> FN void team_sync(void)
+{
+    if (C::WIDE)
+        named_barrier(1 + threadIdx.x / 32 / C::TEAM, C::TEAM * 32);
+    else
+        __syncwarp();
+}
+
+/* The slot before that of the next step, which is copied to when all of the team wait for that. */
+template <class C> FN int slot_before(int slot)
+{
+    return (slot ? slot : C::SLOTS) - 1;
+}
+
 /* Adds up the products of a segment's steps. */
 template <class C>
 FN void segment_multiply(const dsd_ring_arg &a, const lane_places<C> &p,
@@ -422,24 +512,30 @@ FN void segment_multiply(const dsd_ring_arg &a, const lane_places<C> &p,
 #pragma unroll 1
     for (const int end = s.step + segment.steps; s.step < end; s.step++) {
         const uint32_t slot = s.ring + s.slot * C::SLOT_BYTES;
-        cp_async_wait<C::SLOTS - 1>();
-        __syncwarp();
+        cp_async_wait<C::SLOTS - (C::WIDE ? 2 : 1)>();
+        team_sync<C>();
+        /* Of several warps all have multiplied the step before now. */
+        if (C::WIDE)
+            stream_copy<C>(a, p, s, slot_before<C>(s.slot));
         step_multiply<C>(p, slot, sum);
-        __syncwarp();
-        stream_copy<C>(a, p, s, s.slot);
+        if (C::TEAM == 1) {
+            __syncwarp();
+            stream_copy<C>(a, p, s, s.slot);
+        }
         s.slot = s.slot + 1 < C::SLOTS ? s.slot + 1 : 0;
     }
 }
 
-/* Stores the sums of a tile that one warp has. */
+/* Stores the sums of a tile that one team has. */
 template <class C>
-FN void tile_store(const dsd_ring_arg &a, char *warp, const dsd_ring_segment &segment,
+FN void tile_store(const dsd_ring_arg &a, char *lines, const dsd_ring_segment &segment,
                    float (&sum)[C::ROWS][C::NT][4])
 {
+    const int first = samples_part<C>() * C::TN;
 #pragma unroll 1
-    for (int n = 0; n < a.operands.end.n; n += 16) {
+    for (int n = first; n < a.operands.end.n && (!C::WIDE || n < first + C::TN); n += 16) {
         if (segment.rows >> n / 16 & 1)
-            rows_end<C>(a, warp, sum[0], segment.feature, n);
+            rows_end<C>(a, lines, sum[0], segment.feature, n);
         rows_turn<C>(sum);
     }
 }
@@ -447,27 +543,29 @@ FN void tile_store(const dsd_ring_arg &a, char *warp, const dsd_ring_segment &se
 template <class C> FN void product(const dsd_ring_arg &a)
 {
     extern __shared__ __align__(128) char shared[];
-    const int number = (int)(blockIdx.x * DSD_RING_WARPS + threadIdx.x / 32);
-    char *const warp = shared + threadIdx.x / 32 * C::WARP_BYTES;
+    const int number = (int)(blockIdx.x * C::TEAMS + threadIdx.x / 32 / C::TEAM);
+    char *const team = shared + threadIdx.x / 32 / C::TEAM * C::TEAM_BYTES;
     grid_allow_next();
     /* All at once: nothing here waits for anything else. */
     const int4 share = __ldg((const int4 *)(a.shares + number));
     dsd_ring_segment segment = segment_load(&a.shares[number].head);
-    stream s = {shared_address(warp), number, 0, 0, 0, share.x};
+    stream s = {shared_address(team), number, 0, 0, 0, share.x};
     s.runs = runs_load(a, number, 0);
     s.next = runs_load(a, number, DSD_RING_BATCH);
 #pragma unroll
     for (int i = 0; i < C::AHEAD; i++)
         step_prefetch<C>(a.operands, s.runs.y, i);
 #pragma unroll
-    for (int i = 0; i < (C::TN == 16 ? C::AHEAD : 0); i++)
+    for (int i = 0; i < (C::COLUMNS == 16 ? C::AHEAD : 0); i++)
         if (i < s.steps)
             lines_prefetch<C>(a.operands, s.runs.x, i);
     const lane_places<C> p = {
-        copier_open<decltype(lane_places<C>::s)>(a.operands.s, a.operands.s_pitch, C::TI),
+        copier_open<decltype(lane_places<C>::s)>(weights_of<C>(a.operands), a.operands.s_pitch,
+                                                 C::TI, samples_part<C>()),
         copier_open<decltype(lane_places<C>::b)>(a.operands.b, a.operands.b_pitch,
-                                                 (int)a.operands.end.n),
-        matrix_lane<C::FLIP, C::TI, false>(), matrix_lane<!C::ALONG_K, C::TN, true>()};
+                                                 (int)a.operands.end.n, member<C>()),
+        matrix_lane<C::FLIP, C::TI, false>(),
+        samples_at<C>(matrix_lane<!C::ALONG_K, C::COLUMNS, true>())};
     const uint32_t ended = shared_address(shared) + C::BARRIER_AT;
     if (C::PAIR && a.later) {
         if (threadIdx.x == 0)
@@ -479,7 +577,7 @@ template <class C> FN void product(const dsd_ring_arg &a)
     if (C::PAIR && a.later && threadIdx.x == 0)
         mbar_arrive(ended);
 #pragma unroll 1
-    for (int slot = 0; slot < C::SLOTS; slot++)
+    for (int slot = 0; slot + C::WIDE < C::SLOTS; slot++)
         stream_copy<C>(a, p, s, slot);
     dsd_ring_segment head = {}, tail = {};
 #pragma unroll 1
@@ -489,28 +587,43 @@ template <class C> FN void product(const dsd_ring_arg &a)
         float sum[C::ROWS][C::NT][4] = {};
         segment_multiply<C>(a, p, segment, s, sum);
         if (segment.parts == 1) {
-            tile_store<C>(a, warp, segment, sum);
+            if (C::WIDE)
+                team_sync<C>();
+            tile_store<C>(a, team + (C::WIDE ? slot_before<C>(s.slot) * C::SLOT_BYTES : C::LINE_AT),
+                          segment, sum);
         } else if (segment.part) {
-            part_put<C>(warp + C::PART_AT, sum);
+            part_put<C>(team + C::PART_AT, sum);
             head = segment;
         } else {
             /* The last segment: the ring is free. */
-            part_put<C>(warp, sum);
+            if (C::WIDE)
+                team_sync<C>();
+            part_put<C>(team, sum);
             tail = segment;
         }
         segment = coming;
     }
-    __syncthreads();
+    if (C::WIDE) {
+        __syncwarp();
+        cluster_sync();
+    } else {
+        __syncthreads();
+    }
 #pragma unroll 1
     for (int i = 0; i < 2; i++) {
         if (head.parts)
             parts_add<C>(a, shared, head);
         head = tail;
     }
+    if (C::WIDE) {
+        __syncwarp();
+        cluster_sync(); /* others may still read the parts */
+    }
 }
 
 #define RING(T, type, flip, order, along_k, axis, ti, tn)                                          \
-    extern "C" __global__ void __launch_bounds__(DSD_RING_THREADS, DSD_RING_PAIR(ti, tn) ? 2 : 1)  \
+    extern "C" __global__ void __launch_bounds__(DSD_RING_THREADS(ti),                             \
+                                                 DSD_RING_PAIR(ti, tn) ? 2 : 1)                    \
         dsd_sm90a_ring_##ti##_##tn##_##order##_##axis##_##type(                                    \
             const __grid_constant__ dsd_ring_arg a)                                                \
     {                                                                                              \
@@ -529,5 +642,6 @@ template <class C> FN void product(const dsd_ring_arg &a)
     RING_TILES(T, type, false, rows, false, cn)                                                    \
     RING_TILES(T, type, true, cols, false, cn)                                                     \
     RING_SIZES(T, type, false, rows, false, cn, 8)                                                 \
-    RING_SIZES(T, type, true, cols, false, cn, 8)
+    RING_SIZES(T, type, true, cols, false, cn, 8)                                                  \
+    RING(T, type, false, rows, true, nc, 64, 64)
 FOR_HALVES(RING_ORDERS)

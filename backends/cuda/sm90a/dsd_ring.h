@@ -5,21 +5,29 @@
 #include <backends/cuda/sm90a/dsd_few.h>
 
 enum {
-    DSD_RING_WARPS = 8,
-    DSD_RING_THREADS = DSD_RING_WARPS * 32,
-    DSD_RING_BATCH = 8, /* steps whose runs a warp reads at once */
-    DSD_RING_FEW = 8    /* steps of a warp that are fetched ahead whole */
+    DSD_RING_WARPS = 8, /* of a thread block, of narrow tiles */
+    DSD_RING_BATCH = 8, /* steps whose runs a team reads at once */
+    DSD_RING_FEW = 8    /* steps of a team that are fetched ahead whole */
 };
 
-/* Shared memory of a thread block for tiles of so many features and samples. Of a warp: a ring of
- * steps, a part of a tile's sums, and 16 samples of one on their way to C. */
+/* A team of warps has steps of its own: of wide tiles four warps, of half of the features and of the
+ * samples each. */
+#define DSD_RING_WIDE(features)    ((features) > 32)
+#define DSD_RING_TEAM(features)    (DSD_RING_WIDE(features) ? 4 : 1)
+#define DSD_RING_TEAMS(features)   (DSD_RING_WIDE(features) ? 4 : DSD_RING_WARPS)
+#define DSD_RING_THREADS(features) (DSD_RING_TEAM(features) * DSD_RING_TEAMS(features) * 32)
+
+/* Shared memory of a thread block for tiles of so many features and samples. Of a team: a ring of
+ * steps, a part of a tile's sums, and 16 samples of one on their way to C, for which several warps
+ * have a slot of the ring that waits for its next step. */
 #define DSD_RING_SLOT_BYTES(features, samples) (((features) + (samples)) * 64)
 #define DSD_RING_PART_BYTES(features, samples) ((features) * (samples)*4)
 #define DSD_RING_END_BYTES(features)           (16 * ((features) + 1) * 4 + 64) /* 128 a unit */
 #define DSD_RING_REST(features, samples)                                                           \
-    (DSD_RING_PART_BYTES(features, samples) + DSD_RING_END_BYTES(features))
+    (DSD_RING_PART_BYTES(features, samples) +                                                      \
+     (DSD_RING_WIDE(features) ? 0 : DSD_RING_END_BYTES(features)))
 #define DSD_RING_FIT(features, samples, room)                                                      \
-    (((room) / DSD_RING_WARPS - DSD_RING_REST(features, samples)) /                                \
+    (((room) / DSD_RING_TEAMS(features) - DSD_RING_REST(features, samples)) /                      \
      DSD_RING_SLOT_BYTES(features, samples))
 
 /* Whether two thread blocks share a multiprocessor, that is those of launches that follow each
@@ -33,11 +41,11 @@ enum {
     DSD_RING_FIT(features, samples, DSD_RING_ROOM(features, samples))
 #define DSD_RING_SLOTS(features, samples)                                                          \
     (DSD_RING_MOST(features, samples) < 8 ? DSD_RING_MOST(features, samples) : 8)
-#define DSD_RING_WARP_BYTES(features, samples)                                                     \
+#define DSD_RING_TEAM_BYTES(features, samples)                                                     \
     (DSD_RING_SLOTS(features, samples) * DSD_RING_SLOT_BYTES(features, samples) +                  \
      DSD_RING_REST(features, samples))
 
-/* Steps of one tile: part number `part` of `parts`, which neighbouring warps have. */
+/* Steps of one tile: part number `part` of `parts`, which neighbouring teams have. */
 typedef struct dsd_ring_segment {
     int32_t feature; /* the tile's first */
     int32_t steps;
@@ -45,7 +53,7 @@ typedef struct dsd_ring_segment {
     int32_t rows; /* bits: parts of 16 samples */
 } dsd_ring_segment;
 
-/* A warp's share: how many steps, and of which tiles they are: the first, and those from number
+/* A team's share: how many steps, and of which tiles they are: the first, and those from number
  * `others` of a table on. */
 typedef struct dsd_ring_share {
     int32_t steps, segments, others, unused;
@@ -54,7 +62,7 @@ typedef struct dsd_ring_share {
 
 typedef struct dsd_ring_arg {
     dsd_few_operands operands;
-    const dsd_few_run *runs; /* `stride` steps for each warp */
+    const dsd_few_run *runs; /* `stride` steps for each team */
     const dsd_ring_share *shares;
     const dsd_ring_segment *segments;
     int32_t stride;
