@@ -565,6 +565,22 @@ static void list_layer_norm(test_list *list)
                     }
 }
 
+/* Rows whose mean is far above their deviation, and whose squares are denormal numbers of f32. */
+static void list_uneven_rows(test_list *list)
+{
+    for (int t = 0; t < TEST_COUNT(dtypes); t++)
+        for (int i = 0; i < 2; i++) {
+            test_spec s = {.op = "layer_norm", .dtype = dtypes[t], .n = 5, .m = i ? 1000 : 1024};
+            s.options = OPT_GAIN | OPT_BIAS | OPT_SAVED;
+            s.value = 200;
+            test_emit(list, s);
+            s.op = "rms_norm";
+            s.value = 0x1p-64;
+            if (s.dtype != BSK_F16)
+                test_emit(list, s);
+        }
+}
+
 /* Rows of whole runs, of all lengths that kernels tell apart, short of what lanes hold and up to
  * it; the last tier has enough of them for each multiprocessor of a large device. */
 static void list_whole_rows(test_list *list)
@@ -693,6 +709,7 @@ static void list_lstm(test_list *list)
 void cases_norms(test_list *list)
 {
     list_layer_norm(list);
+    list_uneven_rows(list);
     list_whole_rows(list);
     list_batch_norm(list);
     list_lstm(list);

@@ -1,4 +1,5 @@
 /* Normalisations and LSTM cells. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -48,13 +49,24 @@ static void set_statistics(test_case *c)
         test_set(c, "mean", t)->zero_ok = true;
 }
 
+/* value: what x is about, or if below 1, all of it; then eps is as small as it may be. */
+static double norm_eps(const test_case *c)
+{
+    return c->spec.value > 0 && c->spec.value < 1 ? FLT_MIN : EPS;
+}
+
 static void build_layer_norm(test_case *c)
 {
     bsk_layer_norm_params *p = (void *)c->params;
+    p->eps = norm_eps(c) == EPS ? 0 : norm_eps(c); /* 0 means EPS */
     p->axis = c->spec.axis;
     p->segments = c->spec.count;
     p->relu = c->spec.act == BSK_ACT_RELU;
-    test_set(c, "x", test_act(c, c->spec.dtype, c->spec.m));
+    test_tensor *x = test_set(c, "x", test_act(c, c->spec.dtype, c->spec.m));
+    if (c->spec.value != 0) {
+        x->content = c->spec.value < 1 ? CONTENT_VALUE : CONTENT_ABOUT;
+        x->constant = c->spec.value;
+    }
     test_set(c, "y", test_act(c, test_out_type(c), c->spec.m))->zero_ok = c->spec.m < 4;
     if (c->spec.options & OPT_GAIN)
         set_vector(c, "gain", c->spec.m);
@@ -89,10 +101,10 @@ static moments moments_of(const test_case *c, const test_tensor *x, int64_t n, i
         const double d = x->value[test_row_element(c, n, f)] - r.mean;
         var += d * d / terms;
     }
-    r.rstd = 1 / sqrt(var + EPS);
+    r.rstd = 1 / sqrt(var + norm_eps(c));
     r.mean_error = is_rms(c) ? 0 : u * (terms + 4) * mag;
     const double step = r.mean_error + u * mag;
-    r.rstd_error = u * (terms + 8) + (2 * step * sqrt(var) + step * step) / (var + EPS);
+    r.rstd_error = u * (terms + 8) + (2 * step * sqrt(var) + step * step) / (var + norm_eps(c));
     return r;
 }
 
