@@ -261,10 +261,10 @@ OMP_INLINE void drop_batch(const drop_job *d, const walk_piece *at, int64_t ahea
     const __m512i last = _mm512_set1_epi32((int)(((uint32_t)d->limit << 8) - 1));
     __m512i words[BATCH_PAIRS][2];
     random_pairs(&d->words, (uint64_t)(at->at[2] + k) / 4, split, pairs, words);
+    lines_fetch(x_type, d->x, ahead + k, pairs * PAIR);
     _Pragma("GCC unroll 8") for (int i = 0; i < pairs; i++, k += PAIR)
     {
         line_pair p = pair_load(x_type, d->x, at->at[1] + k, split);
-        line_fetch(x_type, d->x, ahead + k);
         for (int j = 0; j < 2; j++)
             p.v[j] = (vec_f32)_mm512_maskz_mul_ps(_mm512_cmple_epu32_mask(words[i][j], last),
                                                   (__m512)p.v[j], _mm512_set1_ps(d->scale));

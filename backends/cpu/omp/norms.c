@@ -264,7 +264,7 @@ static void norm_put_rest(const layer_norm *v, const norm_line *l, affine *f, in
 
 /* Lines that are written together, so that gain and bias come from the second-level cache once for
  * all of them: so many bytes of each in turn. */
-enum { TOGETHER = 4, STRETCH_BYTES = 1024 };
+enum { TOGETHER = 2, STRETCH_BYTES = 1024 };
 
 /* Lines from number `first` on. */
 OMP_INLINE void norm_pass(const layer_norm *v, int64_t first, int count, affine *f, bsk_dtype type,
