@@ -101,7 +101,11 @@ OMP_INLINE void norm_take_pairs(norm_sums *s, int chain, const uint16_t *x)
 }
 #else
 enum { PAIR_PRODUCTS = 0 };
-#define norm_take_pairs(s, chain, x)
+
+OMP_INLINE void norm_take_pairs(norm_sums *s, int chain, const uint16_t *x)
+{
+    (void)s, (void)chain, (void)x;
+}
 #endif
 
 /* The sums of a line: of whole pieces from where they lie, of the last elements through a buffer. */
