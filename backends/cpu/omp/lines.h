@@ -30,8 +30,7 @@ OMP_INLINE vec_f32 line_load(bsk_dtype type, const void *src, int64_t at)
 #endif
 }
 
-/* Asks for PAIR numbers that are loaded later: passes ask for as many as they load, one by one, and
- * where they write, since many at once would keep the loads of the present ones waiting. */
+/* Asks for PAIR numbers that are loaded later, where others are written. */
 OMP_INLINE void line_fetch(bsk_dtype type, const void *src, int64_t at)
 {
     const char *from = (const char *)src + at * (int64_t)type_size(type);
@@ -40,7 +39,7 @@ OMP_INLINE void line_fetch(bsk_dtype type, const void *src, int64_t at)
 }
 
 /* The same of `count` numbers at once, before as many are written: twice, since a processor may drop
- * requests while others wait. */
+ * requests while others wait. Passes that read one matrix gain by this, those that read two do not. */
 OMP_INLINE void lines_fetch(bsk_dtype type, const void *src, int64_t at, int64_t count)
 {
     for (int turn = 0; turn < 2; turn++)
