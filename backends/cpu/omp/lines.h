@@ -39,7 +39,7 @@ OMP_INLINE void line_fetch(bsk_dtype type, const void *src, int64_t at)
 }
 
 /* The same of `count` numbers at once, before as many are written: twice, since a processor may drop
- * requests while others wait. Passes that read one matrix gain by this, those that read two do not. */
+ * requests while others wait. Gains where memory is the limit and one matrix is read. */
 OMP_INLINE void lines_fetch(bsk_dtype type, const void *src, int64_t at, int64_t count)
 {
     for (int turn = 0; turn < 2; turn++)

@@ -44,8 +44,8 @@ static float lowest(bool relu)
     return relu ? 0 : -INFINITY;
 }
 
-/* A row's segment on its way: first its sums are taken, of distances from about its middle, which
- * brings it into a cache; then it is written, while the next one is asked for. */
+/* A row's segment on its way: first its sums are taken, of distances from about its middle or,
+ * by pairs, from 0, which brings it into a cache; then it is written, while the next one is asked for. */
 typedef struct norm_line {
     int64_t n, s, x, y; /* row and segment; where they begin */
     float shift, mean, rstd;
@@ -180,14 +180,14 @@ static void norm_end(const layer_norm *v, norm_line *l, norm_moments m)
 }
 
 /* The moments of a line. Products of pairs know no shift and take denormal numbers as 0: where that
- * shows, its sums are taken anew. */
+ * shows, or squares overflow, its sums are taken anew. */
 OMP_INLINE void norm_measure(const layer_norm *v, norm_line *l, bsk_dtype type, bool split)
 {
     const double tiny = 0x1p-80;
     if (PAIR_PRODUCTS && split) {
         const norm_sums s = norm_sum(v, l, type, split, true);
         const norm_moments m = norm_reduce(v, &s);
-        if (m.square > tiny && !norm_apart(m)) {
+        if (isfinite(m.square) && m.square > tiny && !norm_apart(m)) {
             norm_end(v, l, m);
             return;
         }

@@ -31,7 +31,7 @@ enum {
      DSD_RING_SLOT_BYTES(features, samples))
 
 /* Whether two thread blocks share a multiprocessor, that is those of launches that follow each
- * other: for wide tiles, where two slots are left for each warp. */
+ * other: for tiles of 32 features, where two slots are left for each warp. */
 #define DSD_RING_HALF 115712
 #define DSD_RING_PAIR(features, samples)                                                           \
     ((features) >= 32 && DSD_RING_FIT(features, samples, DSD_RING_HALF) >= 2)
