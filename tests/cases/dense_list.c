@@ -565,7 +565,8 @@ static void list_layer_norm(test_list *list)
                     }
 }
 
-/* Rows whose mean is far above their deviation, and whose squares are denormal numbers of f32. */
+/* Rows whose mean is far above their deviation, and whose squares are denormal numbers of f32. The
+ * bound of the former admits what one pass loses; they show that the second one is right. */
 static void list_uneven_rows(test_list *list)
 {
     for (int t = 0; t < TEST_COUNT(dtypes); t++)
