@@ -4,6 +4,7 @@
 #define BSKI_PHILOX_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Four words for counter (index, offset) under the key seed. */
@@ -40,6 +41,19 @@ static inline uint32_t bski_philox_u32(uint64_t seed, uint64_t offset, uint64_t 
 static inline float bski_philox_uniform(uint64_t seed, uint64_t offset, uint64_t i)
 {
     return (float)(bski_philox_u32(seed, offset, i) >> 8) * 0x1p-24f;
+}
+
+/* What dropout asks of element i: a number of 16 bits, half a word. Eight neighbours share one counter;
+ * the even one of two has the lower half of their word. */
+static inline uint32_t bski_philox_u16(uint64_t seed, uint64_t offset, uint64_t i)
+{
+    return bski_philox_u32(seed, offset, i / 2) >> i % 2 * 16 & 0xffff;
+}
+
+/* Dropout keeps the elements whose number is below this: keep, from 0 to 1, in units of 2^-16. */
+static inline uint32_t bski_dropout_limit(double keep)
+{
+    return (uint32_t)(keep * 0x1p16 + 0.5);
 }
 
 /* Standard normal by Box-Muller: elements 2j and 2j + 1 share two words. In f64, so that the host

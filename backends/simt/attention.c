@@ -2,8 +2,8 @@
 #include <backends/simt/attention_host.h>
 
 #include <backends/simt/attention.h>
+#include <common/philox.h>
 
-#include <math.h>
 #include <stdio.h>
 
 enum { LOCAL_BYTES = 32 << 10 }; /* that the kernels need at most */
@@ -87,7 +87,7 @@ static void set_dropout(rules_arg *r, bsk_dtype type, i32 dropout, double keep, 
 {
     r->dropout = dropout;
     r->factor = bski_simt_num(type, keep > 0 ? 1 / keep : 0);
-    r->limit = (i32)ceil(keep * 16777216);
+    r->limit = (i32)bski_dropout_limit(keep);
     r->seed = (i64)seed;
     r->offset = (i64)offset;
 }

@@ -23,7 +23,7 @@ typedef struct rules_arg {
     i32 heads, per_head; /* query heads, and those of one head of the layout */
     i32 interleave, window;
     i32 causal, align_end;
-    i32 dropout, limit; /* limit: an element is kept if its number of 24 bits is below */
+    i32 dropout, limit; /* limit: an element is kept if its number of 16 bits is below */
     i32 bias_type, pad;
 } rules_arg;
 
@@ -190,10 +190,12 @@ DEVICE i32 rules_block(const rules_arg *a, const rules_data *d, const rules_memb
     return RULES_FULL;
 }
 
-/* 24 bits, as elements of a score array without gaps would draw them. */
+/* 16 bits, as elements of a score array without gaps would draw them. */
 DEVICE_APART u32 rules_draw(u64 seed, u64 offset, u64 element)
 {
-    return philox(seed, offset, element).own >> 8;
+    u32 word[4];
+    philox_block(seed, offset, element / 8, word);
+    return philox_half(word, (u32)element);
 }
 
 /* Whether dropout keeps element (i, j) of the block in slot of query head h. */

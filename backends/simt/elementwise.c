@@ -1,9 +1,8 @@
 /* Host side of the element-wise maps and of add_n. */
-#include <math.h>
-
 #include <backends/simt/dims.h>
 #include <backends/simt/elementwise.h>
 #include <backends/simt/maps.h>
+#include <common/philox.h>
 
 /* --- binary --- */
 
@@ -166,7 +165,6 @@ SIMT_PREPARE(dropout)
     return MAP_PREPARE_WHOLE("dropout", &p->x, &p->y);
 }
 
-/* A number of 24 bits is below keep * 2^24 if it is below that rounded up. */
 SIMT_LAUNCH(dropout)
 {
     const bsk_dropout_params *p = prepared->problem->params;
@@ -181,7 +179,7 @@ SIMT_LAUNCH(dropout)
     };
     map_arg arg = bski_simt_map(prepared, queue, &m);
     arg.c = bski_simt_map_num(prepared, a->keep > 0 ? 1 / a->keep : 0);
-    arg.limit = (i32)ceil(a->keep * 16777216);
+    arg.limit = (i32)bski_dropout_limit(a->keep);
     arg.seed = (i64)a->seed;
     arg.offset = (i64)a->offset;
     return bski_simt_map_launch(prepared, queue, &m, &arg);

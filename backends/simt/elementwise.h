@@ -5,7 +5,7 @@
 #ifdef SIMT_T
 #include "ops_act.h"
 
-#include "uniform.h"
+#include "philox.h"
 #endif
 
 #include "elementwise_terms.h"
@@ -290,6 +290,9 @@ DEVICE void NAME(cwise_linear_run)(const map_arg *a, i64 first, R (*v)[VEC])
 
 MAP(cwise_linear, 3)
 
+#undef DROPOUT_SOME
+#define DROPOUT_SOME (VEC < 8 ? VEC : 8)
+
 /* --- filter, dropout ------------------------------------------------------------------------- */
 
 DEVICE void NAME(filter_run)(const map_arg *a, i64 first, R (*v)[VEC])
@@ -306,26 +309,51 @@ DEVICE void NAME(filter_run)(const map_arg *a, i64 first, R (*v)[VEC])
     }
 }
 
-DEVICE void NAME(dropout_run)(const map_arg *a, i64 first, R (*v)[VEC])
+/* v where dropout keeps it: as many neighbours from element `first` on as a run has of one counter. */
+DEVICE void NAME(dropout_some)(const map_arg *a, u64 counter, u32 first, R *v)
 {
     const R scale = NUM(a->c);
-    u32 u[VEC];
-    NAME(uniform_run)((u64)a->seed, (u64)a->offset, first, a->number[SHAPE_LAST], u);
+    u32 word[4];
+    philox_block((u64)a->seed, (u64)a->offset, counter, word);
     UNROLL
-    for (i32 e = 0; e < VEC; e++)
-        v[0][e] = u[e] < (u32)a->limit ? v[0][e] * scale : (R)0;
+    for (i32 e = 0; e < DROPOUT_SOME; e++) {
+        const u32 number = philox_half(word, (VEC < 8 ? first : 0) + (u32)e);
+        v[e] = number < (u32)a->limit ? v[e] * scale : (R)0;
+    }
 }
 
-/* The same from words: of the 24 bits that count, the lowest one is bit 8. */
+LANE_APART u32 NAME(dropout_number)(u64 seed, u64 offset, u64 i)
+{
+    u32 word[4];
+    philox_block(seed, offset, i / 8, word);
+    return philox_half(word, (u32)i);
+}
+
+DEVICE void NAME(dropout_run)(const map_arg *a, i64 first, R (*v)[VEC])
+{
+    const i64 step = a->number[SHAPE_LAST];
+    const R scale = NUM(a->c);
+    u32 number = 0;
+    if (step == 1 && first % DROPOUT_SOME == 0) {
+        UNROLL
+        for (i32 e = 0; e < VEC; e += DROPOUT_SOME)
+            NAME(dropout_some)(a, (u64)(first + e) / 8, (u32)first + (u32)e, v[0] + e);
+        return;
+    }
+    UNROLL
+    for (i32 e = 0; e < VEC; e++) {
+        if (e == 0 || step != 0)
+            number = NAME(dropout_number)((u64)a->seed, (u64)a->offset, (u64)(first + e * step));
+        v[0][e] = number < (u32)a->limit ? v[0][e] * scale : (R)0;
+    }
+}
+
+/* Few enough that counters fit 32 bits: what depends on their upper half and on the key alone is the
+ * same for all, and is not computed again. */
 DEVICE void NAME(dropout_whole_run)(const map_arg *a, i64 first, R (*v)[VEC])
 {
-    const R scale = NUM(a->c);
-    const u32 limit = (u32)a->limit << 8, all = (u32)a->limit >> 24;
-    u32 word[VEC];
-    NAME(word_run)((u64)a->seed, (u64)a->offset, (u32)(first / VEC), word);
-    UNROLL
-    for (i32 e = 0; e < VEC; e++)
-        v[0][e] = word[e] < limit || all ? v[0][e] * scale : (R)0;
+    const u32 run = (u32)(first / VEC);
+    NAME(dropout_some)(a, run / (8 / DROPOUT_SOME), run * DROPOUT_SOME, v[0]);
 }
 
 MAP(filter, 1)

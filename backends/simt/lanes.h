@@ -74,6 +74,13 @@ DEVICE void walk_next(walk *w)
     }
 }
 
+/* What is long and called for single elements: apart, but where a lane's elements are to become vectors. */
+#if LANES > 1
+#define LANE_APART DEVICE_APART
+#else
+#define LANE_APART DEVICE
+#endif
+
 /* Elements of a run that starts at column col. */
 DEVICE i32 run_length(i64 cols, i64 col, i32 vec)
 {

@@ -65,8 +65,8 @@ i64 bski_simt_map_groups(const simt_device *d, bsk_dtype type, const shape_arg *
     return bski_simt_groups(d, runs);
 }
 
-/* Whether kernels of MAP_WHOLE may run: they have no beta, and draw random words by 32 bits of a
- * counter. */
+/* Whether kernels of MAP_WHOLE may run: they have no beta, and count runs of random numbers by 32
+ * bits. */
 static bool map_whole(const simt_map *m, const map_arg *arg, i64 vec, i64 groups)
 {
     const i64 count = arg->shape.size[SHAPE_LAST];

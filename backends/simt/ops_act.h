@@ -19,12 +19,7 @@ enum {
 #define SQRT_1_OVER_2  ((R)0.70710678118654752440)
 
 /* The normal distribution's function. */
-#if LANES > 1
-DEVICE_APART
-#else
-DEVICE
-#endif
-R NAME(normal_cdf)(R x)
+LANE_APART R NAME(normal_cdf)(R x)
 {
     return (R)0.5 * MATH(erfc)(-x * SQRT_1_OVER_2);
 }

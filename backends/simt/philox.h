@@ -43,6 +43,13 @@ DEVICE philox_words philox(u64 seed, u64 offset, u64 i)
     return w;
 }
 
+/* The 16 bits of element i, of the words of the eight elements that share its counter. */
+DEVICE u32 philox_half(const u32 *word, u32 i)
+{
+    const u32 a = i & 4 ? word[2] : word[0], b = i & 4 ? word[3] : word[1];
+    return (i & 2 ? b : a) >> (i & 1) * 16 & 0xffff;
+}
+
 /* Uniform in [0, 1), 24 bits. */
 DEVICE f32 philox_uniform(u64 seed, u64 offset, u64 i)
 {

@@ -4,7 +4,7 @@
 #include "map.h"
 
 #ifdef SIMT_T
-#include "uniform.h"
+#include "philox.h"
 #endif
 
 #ifndef BSKI_SIMT_QUANTIZE_H
@@ -124,6 +124,34 @@ DEVICE R NAME(quantized)(const NAME(format) * f, R x, u32 random)
     if ((f->option & QUANTIZE_FLUSH) && y < f->least)
         y = 0;
     return OF_BITS(y | sign);
+}
+
+/* 24 bits: the number is 2^24 times philox_uniform. */
+LANE_APART u32 NAME(uniform_number)(u64 seed, u64 offset, u64 i)
+{
+    return philox(seed, offset, i).own >> 8;
+}
+
+/* The same of VEC elements from number `first` on, `stride` apart. Neighbours that share counters are
+ * drawn together. */
+DEVICE void NAME(uniform_run)(u64 seed, u64 offset, i64 first, i64 stride, u32 *u)
+{
+    const i32 each = VEC < 4 ? VEC : 4; /* of one counter */
+    if (stride == 1 && first % each == 0) {
+        UNROLL
+        for (i32 e = 0; e < VEC; e += each) {
+            u32 word[4];
+            philox_block(seed, offset, (u64)(first + e) / 4, word);
+            UNROLL
+            for (i32 i = 0; i < each; i++)
+                u[e + i] = (each < 4 && first & 2 ? word[2 + i] : word[i]) >> 8;
+        }
+        return;
+    }
+    UNROLL
+    for (i32 e = 0; e < VEC; e++)
+        u[e] = e > 0 && stride == 0 ? u[0]
+                                    : NAME(uniform_number)(seed, offset, (u64)(first + e * stride));
 }
 
 DEVICE void NAME(quantize_run)(const map_arg *a, const NAME(format) * f, const shape_walk *w, R *v)

@@ -572,7 +572,7 @@ static double drop_factor(const problem *p, int64_t b, int64_t h, const pair *at
     if (!has_rule(p->c, RULE_DROPOUT))
         return 1;
     const uint64_t e = (uint64_t)pair_element(p, b, h, at);
-    return bski_philox_uniform(p->c->spec.seed, 3, e) < KEEP ? 1 / KEEP : 0;
+    return bski_philox_u16(p->c->spec.seed, 3, e) < KEEP * 0x1p16 ? 1 / KEEP : 0;
 }
 
 static void oracle_attention(test_case *c)

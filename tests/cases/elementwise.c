@@ -756,8 +756,9 @@ static void oracle_dropout(test_case *c)
     for (int64_t e = 0; e < y->elems; e++) {
         const int64_t at = element_of(&y->desc, &mask, e);
         uint32_t words[4];
-        bski_philox(a->seed, a->offset, (uint64_t)at / 4, words);
-        const bool kept = (double)(words[at % 4] >> 8) < a->keep * 0x1p24;
+        bski_philox(a->seed, a->offset, (uint64_t)at / 8, words);
+        const uint32_t number = words[at % 8 / 2] / (at % 2 ? 0x10000 : 1) % 0x10000;
+        const bool kept = number < floor(a->keep * 0x1p16 + 0.5);
         const double v = kept ? x->value[e] / a->keep : 0;
         test_expect(y, e, v, kept && isfinite(v) ? 2 * test_arith_eps(c) * fabs(v) : 0);
     }

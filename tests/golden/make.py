@@ -119,6 +119,11 @@ def random_unit(seed, offset, i):
     return (random_word(seed, offset, i) >> 8) / 2**24
 
 
+def kept(keep, seed, offset, i):
+    """What dropout keeps, by 16 bits an element: keep is rounded to a multiple of 2^-16."""
+    return (random_word(seed, offset, i // 2) >> i % 2 * 16) % 2**16 < int(keep * 2**16 + 0.5)
+
+
 # --- element-wise ---
 
 
@@ -286,8 +291,7 @@ def filter_cases():
         y = []
         for e, v in enumerate(x.values):
             at = e if not shared else e // 20 * 5 + e % 5
-            kept = random_unit(scalars["seed"], scalars["offset"], at) < 0.6
-            y.append(v / 0.6 if kept else 0.0)
+            y.append(v / 0.6 if kept(0.6, scalars["seed"], scalars["offset"], at) else 0.0)
         case("dropout", {"shared": shared}, scalars, [("x", x)], [("y", x.like(y))])
 
 
@@ -718,8 +722,7 @@ def attention_cases():
                              + bias.values[h * keys + j])
                     block = (b * per_head + h % per_head) * count + slot
                     element = (block * 2 + i % 2) * 3 + j % 3
-                    kept = (random_word(12, 5, element) >> 8) * 2.0**-24 < 0.75
-                    factors[j] = 1 / 0.75 if kept else 0
+                    factors[j] = 1 / 0.75 if kept(0.75, 12, 5, element) else 0
                 scores[j] = score
             return scores, factors
 

@@ -387,10 +387,12 @@ BSK_API bsk_status bsk_sparse_relu_grad_run(const bsk_plan *plan, bsk_queue *que
                                             const bsk_sparse_relu_grad_args *args);
 
 /* --- dropout: y = x / keep where the mask keeps, 0 elsewhere ---------------------------------
- * The mask is not stored: element i of it keeps if a uniform number in [0, 1) from (seed, offset,
- * i) is below keep (Philox 4x32-10, the same on every device). Elements are counted row-major in
- * the mask's shape: that of x, with 1 for each dimension d whose bit 1 << d is set in `shared`, so
- * that one decision is shared along it. keep = 1 keeps everything, keep = 0 nothing; what is
+ * The mask is not stored: element i of it keeps if a number of 16 bits from (seed, offset, i) is
+ * below keep * 2^16, rounded to a whole number (Philox 4x32-10: half i % 2, the lower one first, of
+ * word i / 2 % 4 of counter i / 8; the same on every device). So what is kept differs from keep by
+ * 2^-17 at most, while the factor is 1 / keep. Elements are counted row-major in the mask's shape:
+ * that of x, with 1 for each dimension d whose bit 1 << d is set in `shared`, so that one decision
+ * is shared along it. keep = 1 keeps everything, keep = 0 nothing; what is
  * dropped is 0 even where x is NaN.
  * Shapes    x and y of one shape of any rank.
  * Dtypes    x and y any floats.

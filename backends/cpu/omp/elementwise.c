@@ -230,11 +230,8 @@ OMP_ACCEPT(dropout)
     return walk_numbered(&w, &p->y, &p->x, p->shared) ? BSK_ACCEPT : BSK_REFUSE_STRIDE;
 }
 
-/* A uniform number of 24 bits is below keep if it is below this. */
-static int32_t keep_limit(double keep)
-{
-    return (int32_t)ceil(keep * 0x1p24);
-}
+/* Words of a stretch of elements, and of one before them. */
+enum { DROP_WORDS = STRETCH / 2 + 2 + RANDOM_SLACK };
 
 typedef struct drop_job drop_job;
 typedef int64_t drop_batches_fn(const drop_job *d, const walk_piece *at, int64_t ahead);
@@ -254,61 +251,74 @@ struct drop_job {
 };
 
 #if defined(BSK_ISA_AVX512)
-/* A batch at k: its words, then loads and stores, while the words of the next are computed. */
-OMP_INLINE void drop_batch(const drop_job *d, const walk_piece *at, int64_t ahead, int64_t k,
-                           bsk_dtype x_type, bsk_dtype y_type, bool split, int pairs)
+/* Elements of a batch: two for each word. */
+enum { BATCH = 2 * BATCH_PAIRS * PAIR };
+
+/* A batch: its words, then loads and stores, while the words of the next are computed. */
+OMP_INLINE void drop_batch(const random_batch *b, uint64_t counter, const void *x, void *y,
+                           const void *ahead, bsk_dtype x_type, bsk_dtype y_type, __m512i last,
+                           float scale, bool split, bool stream)
 {
-    const __m512i last = _mm512_set1_epi32((int)(((uint32_t)d->limit << 8) - 1));
     __m512i words[BATCH_PAIRS][2];
-    random_pairs(&d->words, (uint64_t)(at->at[2] + k) / 4, split, pairs, words);
-    lines_fetch(x_type, d->x, ahead + k, pairs * PAIR);
-    _Pragma("GCC unroll 8") for (int i = 0; i < pairs; i++, k += PAIR)
+    random_pairs(b, counter, words);
+    lines_fetch(x_type, ahead, 0, BATCH);
+    _Pragma("GCC unroll 8") for (int i = 0; i < 2 * BATCH_PAIRS; i++)
     {
-        line_pair p = pair_load(x_type, d->x, at->at[1] + k, split);
-        for (int j = 0; j < 2; j++)
-            p.v[j] = (vec_f32)_mm512_maskz_mul_ps(_mm512_cmple_epu32_mask(words[i][j], last),
-                                                  (__m512)p.v[j], _mm512_set1_ps(d->scale));
-        pair_put(y_type, d->y, at->at[0] + k, p, split, d->stream);
+        const __mmask32 kept = _mm512_cmple_epu16_mask(words[i / 2][i % 2], last);
+        line_pair p = pair_load(x_type, x, i * PAIR, split);
+        if (split) {
+            p.v[0] *= scale;
+            p.v[1] *= scale;
+            const __m512i joined = _mm512_maskz_mov_epi16(kept, (__m512i)pair_join(p));
+            vector_put((uint16_t *)y + i * PAIR, &joined, stream);
+        } else {
+            for (int j = 0; j < 2; j++)
+                p.v[j] = (vec_f32)_mm512_maskz_mul_ps((__mmask16)(kept >> 16 * j), (__m512)p.v[j],
+                                                      _mm512_set1_ps(scale));
+            pair_put(y_type, y, i * PAIR, p, false, stream);
+        }
     }
 }
 
-/* How many elements at the beginning of a part, each with a word of its own, went by batches: long ones
- * in bf16, where words are the limit; memory, which is it in f32, would rest meanwhile. */
+/* How many elements at the beginning of a part, each with a number of its own, went by batches. */
 OMP_INLINE int64_t drop_batches(const drop_job *d, const walk_piece *at, int64_t ahead,
-                                bsk_dtype x_type, bsk_dtype y_type, bool split)
+                                bsk_dtype x_type, bsk_dtype y_type, bool split, bool stream)
 {
     const uint64_t first = (uint64_t)at->at[2];
+    const __m512i last = _mm512_set1_epi16((short)(d->limit - 1));
+    const float scale = d->scale;
+    const char *x = line_at(x_type, d->x, at->at[1]), *next = line_at(x_type, d->x, ahead);
+    char *y = line_at(y_type, d->y, at->at[0]);
     int64_t k = 0;
-    if (first % 4 || !d->limit || first / 4 >> 32 != d->words.upper ||
-        (first + (uint64_t)at->count) / 4 >> 32 != d->words.upper)
+    if (first % 8 || !d->limit || first / 8 >> 32 != d->words.upper ||
+        (first + (uint64_t)at->count) / 8 >> 32 != d->words.upper)
         return 0;
-    for (; split && k + BATCH_PAIRS * PAIR <= at->count; k += BATCH_PAIRS * PAIR)
-        drop_batch(d, at, ahead, k, x_type, y_type, split, BATCH_PAIRS);
-    for (; k + SHORT_PAIRS * PAIR <= at->count; k += SHORT_PAIRS * PAIR)
-        drop_batch(d, at, ahead, k, x_type, y_type, split, SHORT_PAIRS);
+    for (; k + BATCH <= at->count; k += BATCH)
+        drop_batch(&d->words, (first + (uint64_t)k) / 8, x + k * (int64_t)type_size(x_type),
+                   y + k * (int64_t)type_size(y_type), next + k * (int64_t)type_size(x_type),
+                   x_type, y_type, last, scale, split, stream);
     return k;
 }
 #else
-/* The same by words in memory. */
+/* The same by numbers in memory. */
 OMP_INLINE int64_t drop_batches(const drop_job *d, const walk_piece *at, int64_t ahead,
-                                bsk_dtype x_type, bsk_dtype y_type, bool split)
+                                bsk_dtype x_type, bsk_dtype y_type, bool split, bool stream)
 {
-    uint32_t buffer[STRETCH + RANDOM_SLACK] __attribute__((aligned(64)));
+    uint32_t words[DROP_WORDS] __attribute__((aligned(64)));
+    uint32_t numbers[STRETCH] __attribute__((aligned(64)));
     int64_t k = 0;
     (void)split;
     for (; k + STRETCH <= at->count; k += STRETCH) {
-        const uint32_t *words =
-            random_words(d->seed, d->offset, (uint64_t)(at->at[2] + k), STRETCH, buffer);
+        random_halves(d->seed, d->offset, (uint64_t)(at->at[2] + k), STRETCH, words, numbers);
         for (int64_t i = 0; i < STRETCH; i += PAIR) {
             line_pair p = pair_load(x_type, d->x, at->at[1] + k + i, false);
             line_fetch(x_type, d->x, ahead + k + i);
             for (int j = 0; j < 2; j++) {
                 vec_i32 number;
-                memcpy(&number, words + i + j * F32_LANES, sizeof number);
-                p.v[j] =
-                    (vec_f32)((vec_i32)(p.v[j] * d->scale) & ((number >> 8 & 0xffffff) < d->limit));
+                memcpy(&number, numbers + i + j * F32_LANES, sizeof number);
+                p.v[j] = (vec_f32)((vec_i32)(p.v[j] * d->scale) & (number < d->limit));
             }
-            pair_put(y_type, d->y, at->at[0] + k + i, p, false, d->stream);
+            pair_put(y_type, d->y, at->at[0] + k + i, p, false, stream);
         }
     }
     return k;
@@ -318,7 +328,8 @@ OMP_INLINE int64_t drop_batches(const drop_job *d, const walk_piece *at, int64_t
 #define DROP_BATCHES(name, x_type, y_type, split)                                                  \
     static int64_t name(const drop_job *d, const walk_piece *at, int64_t ahead)                    \
     {                                                                                              \
-        return drop_batches(d, at, ahead, x_type, y_type, split);                                  \
+        return d->stream ? drop_batches(d, at, ahead, x_type, y_type, split, true)                 \
+                         : drop_batches(d, at, ahead, x_type, y_type, split, false);               \
     }
 DROP_BATCHES(drop_batches_f32, BSK_F32, BSK_F32, false)
 DROP_BATCHES(drop_batches_bf16, BSK_BF16, BSK_BF16, true)
@@ -333,24 +344,24 @@ static drop_batches_fn *drop_batches_of(const bsk_dropout_params *p)
                                     : drop_batches_mixed;
 }
 
-/* A part in a buffer, each element with a word of its own. */
+/* A part in a buffer, each element with a number of its own. */
 static void drop_own(const drop_job *d, float *row, uint64_t element, int64_t count)
 {
-    uint32_t buffer[STRETCH + RANDOM_SLACK];
-    const uint32_t *words = random_words(d->seed, d->offset, element, count, buffer);
+    uint32_t words[DROP_WORDS], numbers[STRETCH];
+    random_halves(d->seed, d->offset, element, count, words, numbers);
     for (int64_t k = 0; k < count; k++)
-        row[k] = (int32_t)(words[k] >> 8) < d->limit ? row[k] * d->scale : 0;
+        row[k] = (int32_t)numbers[k] < d->limit ? row[k] * d->scale : 0;
 }
 
-/* A part of which all elements share a word, or which repeats one element of x. */
+/* A part of which all elements share a number, or which repeats one element of x. */
 static void drop_row(const drop_job *d, float *row, const bsk_dropout_args *a, uint64_t element,
                      bool own, int64_t count)
 {
-    uint32_t word = bski_philox_u32(a->seed, a->offset, element);
+    uint32_t number = bski_philox_u16(a->seed, a->offset, element);
     for (int64_t k = 0; k < count; k++) {
         if (own && k)
-            word = bski_philox_u32(a->seed, a->offset, element + (uint64_t)k);
-        row[k] = (int32_t)(word >> 8) < d->limit ? row[k] * d->scale : 0;
+            number = bski_philox_u16(a->seed, a->offset, element + (uint64_t)k);
+        row[k] = (int32_t)number < d->limit ? row[k] * d->scale : 0;
     }
 }
 
@@ -366,7 +377,7 @@ OMP_LAUNCH(dropout)
                   .y = bsk_mem_address(a->y),
                   .x_type = p->x.dtype,
                   .y_type = p->y.dtype,
-                  .limit = keep_limit(a->keep),
+                  .limit = (int32_t)bski_dropout_limit(a->keep),
                   .scale = a->keep > 0 ? (float)(1 / a->keep) : 0,
                   .seed = a->seed,
                   .offset = a->offset,
@@ -381,7 +392,7 @@ OMP_LAUNCH(dropout)
 #pragma omp for schedule(static) nowait
         for (int64_t i = 0; i < walk_pieces(&w); i++) {
             const walk_piece piece = walk_at(&w, i), ahead = walk_ahead(&w, i);
-            const bool own = w.step[1] && w.step[2]; /* of every element, and a word for it */
+            const bool own = w.step[1] && w.step[2]; /* of every element, and a number for it */
             const int64_t done = own ? d.batches(&d, &piece, ahead.at[1]) : 0;
             for (int64_t k = done; k < piece.count; k += STRETCH) {
                 const walk_piece at = walk_part(&w, &piece, k);

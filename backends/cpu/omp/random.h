@@ -121,12 +121,28 @@ static inline const uint32_t *random_words(uint64_t seed, uint64_t offset, uint6
     return buffer + skip;
 }
 
-#if defined(BSK_ISA_AVX512)
-/* --- the words of a batch of elements, in registers ------------------------------------------- */
+/* numbers[i] = bski_philox_u16 of element first + i; words: a buffer of count / 2 + 2 + RANDOM_SLACK. */
+static inline void random_halves(uint64_t seed, uint64_t offset, uint64_t first, int64_t count,
+                                 uint32_t *words, uint32_t *restrict numbers)
+{
+    const int64_t odd = (int64_t)(first % 2);
+    const uint32_t *word = random_words(seed, offset, first / 2, (odd + count + 1) / 2, words);
+    if (odd && count)
+        numbers[0] = *word++ >> 16;
+    for (int64_t i = odd; i + 1 < count; i += 2, word++) {
+        numbers[i] = *word & 0xffff;
+        numbers[i + 1] = *word >> 16;
+    }
+    if ((count - odd) % 2)
+        numbers[count - 1] = *word & 0xffff;
+}
 
-/* Pairs of vectors of words: eight keep the units busy while the rounds of each wait for one another,
- * four nearly so. */
-enum { BATCH_PAIRS = 8, SHORT_PAIRS = 4 };
+#if defined(BSK_ISA_AVX512)
+/* --- the words of a batch of counters, in registers ------------------------------------------- */
+
+/* Pairs of vectors of words: four keep the units busy while the rounds of each wait for one another, and
+ * all that they need stays in registers. */
+enum { BATCH_PAIRS = 4 };
 
 #define PHILOX_0 0xD2511F53u
 #define PHILOX_1 0xCD9E8D57u
@@ -206,27 +222,24 @@ OMP_INLINE void batch_end(const random_batch *b, random_state *s)
     s->c1 = _mm512_mask_shuffle_epi32(p1, UPPER, p0, 0xa0);
 }
 
-/* The words of the elements of `counter` on: pairs of vectors, in order or `split` into even and odd
- * ones; pairs is a constant. All the counters have the upper half that b was made for. */
-OMP_INLINE void random_pairs(const random_batch *b, uint64_t counter, bool split, int pairs,
-                             __m512i words[BATCH_PAIRS][2])
+/* The words of `counter` and what follows it. All the counters have the upper half that b was made for. */
+OMP_INLINE void random_pairs(const random_batch *b, uint64_t counter, __m512i words[BATCH_PAIRS][2])
 {
-    const __m512i order =
-        split ? _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0) : _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
+    const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
     random_state s[BATCH_PAIRS];
-    _Pragma("GCC unroll 8") for (int i = 0; i < pairs; i++)
+    _Pragma("GCC unroll 4") for (int i = 0; i < BATCH_PAIRS; i++)
     {
         s[i].c0 =
             _mm512_add_epi64(order, _mm512_set1_epi64((long long)(counter + 8 * (uint64_t)i)));
         batch_begin(b, &s[i]);
     }
     _Pragma("GCC unroll 6") for (int round = 3; round < 9; round++)
-        _Pragma("GCC unroll 8") for (int i = 0; i < pairs; i++) batch_round(b, &s[i], round);
-    _Pragma("GCC unroll 8") for (int i = 0; i < pairs; i++)
+        _Pragma("GCC unroll 4") for (int i = 0; i < BATCH_PAIRS; i++) batch_round(b, &s[i], round);
+    _Pragma("GCC unroll 4") for (int i = 0; i < BATCH_PAIRS; i++)
     {
         batch_end(b, &s[i]);
-        words[i][0] = split ? s[i].c0 : _mm512_unpacklo_epi32(s[i].c0, s[i].c1);
-        words[i][1] = split ? s[i].c1 : _mm512_unpackhi_epi32(s[i].c0, s[i].c1);
+        words[i][0] = _mm512_unpacklo_epi32(s[i].c0, s[i].c1);
+        words[i][1] = _mm512_unpackhi_epi32(s[i].c0, s[i].c1);
     }
 }
 #endif

@@ -129,18 +129,17 @@ static void softmax_line(const softmax_row *r, void *y, int64_t at, bool stream)
 
 /* --- lines: whole rows, of which all elements take part, scaled by a positive number --- */
 
-/* Lines at once: as many as have their exponentials in the first-level cache; and elements of each
- * for one pair whose largest is looked for. */
-enum { POWER_LINES = 2, SAMPLE = 256 };
+/* Elements of a line for one pair whose largest is looked for. */
+enum { SAMPLE = 256 };
 
-/* Rows on their way. Exponentials are relative to the largest of some elements, which is found before
- * they are passed over. */
-typedef struct softmax_lines {
-    int count;
-    int64_t x[POWER_LINES], y[POWER_LINES];
-    float base[POWER_LINES], factor[POWER_LINES]; /* what exponents begin at; what results take */
-    vec_f32 sum[POWER_LINES];
-} softmax_lines;
+/* A line on its way, or none. Exponentials are relative to the largest of some elements, which is found
+ * before it is passed over. */
+typedef struct softmax_way {
+    bool some;
+    int64_t x, y;
+    float base, factor; /* what exponents begin at; what results take */
+    vec_f32 sum;
+} softmax_way;
 
 typedef struct softmax_job {
     const void *x;
@@ -151,40 +150,38 @@ typedef struct softmax_job {
     bool stream;
 } softmax_job;
 
-static void softmax_lines_at(const walk *w, softmax_lines *l, int64_t first)
+static softmax_way softmax_way_of(const walk *w, int64_t row)
 {
-    l->count = (int)max_i64(0, min_i64(POWER_LINES, w->rows - first));
-    for (int r = 0; r < l->count; r++) {
-        int64_t at[WALK_TENSORS];
-        walk_row(w, first + r, at);
-        l->y[r] = at[0];
-        l->x[r] = at[1];
-        l->base[r] = 0;
-        l->sum[r] = (vec_f32){0};
+    softmax_way l = {.some = row < w->rows};
+    int64_t at[WALK_TENSORS];
+    if (l.some) {
+        walk_row(w, row, at);
+        l.y = at[0];
+        l.x = at[1];
     }
+    return l;
 }
 
-/* Pieces of some lines, and the exponentials of theirs; `split`: whether its pairs are. */
+/* Pieces of a line, and of what to ask for; `split`: whether its pairs are. */
 typedef struct softmax_from {
     bsk_dtype type;
     bool split;
     const void *x;
-    int64_t at[POWER_LINES], ahead[POWER_LINES]; /* where it is, and what to ask for */
-    float *e[POWER_LINES];
+    int64_t at, ahead;
 } softmax_from;
 
-/* Where the same of the lines before them go. */
+/* Where the same of the line before it go. */
 typedef struct softmax_to {
     bsk_dtype type;
     bool split, stream;
     void *y;
-    int64_t at[POWER_LINES];
-    float factor[POWER_LINES];
+    int64_t at;
+    float factor;
 } softmax_to;
 
-/* What the exponents of line r begin at, from one pair of each SAMPLE elements. */
-OMP_INLINE void softmax_base(const softmax_job *j, softmax_lines *l, int r, const void *x,
-                             int64_t at, int64_t count, bsk_dtype type, bool split)
+/* What the exponents of a line begin at, from one pair of each SAMPLE elements. */
+OMP_INLINE void softmax_base(const softmax_job *j, softmax_way *l, const void *x, int64_t at,
+                             int64_t count, bsk_dtype type, bool split)
 {
     vec_f32 best = splat_f32(-INFINITY);
     for (int64_t k = 0; k < count; k += SAMPLE) {
@@ -192,43 +189,42 @@ OMP_INLINE void softmax_base(const softmax_job *j, softmax_lines *l, int r, cons
         best = larger_f32(v.v[0], larger_f32(v.v[1], best));
     }
     const float base = lanes_max(best) * j->unit;
-    l->base[r] = isfinite(base) ? base : 0;
+    l->base = isfinite(base) ? base : 0;
 }
 
-/* The pair at k of line r, as it is written. */
-OMP_INLINE void softmax_put(const softmax_to *to, const float *e, int r, int64_t k)
+/* The pair at k, as it is written. */
+OMP_INLINE void softmax_put(const softmax_to *to, const float *e, int64_t k)
 {
     line_pair v = pair_load(BSK_F32, e, k, false);
-    v.v[0] *= to->factor[r];
-    v.v[1] *= to->factor[r];
-    pair_put(to->type, to->y, to->at[r] + k, v, to->split, to->stream);
+    v.v[0] *= to->factor;
+    v.v[1] *= to->factor;
+    if (to->split) {
+        const vec_u32 joined = pair_join_near(v);
+        vector_put((uint16_t *)to->y + to->at + k, &joined, to->stream);
+    } else {
+        pair_put(to->type, to->y, to->at + k, v, false, to->stream);
+    }
 }
 
-/* Lines first .. first + rows - 1: e = the exponentials, which are added to the sums, after what was
- * there has been written, if there is where to. */
-OMP_INLINE void softmax_power(softmax_lines *l, int first, const softmax_from *at, int rows,
-                              int64_t count, float unit, const softmax_to *to)
+/* e = the exponentials, which are added to the sum, after what was there has been written, if there is
+ * where to. */
+OMP_INLINE void softmax_power(softmax_way *l, const softmax_from *from, int64_t count, float unit,
+                              float *e, const softmax_to *to)
 {
-    line_pair sum[POWER_LINES] = {{{{0}}}};
-    for (int r = 0; r < rows; r++)
-        sum[r].v[0] = l->sum[first + r];
+    line_pair sum = {{l->sum}};
     for (int64_t k = 0; k < count; k += PAIR) {
-        for (int r = 0; k % PIECE == 0 && r < rows; r++)
-            lines_fetch(at->type, at->x, at->ahead[r] + k, PIECE);
-        _Pragma("GCC unroll 2") for (int r = 0; r < rows; r++)
-        {
-            line_pair v = pair_load(at->type, at->x, at->at[r] + k, at->split);
-            if (to)
-                softmax_put(to, at->e[r], r, k);
-            for (int j = 0; j < 2; j++) {
-                v.v[j] = power_lifted(v.v[j] * unit - l->base[first + r], at->split, false);
-                sum[r].v[j] += v.v[j];
-            }
-            pair_put(BSK_F32, at->e[r], k, v, false, false);
+        if (k % PIECE == 0)
+            lines_fetch(from->type, from->x, from->ahead + k, PIECE);
+        line_pair v = pair_load(from->type, from->x, from->at + k, from->split);
+        if (to)
+            softmax_put(to, e, k);
+        for (int j = 0; j < 2; j++) {
+            v.v[j] = power_lifted(v.v[j] * unit - l->base, from->split, false);
+            sum.v[j] += v.v[j];
         }
+        pair_put(BSK_F32, e, k, v, false, false);
     }
-    for (int r = 0; r < rows; r++)
-        l->sum[first + r] = sum[r].v[0] + sum[r].v[1];
+    l->sum = sum.v[0] + sum.v[1];
 }
 
 /* The exponentials of a line once more, relative to its largest element, and their sum. */
@@ -250,86 +246,76 @@ static __attribute__((noinline)) float softmax_again(const softmax_job *j, int64
 
 /* Where all that was looked at is far below the rest, or nothing, exponentials may have left the
  * range of f32; and from exponents of 32 on what is lost of their fraction shows, but not in bf16. */
-static void softmax_end(const softmax_job *j, softmax_lines *l, float (*e)[ROW], bool split)
+static void softmax_end(const softmax_job *j, softmax_way *l, float *e, bool split)
 {
     const float most = split ? 0x1p100f : 0x1p32f;
-    for (int r = 0; r < l->count; r++) {
-        float sum = lanes_sum(l->sum[r]);
-        if (!(sum > 0.5f && sum < most))
-            sum = softmax_again(j, l->x[r], e[r], split);
-        l->factor[r] = plain_f32(sum == 0 ? 0 : 1 / sum);
-    }
+    float sum = lanes_sum(l->sum);
+    if (!(sum > 0.5f && sum < most))
+        sum = softmax_again(j, l->x, e, split);
+    l->factor = plain_f32(sum == 0 ? 0 : 1 / sum);
 }
 
-/* What is left of the lines from i on. */
-static void softmax_rest(const softmax_job *j, softmax_lines *l, const softmax_lines *late,
-                         float (*e)[ROW], int64_t i)
+/* What is left of both lines from i on. */
+static void softmax_rest(const softmax_job *j, softmax_way *l, const softmax_way *late, float *e,
+                         int64_t i)
 {
     const int64_t part = j->count - i;
     float rest[PIECE];
-    for (int r = 0; r < late->count; r++) {
-        const softmax_to to = {.type = BSK_F32, .y = rest, .factor = {late->factor[r]}};
+    if (late->some) {
+        const softmax_to to = {.type = BSK_F32, .y = rest, .factor = late->factor};
         for (int64_t k = 0; k < part; k += PAIR)
-            softmax_put(&to, e[r] + i, 0, k);
-        row_store_f32(rest, j->y_type, j->y, late->y[r] + i, part);
+            softmax_put(&to, e + i, k);
+        row_store_f32(rest, j->y_type, j->y, late->y + i, part);
     }
-    for (int r = 0; r < l->count; r++) {
-        const softmax_from at = {BSK_F32, false, rest, {0}, {0}, {e[r] + i}};
-        row_load_f32(rest, j->x_type, j->x, l->x[r] + i, part);
+    if (l->some) {
+        const softmax_from from = {.type = BSK_F32, .x = rest};
+        row_load_f32(rest, j->x_type, j->x, l->x + i, part);
         for (int64_t k = part; k % PAIR; k++)
             rest[k] = -INFINITY;
         if (!i)
-            softmax_base(j, l, r, rest, 0, part, BSK_F32, false);
-        softmax_power(l, r, &at, 1, part, j->unit, NULL);
+            softmax_base(j, l, rest, 0, part, BSK_F32, false);
+        softmax_power(l, &from, part, j->unit, e + i, NULL);
     }
 }
 
-/* The first `count` elements of both groups of lines. */
-OMP_INLINE void softmax_both(const softmax_job *j, softmax_lines *l, const softmax_lines *late,
-                             const softmax_lines *next, float (*e)[ROW], int64_t count,
-                             bsk_dtype x_type, bsk_dtype y_type, bool split)
+/* The first `count` elements of both lines. */
+OMP_INLINE void softmax_both(const softmax_job *j, softmax_way *l, const softmax_way *late,
+                             const softmax_way *next, float *e, int64_t count, bsk_dtype x_type,
+                             bsk_dtype y_type, bool split)
 {
-    softmax_from at = {x_type, split, j->x, {0}, {0}, {0}};
-    softmax_to to = {y_type, split, j->stream, j->y, {0}, {0}};
-    for (int r = 0; r < late->count; r++) {
-        to.at[r] = late->y[r];
-        to.factor[r] = late->factor[r];
-    }
-    for (int r = 0; r < l->count; r++) {
-        at.at[r] = l->x[r];
-        at.ahead[r] = next->x[r];
-        at.e[r] = e[r];
-        softmax_base(j, l, r, j->x, l->x[r], count, x_type, split);
-    }
-    if (l->count == POWER_LINES && late->count == POWER_LINES) {
-        softmax_power(l, 0, &at, POWER_LINES, count, j->unit, &to);
+    const softmax_from from = {x_type, split, j->x, l->x, next->some ? next->x : l->x};
+    const softmax_to to = {y_type, split, j->stream, j->y, late->y, late->factor};
+    if (l->some)
+        softmax_base(j, l, j->x, l->x, count, x_type, split);
+    if (l->some && late->some) {
+        softmax_power(l, &from, count, j->unit, e, &to);
         return;
     }
-    for (int r = 0; r < late->count; r++)
-        for (int64_t k = 0; k < count; k += PAIR)
-            softmax_put(&to, e[r], r, k);
-    for (int r = 0; r < l->count; r++) {
-        const softmax_from one = {x_type, split, j->x, {at.at[r]}, {at.ahead[r]}, {at.e[r]}};
-        softmax_power(l, r, &one, 1, count, j->unit, NULL);
-    }
+    for (int64_t k = 0; late->some && k < count; k += PAIR)
+        softmax_put(&to, e, k);
+    if (l->some)
+        softmax_power(l, &from, count, j->unit, e, NULL);
 }
 
-/* Reads some lines, while the ones before them are written; e: the exponentials of both. */
-OMP_INLINE void softmax_pass(const softmax_job *j, softmax_lines *l, const softmax_lines *late,
-                             const softmax_lines *next, float (*e)[ROW], bsk_dtype x_type,
-                             bsk_dtype y_type, bool split)
+/* Reads a line, while the one before it is written; e: the exponentials of both. */
+OMP_INLINE void softmax_pass(const softmax_job *j, softmax_way *l, const softmax_way *late,
+                             const softmax_way *next, float *e, bsk_dtype x_type, bsk_dtype y_type,
+                             bool split)
 {
     const int64_t whole = j->count - j->count % PIECE;
     if (whole)
         softmax_both(j, l, late, next, e, whole, x_type, y_type, split);
     if (whole < j->count)
         softmax_rest(j, l, late, e, whole);
-    softmax_end(j, l, e, split);
+    if (l->some)
+        softmax_end(j, l, e, split);
 }
 
+typedef void softmax_pass_fn(const softmax_job *j, softmax_way *l, const softmax_way *late,
+                             const softmax_way *next, float *e);
 #define SOFTMAX_PASS(name, x_type, y_type, split)                                                  \
-    static void name(const softmax_job *j, softmax_lines *l, const softmax_lines *late,            \
-                     const softmax_lines *next, float(*e)[ROW])                                    \
+    static void name(const softmax_job *j, softmax_way *l, const softmax_way *late,                \
+                     const softmax_way *next, float *e)                                            \
     {                                                                                              \
         softmax_pass(j, l, late, next, e, x_type, y_type, split);                                  \
     }
@@ -338,29 +324,26 @@ SOFTMAX_PASS(softmax_pass_f16, BSK_F16, BSK_F16, false)
 SOFTMAX_PASS(softmax_pass_bf16, BSK_BF16, BSK_BF16, true)
 SOFTMAX_PASS(softmax_pass_mixed, j->x_type, j->y_type, false)
 
-/* By one of the threads; every one has two groups of lines on their way. */
+/* By one of the threads; every one has two lines on their way, and the exponentials of one, which leave room
+ * for its elements in the first-level cache. */
 static void softmax_rows(const softmax_job *j, const walk *w)
 {
-    void (*const pass)(const softmax_job *, softmax_lines *, const softmax_lines *,
-                       const softmax_lines *, float(*)[ROW]) =
-        j->x_type != j->y_type  ? softmax_pass_mixed
-        : j->x_type == BSK_F32  ? softmax_pass_f32
-        : j->x_type == BSK_BF16 ? softmax_pass_bf16
-                                : softmax_pass_f16;
-    softmax_lines lines[2] = {{.count = 0}, {.count = 0}}, next;
-    float e[POWER_LINES][ROW] __attribute__((aligned(64)));
-    int turn = 0;
+    softmax_pass_fn *const pass = j->x_type != j->y_type  ? softmax_pass_mixed
+                                  : j->x_type == BSK_F32  ? softmax_pass_f32
+                                  : j->x_type == BSK_BF16 ? softmax_pass_bf16
+                                                          : softmax_pass_f16;
+    const softmax_way none = {0};
+    softmax_way late = none;
+    float e[ROW] __attribute__((aligned(64)));
 #pragma omp for schedule(static) nowait
-    for (int64_t g = 0; g < bski_ceil_div(w->rows, POWER_LINES); g++) {
-        softmax_lines_at(w, &lines[turn], g * POWER_LINES);
-        softmax_lines_at(w, &next, (g + 1) * POWER_LINES);
-        for (int r = next.count; r < lines[turn].count; r++) /* nothing else to ask for */
-            next.x[r] = lines[turn].x[r];
-        pass(j, &lines[turn], &lines[!turn], &next, e);
-        turn = !turn;
+    for (int64_t i = 0; i < w->rows; i++) {
+        const softmax_way next = softmax_way_of(w, i + 1);
+        softmax_way line = softmax_way_of(w, i);
+        pass(j, &line, &late, &next, e);
+        late = line;
     }
-    lines[turn].count = next.count = 0;
-    pass(j, &lines[turn], &lines[!turn], &next, e);
+    softmax_way end = none;
+    pass(j, &end, &late, &none, e);
 }
 
 /* --- any row --- */

@@ -145,11 +145,13 @@ typedef struct drop {
     bool on;
     double keep;
     uint64_t seed, offset;
+    uint32_t limit;
 } drop;
 
 #define DROP_OF(p, a)                                                                              \
     {                                                                                              \
-        (p)->dropout != 0, (a)->keep, (a)->seed, (a)->offset                                       \
+        (p)->dropout != 0, (a)->keep, (a)->seed, (a)->offset,                                      \
+            (p)->dropout ? bski_dropout_limit((a)->keep) : 0                                       \
     }
 
 static inline double drop_factor(const drop *d, const bsk_layout_tables *t, int64_t heads,
@@ -161,7 +163,7 @@ static inline double drop_factor(const drop *d, const bsk_layout_tables *t, int6
     const uint64_t block = (uint64_t)array * (uint64_t)t->nnz + (uint64_t)slot;
     const uint64_t element =
         (block * (uint64_t)t->block_rows + (uint64_t)i) * (uint64_t)t->block_cols + (uint64_t)j;
-    return bski_philox_uniform(d->seed, d->offset, element) < d->keep ? 1 / d->keep : 0;
+    return bski_philox_u16(d->seed, d->offset, element) < d->limit ? 1 / d->keep : 0;
 }
 
 static inline double scale_of(double scale, int64_t d)

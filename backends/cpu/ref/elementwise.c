@@ -428,13 +428,14 @@ REF_OP(sparse_relu_grad, sparse_relu_grad)
 REF_OP(dropout, dropout)
 {
     const ref_view x = view_of(&p->x, a->x), y = view_of(&p->y, a->y);
+    const uint32_t limit = bski_dropout_limit(a->keep);
     int64_t i[BSK_MAX_RANK] = {0};
     for (int64_t left = shape_count(&p->x); left > 0; left--, shape_next(&p->x, i)) {
         uint64_t element = 0; /* of the mask */
         for (int32_t d = 0; d < p->x.rank; d++)
             if (!(p->shared >> d & 1))
                 element = element * (uint64_t)p->x.dims[d] + (uint64_t)i[d];
-        const bool kept = (double)bski_philox_uniform(a->seed, a->offset, element) < a->keep;
+        const bool kept = bski_philox_u16(a->seed, a->offset, element) < limit;
         view_set(&y, i, kept ? view_get(&x, i) / a->keep : 0);
     }
 }
