@@ -712,7 +712,9 @@ static void runs_fill(const lists *l, bsk_dtype dtype, state *st)
     st->image.pack = (bski_cuda_run){
         .function = pack_find(l->s.unit),
         .name = "dsd_sm90a_mma_pack",
-        .grid = {(unsigned)bski_ceil_div(l->step_count, DSD_MMA_PACK_WARPS), 1, 1},
+        .grid = {(unsigned)bski_ceil_div(l->step_count,
+                                         DSD_MMA_PACK_WARPS * DSD_MMA_PACK_STEPS(l->s.unit)),
+                 1, 1},
         .threads = DSD_MMA_PACK_WARPS * 32,
         .early = true,
     };

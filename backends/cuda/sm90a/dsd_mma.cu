@@ -667,47 +667,74 @@ SUMS_KERNEL(32)
 
 /* --- Packing --- */
 
-/* Two neighbours along the features, of those that are in the matrix. */
+/* Two neighbours along the features, of those that are in the matrix; ALONG: memory has them side by side. */
+template <bool ALONG>
 FN uint32_t pack_two(const dsd_mma_pack_arg &a, const uint16_t *from, int row, int feature,
                      int valid)
 {
-    const uint16_t *p = from + row * a.row_stride + feature * a.feature_stride;
-    if (a.feature_stride == 1 && feature + 1 < valid)
-        return __ldg((const uint32_t *)p);
-    const uint32_t low = feature < valid ? __ldg(p) : 0;
-    const uint32_t high = feature + 1 < valid ? __ldg(p + a.feature_stride) : 0;
+    const uint16_t *p = from + row * a.row_stride + (ALONG ? feature : feature * a.feature_stride);
+    if (ALONG && feature + 1 < valid)
+        return *(const uint32_t *)p;
+    const uint32_t low = feature < valid ? *p : 0;
+    const uint32_t high = feature + 1 < valid ? p[a.feature_stride] : 0;
     return high << 16 | low;
 }
 
-/* Writes one step for each warp: operands of products in the order in which lanes load them. */
-template <int UNIT> FN void pack(const dsd_mma_pack_arg &a)
+/* Writes some steps a warp: operands of products in the order in which lanes load them. All of a warp's
+ * loads are under way before the first store. */
+template <int UNIT, bool ALONG> FN void pack_steps(const dsd_mma_pack_arg &a, uint4 own, int count)
 {
+    constexpr int STEPS = DSD_MMA_PACK_STEPS(UNIT), WORDS = UNIT == 8 ? 1 : UNIT / 4;
     const int lane = threadIdx.x % LANES, row = lane / 4, k = lane % 4 * 2;
-    const int64_t i = (int64_t)blockIdx.x * DSD_MMA_PACK_WARPS + threadIdx.x / LANES;
-    grid_allow_next();
-    if (i >= a.count)
-        return;
-    const uint4 s = __ldg((const uint4 *)(a.steps + i)); /* to, source, valid */
-    grid_wait();
-    char *to = (char *)a.image + (size_t)s.x * 16;
-    const uint16_t *from = (const uint16_t *)a.source + (size_t)s.y * 8;
-    if constexpr (UNIT == 8) {
-        ((uint32_t *)to)[lane] =
-            s.z ? pack_two(a, from, row, k, s.z) : __ldg(a.codes + (size_t)s.y * LANES + lane);
-    } else {
+    uint32_t word[STEPS][WORDS];
 #pragma unroll
-        for (int p = 0; p < UNIT / 16; p++) {
-            /* The order of outputs that makes a lane's sums neighbours: see run_sort. */
-            const int output = row / 2 * (UNIT / 4) + 4 * p + row % 2;
+    for (int i = 0; i < STEPS; i++) {
+        const uint32_t source = __shfl_sync(~0u, own.y, i);
+        const int valid = (int)__shfl_sync(~0u, own.z, i);
+        const uint16_t *from = (const uint16_t *)a.source + (size_t)source * 8;
+        if constexpr (UNIT == 8) {
+            word[i][0] = valid ? pack_two<ALONG>(a, from, row, k, valid)
+                               : __ldg(a.codes + (size_t)source * LANES + lane);
+        } else {
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                uint2 v;
-                v.x = pack_two(a, from, output + 2 * half, k, s.z);
-                v.y = pack_two(a, from, output + 2 * half, k + 8, s.z);
-                ((uint2 *)to)[(2 * p + half) * LANES + lane] = v;
+            for (int w = 0; w < WORDS; w++) {
+                /* The order of outputs that makes a lane's sums neighbours: see run_sort. */
+                const int output = row / 2 * (UNIT / 4) + w / 4 * 4 + row % 2 + w / 2 % 2 * 2;
+                word[i][w] = pack_two<ALONG>(a, from, output, k + w % 2 * 8, valid);
             }
         }
     }
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+        char *to = (char *)a.image + (size_t)__shfl_sync(~0u, own.x, i) * 16;
+        if (i >= count)
+            break;
+        if constexpr (UNIT == 8) {
+            ((uint32_t *)to)[lane] = word[i][0];
+        } else {
+#pragma unroll
+            for (int w = 0; w < WORDS; w += 2)
+                ((uint2 *)to)[w / 2 * LANES + lane] = make_uint2(word[i][w], word[i][w + 1]);
+        }
+    }
+}
+
+template <int UNIT> FN void pack(const dsd_mma_pack_arg &a)
+{
+    constexpr int STEPS = DSD_MMA_PACK_STEPS(UNIT);
+    const int lane = threadIdx.x % LANES;
+    const int64_t first = ((int64_t)blockIdx.x * DSD_MMA_PACK_WARPS + threadIdx.x / LANES) * STEPS;
+    grid_allow_next();
+    if (first >= a.count)
+        return;
+    const int count = a.count - first < STEPS ? (int)(a.count - first) : STEPS;
+    /* to, source, valid; a plain load, which stays before the wait */
+    const uint4 own = *(const uint4 *)(a.steps + first + (lane < count ? lane : count - 1));
+    grid_wait();
+    if (a.feature_stride == 1)
+        pack_steps<UNIT, true>(a, own, count);
+    else
+        pack_steps<UNIT, false>(a, own, count);
 }
 
 #define PACK(unit)                                                                                 \

@@ -12,7 +12,7 @@ enum {
     DSD_MMA_THREADS = (DSD_MMA_WARPS + DSD_MMA_PRODUCERS) * 32,
     DSD_MMA_MAX_STAGES = 16, /* of the ring */
     DSD_MMA_RING = 1024,     /* bytes before it: barriers */
-    DSD_MMA_PACK_WARPS = 8   /* of a block of the packing kernel: one step each */
+    DSD_MMA_PACK_WARPS = 8   /* of a block of the packing kernel */
 };
 
 /* A tile of a block's list. */
@@ -54,6 +54,9 @@ enum {
     DSD_MMA_CODE_PIECE = 128  /* that are packed at once */
 };
 #define DSD_MMA_CODE_BYTES(warp_cols) ((warp_cols)*DSD_MMA_WARP_CODES + DSD_MMA_CODE_PIECE)
+
+/* Steps that a warp packs, 1 or 2 KB. */
+#define DSD_MMA_PACK_STEPS(unit) ((unit) == 8 ? 8 : 2)
 
 /* One step of weights, to be packed: the operand of a product over 16 features, or 8 for units
  * of 8. */
