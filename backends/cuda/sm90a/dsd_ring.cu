@@ -119,17 +119,16 @@ template <class P> FN P copier_open(const void *from, int32_t pitch, int count, 
     return p;
 }
 
-/* Copies a step's weights, or its zeros. Values across the depth are lines of up to 64 bytes, beside
- * which another tile's may lie, that another multiprocessor reads at about the same time. Of values
- * along the depth that several warps copy, the lines of the next step are fetched, too. */
+/* Copies a step's weights, or its zeros. Of values along the depth that several warps copy, the lines
+ * of the next step are fetched, too. */
 template <class P> FN void weights_copy(const P &p, uint32_t to, uint32_t runs, int step)
 {
     if (P::ACROSS) {
 #pragma unroll
         for (int i = 0; i < 32; i += P::LINES) {
             const uint32_t run = run_of(runs, step, p.run + i / 8);
-            cp_async_16_near(to + p.to + i * P::UNITS * 16, weights_address(p.from, run),
-                             run == DSD_FEW_NONE ? 0 : 16);
+            cp_async_16(to + p.to + i * P::UNITS * 16, weights_address(p.from, run),
+                        run == DSD_FEW_NONE ? 0 : 16);
         }
         return;
     }
