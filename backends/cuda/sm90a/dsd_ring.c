@@ -1,5 +1,6 @@
 /* Plans and launches dsd_sm90a_ring: small minibatches, blocks as they are. One launch a run, one
- * thread block a multiprocessor, whose warps have equal numbers of steps. */
+ * thread block a multiprocessor. Tiles are given to groups: thread blocks, or clusters of two of
+ * them; the teams of a group, of one warp or of four, share the steps of its tiles. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,15 +22,23 @@ bsk_reason cuda_sm90a_dsd_ring_accept(const bsk_problem *problem, const bsk_devi
     return s.along_k && s.tile == DSD_RUN ? BSK_REFUSE_BLOCK : BSK_ACCEPT;
 }
 
+enum { WIDE = 64 };
+
+/* Whether tiles may be WIDE. These gain where both operands are contiguous along the depth. */
+static bool may_widen(const dsd_few_shape *s)
+{
+    return !s->flip && s->along_k && s->block_i % WIDE == 0 && s->columns == DSD_FEW_COLUMNS;
+}
+
 double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
     /* A launch and the chain of accesses of a thread block; bytes a second from memory; a
      * multiprocessor's time for a step, what it takes more where lines of both operands are shorter
      * than 64 bytes, for each sample of lines of 64 bytes and of shorter ones, and for each
-     * product. Measured. */
+     * product; what wide tiles take more, and a multiprocessor's time for a step of one. Measured. */
     static const double launch = 3.5e-6, memory = 4.2e12;
     static const double step = 30e-9, short_lines = 20e-9, sample = 0.75e-9, part = 1.6e-9,
-                        product = 0.4e-9 / 32;
+                        product = 0.4e-9 / 32, widen = 0.7e-6, wide_step = 170e-9;
     const bsk_layout_tables *t = problem->layout;
     const bsk_dsd_params *p = problem->params;
     const dsd_few_shape s = bski_dsd_few_shape(problem);
@@ -37,8 +46,11 @@ double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_
     const double steps = bski_dsd_few_steps(problem) / props->compute_units;
     const bool narrow = s.along_k && s.tile < 4 * DSD_RUN;
     const double each = narrow ? part : sample + product * s.tile;
-    const double work = steps * (step + (narrow && !s.flip ? short_lines : 0) +
-                                 each * (double)p->c.dims[p->c.rank - 1]);
+    double work = steps * (step + (narrow && !s.flip ? short_lines : 0) +
+                           each * (double)p->c.dims[p->c.rank - 1]);
+    const double wide = widen + steps * s.tile / WIDE * wide_step;
+    if (may_widen(&s) && wide < work)
+        work = wide;
     return launch + (work > 2 * kept / memory ? work : 2 * kept / memory);
 }
 
@@ -88,10 +100,22 @@ typedef struct state {
     const dsd_few_kernel *kernel;
     bsk_mem runs, shares, segments;
     dsd_ring_arg arg;
-    int32_t cluster; /* thread blocks whose teams share tiles: a group */
-    int32_t count;   /* groups */
+    int32_t cluster, blocks; /* thread blocks of a cluster, and of all */
     size_t shared_bytes;
 } state;
+
+/* How tiles are shared out: what a product takes beside the copies of the multiprocessor with the
+ * most to do, and how fast these are. Measured. */
+typedef struct form {
+    int32_t tile, cluster; /* thread blocks whose teams share tiles: a group */
+    double begin, rate;    /* seconds; bytes a second */
+} form;
+
+static const form forms[] = {
+    {0, 1, 1.9e-6, 56e9}, /* up to 32 features */
+    {WIDE, 1, 2.6e-6, 48e9},
+    {WIDE, 2, 4.8e-6, 50e9},
+};
 
 /* A tile of a block row, or some of its samples. */
 typedef struct item {
@@ -102,6 +126,7 @@ typedef struct item {
 
 /* The tables of a plan, on their way to the device. */
 typedef struct tables {
+    const form *form;
     dsd_few_shape shape;
     bski_lines lines;
     item *items;
@@ -111,7 +136,8 @@ typedef struct tables {
     dsd_ring_share *shares;
     dsd_ring_segment *segments;
     int32_t count, others; /* items, segments but for the teams' first */
-    int32_t teams;         /* of a group */
+    int32_t groups, teams; /* teams of a group */
+    int32_t stride;        /* steps of a team, at most */
 } tables;
 
 enum { UNIT_BYTES = 64 }; /* of work */
@@ -233,10 +259,10 @@ static int32_t items_of_group(const tables *t, int32_t first)
 /* The runs of a group's tiles, one tile after the other; each team has places for the steps of
  * `stride`. */
 static void runs_fill(const bsk_problem *problem, int32_t group, const item *items, int32_t count,
-                      int32_t stride, tables *t)
+                      tables *t)
 {
     const int32_t *begin = t->begin + (int64_t)group * (t->teams + 1);
-    dsd_few_run *to = t->runs + (int64_t)group * t->teams * stride * DSD_FEW_STEP;
+    dsd_few_run *to = t->runs + (int64_t)group * t->teams * t->stride * DSD_FEW_STEP;
     int32_t at = 0, team = 0;
     for (int32_t i = 0; i < count; i++) {
         bski_dsd_few_runs(problem, &t->shape, &t->lines, items[i].row, items[i].tile, items[i].rows,
@@ -244,7 +270,7 @@ static void runs_fill(const bsk_problem *problem, int32_t group, const item *ite
         for (int32_t step = 0; step < items[i].steps; step++, at++) {
             while (at >= begin[team + 1])
                 team++;
-            memcpy(to + ((int64_t)team * stride + at - begin[team]) * DSD_FEW_STEP,
+            memcpy(to + ((int64_t)team * t->stride + at - begin[team]) * DSD_FEW_STEP,
                    t->row + (int64_t)step * DSD_FEW_STEP, DSD_FEW_STEP * sizeof *to);
         }
     }
@@ -284,45 +310,36 @@ static void shares_fill(int32_t group, const item *items, int32_t count, tables 
     }
 }
 
-static bsk_status tables_place(simt_device *d, const tables *t, int64_t runs, state *st)
-{
-    TRY(table_place(d, t->runs, runs, sizeof *t->runs, &st->runs, &st->arg.runs));
-    TRY(table_place(d, t->shares, (int64_t)st->count * t->teams, sizeof *t->shares, &st->shares,
-                    &st->arg.shares));
-    return table_place(d, t->segments, t->others, sizeof *t->segments, &st->segments,
-                       &st->arg.segments);
-}
-
-/* Which tiles a group has, and how many steps a team has at most. */
-static bsk_status groups_make(simt_device *d, const bsk_problem *problem, tables *t, state *st)
+/* Which tiles a group has, and which steps of these a team. */
+static bsk_status groups_make(simt_device *d, const bsk_problem *problem, tables *t)
 {
     const dsd_few_shape *s = &t->shape;
     const int64_t tiles = (int64_t)t->lines.grid * (s->block_i / s->tile) * (s->columns / 16);
-    const int32_t most = d->props.compute_units / st->cluster;
+    const int32_t most = d->props.compute_units / t->form->cluster;
     const int32_t groups = tiles < most ? (int32_t)tiles : most;
     TRY(host_array(d->host, &t->items, tiles, sizeof *t->items));
     TRY(host_array(d->host, &t->loads, groups, sizeof *t->loads));
     TRY(host_array(d->host, &t->begin, (int64_t)groups * (t->teams + 1), sizeof *t->begin));
     items_fill(problem, groups, t);
-    st->count = t->count < groups ? t->count : groups;
-    groups_fill(st->count, t);
-    st->arg.stride = 1;
+    t->groups = t->count < groups ? t->count : groups;
+    groups_fill(t->groups, t);
+    t->stride = 1;
     for (int32_t i = 0, count; i < t->count; i += count) {
         int32_t *begin = t->begin + (int64_t)t->items[i].group * (t->teams + 1);
         count = items_of_group(t, i);
         teams_fill(t->items + i, count, t->teams, begin);
         for (int32_t team = 0; team < t->teams; team++)
-            if (begin[team + 1] - begin[team] > st->arg.stride)
-                st->arg.stride = begin[team + 1] - begin[team];
+            if (begin[team + 1] - begin[team] > t->stride)
+                t->stride = begin[team + 1] - begin[team];
     }
     return BSK_OK;
 }
 
-static bsk_status tables_make(simt_device *d, const bsk_problem *problem, tables *t, state *st)
+/* What the teams read, of groups that are made. */
+static bsk_status tables_fill(simt_device *d, const bsk_problem *problem, tables *t)
 {
-    TRY(groups_make(d, problem, t, st));
-    const int64_t teams = (int64_t)st->count * t->teams;
-    const int64_t runs = teams * st->arg.stride * DSD_FEW_STEP;
+    const int64_t teams = (int64_t)t->groups * t->teams;
+    const int64_t runs = teams * t->stride * DSD_FEW_STEP;
     int32_t longest = 1;
     for (int32_t i = 0; i < t->count; i++)
         longest = t->items[i].steps > longest ? t->items[i].steps : longest;
@@ -335,10 +352,20 @@ static bsk_status tables_make(simt_device *d, const bsk_problem *problem, tables
     for (int32_t i = 0, count; i < t->count; i += count) {
         const int32_t group = t->items[i].group;
         count = items_of_group(t, i);
-        runs_fill(problem, group, t->items + i, count, st->arg.stride, t);
+        runs_fill(problem, group, t->items + i, count, t);
         shares_fill(group, t->items + i, count, t);
     }
-    return tables_place(d, t, runs, st);
+    return BSK_OK;
+}
+
+static bsk_status tables_place(simt_device *d, const tables *t, state *st)
+{
+    const int64_t teams = (int64_t)t->groups * t->teams;
+    TRY(table_place(d, t->runs, teams * t->stride * DSD_FEW_STEP, sizeof *t->runs, &st->runs,
+                    &st->arg.runs));
+    TRY(table_place(d, t->shares, teams, sizeof *t->shares, &st->shares, &st->arg.shares));
+    return table_place(d, t->segments, t->others, sizeof *t->segments, &st->segments,
+                       &st->arg.segments);
 }
 
 static void tables_drop(simt_device *d, tables *t)
@@ -354,23 +381,9 @@ static void tables_drop(simt_device *d, tables *t)
 
 /* --- Plans --- */
 
-/* How tiles are shared out: what a product takes beside the copies of the multiprocessor with the
- * most to do, and how fast these are. Measured. */
-typedef struct form {
-    int32_t tile, cluster;
-    double begin, rate; /* seconds; bytes a second */
-} form;
-
-enum { WIDE = 64 };
-static const form forms[] = {
-    {0, 1, 1.9e-6, 56e9}, /* up to 32 features */
-    {WIDE, 1, 2.6e-6, 48e9},
-    {WIDE, 2, 4.8e-6, 50e9},
-};
-
 static tables tables_open(const bsk_problem *problem, const form *f)
 {
-    tables t = {.shape = bski_dsd_few_shape(problem)};
+    tables t = {.form = f, .shape = bski_dsd_few_shape(problem)};
     if (f->tile)
         t.shape.tile = f->tile;
     t.lines = bski_layout_lines(problem->layout, t.shape.flip);
@@ -378,75 +391,70 @@ static tables tables_open(const bsk_problem *problem, const form *f)
     return t;
 }
 
-static bsk_status form_seconds(simt_device *d, const bsk_problem *problem, const form *f,
-                               double *seconds)
+static double groups_seconds(const tables *t)
 {
-    tables t = tables_open(problem, f);
-    state st = {.cluster = f->cluster};
-    const bsk_status status = groups_make(d, problem, &t, &st);
     double most = 0;
-    for (int32_t i = 0; !status && i < st.count; i++)
-        most = t.loads[i].work > most ? t.loads[i].work : most;
-    *seconds = f->begin + most * UNIT_BYTES / f->cluster / f->rate;
-    tables_drop(d, &t);
-    return status;
+    for (int32_t i = 0; i < t->groups; i++)
+        most = t->loads[i].work > most ? t->loads[i].work : most;
+    return t->form->begin + most * UNIT_BYTES / t->form->cluster / t->form->rate;
 }
 
-/* Wide tiles read less of b, but there are fewer of them to share out evenly. They gain where both
- * operands are contiguous along the depth. */
-static bsk_status form_choose(simt_device *d, const bsk_problem *problem, const form **best)
+/* Makes the groups of the form that is done the soonest. Wide tiles read less of b, but there are
+ * fewer of them to share out evenly. */
+static bsk_status tables_choose(simt_device *d, const bsk_problem *problem, tables *best)
 {
-    const dsd_few_shape s = bski_dsd_few_shape(problem);
-    double least;
-    *best = &forms[0];
-    if (s.flip || !s.along_k || s.block_i % WIDE || s.columns < DSD_FEW_COLUMNS ||
-        d->props.compute_units < 2)
-        return BSK_OK;
-    TRY(form_seconds(d, problem, &forms[0], &least));
-    for (size_t i = 1; i < sizeof forms / sizeof *forms; i++) {
-        double seconds;
-        TRY(form_seconds(d, problem, &forms[i], &seconds));
-        if (seconds < least) {
-            least = seconds;
-            *best = &forms[i];
+    *best = tables_open(problem, &forms[0]);
+    const bool widen = may_widen(&best->shape) && d->props.compute_units > 1;
+    TRY(groups_make(d, problem, best));
+    for (size_t i = 1; widen && i < sizeof forms / sizeof *forms; i++) {
+        tables t = tables_open(problem, &forms[i]);
+        const bsk_status status = groups_make(d, problem, &t);
+        if (!status && groups_seconds(&t) < groups_seconds(best)) {
+            const tables worse = *best;
+            *best = t;
+            t = worse;
         }
+        tables_drop(d, &t);
+        TRY(status);
     }
     return BSK_OK;
 }
 
-static bsk_status tables_put(simt_device *d, const bsk_problem *problem, const form *f, state *st)
-{
-    tables t = tables_open(problem, f);
-    const bsk_status status = tables_make(d, problem, &t, st);
-    tables_drop(d, &t);
-    return status;
-}
-
-static bsk_status plan_make(bski_cuda_device *d, const bsk_problem *problem, state *st)
+static bsk_status plan_fill(bski_cuda_device *d, const bsk_problem *problem, tables *t, state *st)
 {
     static const double hertz = 1.8e9; /* what the chip runs at */
     const bsk_dsd_params *p = problem->params;
-    const form *f = NULL;
-    TRY(form_choose(&d->simt, problem, &f));
-    const dsd_few_shape shape = tables_open(problem, f).shape;
     const dsd_few_kernel *k =
-        bski_dsd_few_find(kernels, sizeof kernels / sizeof *kernels, problem->dtype, &shape);
+        bski_dsd_few_find(kernels, sizeof kernels / sizeof *kernels, problem->dtype, &t->shape);
     if (!k)
         return d->simt.host->fail(d->simt.host->context, BSK_E_INTERNAL,
                                   "cuda: an unaccepted product");
     st->kernel = k;
-    st->cluster = f->cluster;
+    st->cluster = t->form->cluster;
+    st->blocks = t->groups * t->form->cluster;
     st->shared_bytes = DSD_RING_TEAMS(k->tile) * (size_t)DSD_RING_TEAM_BYTES(k->tile, k->columns);
     bski_dsd_few_fill(problem, &st->arg.operands);
     if (!p->c.dims[1])
         return BSK_OK;
+    st->arg.stride = t->stride;
     TRY(bski_cuda_kernel(d, k->function, st->shared_bytes, k->name));
-    TRY(tables_put(&d->simt, problem, f, st));
+    TRY(tables_fill(&d->simt, problem, t));
+    TRY(tables_place(&d->simt, t, st));
     /* What comes before is taken for a product of this size. */
-    if (DSD_RING_PAIR(k->tile, k->columns) && st->arg.stride <= DSD_RING_FEW)
+    if (DSD_RING_PAIR(k->tile, k->columns) && t->stride <= DSD_RING_FEW)
         st->arg.later =
             (uint32_t)(cuda_sm90a_dsd_ring_seconds(problem, &d->simt.props) / 2 * hertz);
     return BSK_OK;
+}
+
+static bsk_status plan_make(bski_cuda_device *d, const bsk_problem *problem, state *st)
+{
+    tables t;
+    bsk_status status = tables_choose(&d->simt, problem, &t);
+    if (!status)
+        status = plan_fill(d, problem, &t, st);
+    tables_drop(&d->simt, &t);
+    return status;
 }
 
 bsk_status cuda_sm90a_dsd_ring_prepare(void *device, bsk_prepared *prepared)
@@ -480,7 +488,7 @@ bsk_status cuda_sm90a_dsd_ring_launch(const bsk_prepared *prepared, void *queue,
     const bski_cuda_run run = {
         .function = st->kernel->function,
         .name = st->kernel->name,
-        .grid = {(unsigned)(st->count * st->cluster), 1, 1},
+        .grid = {(unsigned)st->blocks, 1, 1},
         .threads = (unsigned)DSD_RING_THREADS(st->kernel->tile),
         .cluster = (unsigned)st->cluster,
         .shared_bytes = st->shared_bytes,
