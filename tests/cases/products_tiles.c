@@ -273,6 +273,44 @@ static void list_wide(test_list *list)
     }
 }
 
+/* The same for a device of 132 multiprocessors: more rows than leave one narrow tile to each, full,
+ * uneven, and growing from none on; some so long that two multiprocessors share them; and what is
+ * too little for wide tiles. */
+static void list_wide_many(test_list *list)
+{
+    static const struct {
+        int64_t k, m, n;
+        test_pattern pattern;
+        double value;
+        const char *layout;
+        double beta;
+    } shapes[] = {
+        {4352, 576, 33, PATTERN_FULL, 0, NULL, 0},
+        {4480, 640, 40, PATTERN_SKEWED, 0.9, NULL, 0.5},
+        {5120, 640, 33, PATTERN_TEXT, 0, "causal:shift=-256", 0.5},
+        {2176, 3840, 33, PATTERN_SKEWED, 0.9, NULL, 0.5},
+        {384, 256, 64, PATTERN_EMPTY, 0, NULL, 0.5},
+        {384, 256, 33, PATTERN_ONE, 0, NULL, 0.5},
+    };
+    for (int i = 0; i < TEST_COUNT(shapes) && list->tier != TIER_QUICK; i++)
+        for (int b = 0; b < 2; b++) {
+            if (list->tier == TIER_CI && i < 4 && (i + b) % 2)
+                continue;
+            const int o = (i / 2 + b) % 2;
+            const int32_t block = squares[3 + b];
+            test_spec s = product(linear[o], dtypes[i % 2], block, block, 0);
+            s.k = shapes[i].k;
+            s.m = shapes[i].m;
+            s.n = shapes[i].n;
+            s.pattern = shapes[i].pattern;
+            s.pattern_value = shapes[i].value;
+            s.layout = shapes[i].layout;
+            s.beta = shapes[i].beta;
+            s.transpose = o == 0; /* values along the depth */
+            test_emit(list, s);
+        }
+}
+
 /* Gates, their gradients, bias gradients and pairs of matmul_wgrad. */
 static void list_wgrad(test_list *list)
 {
@@ -419,6 +457,7 @@ void cases_products_tiles(test_list *list)
     list_shapes(list);
     list_uneven(list);
     list_wide(list);
+    list_wide_many(list);
     list_wgrad(list);
     list_narrow(list);
     list_narrow_many(list);
