@@ -216,7 +216,7 @@ EPILOGUE_FN void dsd_bias(const dsd_epilogue &e, int64_t feature, float (&v)[DSD
     }
 #pragma unroll
     for (int i = 0; i < DSD_RUN; i++)
-        v[i] = e.bias && feature + i < e.features ? __ldg(e.bias + feature + i) : 0;
+        v[i] = e.bias && feature + i < e.features ? e.bias[feature + i] : 0;
 }
 
 /* A plain end of a run of sums, which has these biases. ACT: there may be an activation. */

@@ -297,7 +297,8 @@ MMA_DEVICE void grid_allow_next(void)
 #endif
 }
 
-/* Waits for the queue's earlier kernels, and for their stores. */
+/* Waits for the queue's earlier kernels, and for their stores. The assembler moves read-only loads
+ * (__ldg) across it: they are for tables of a plan, and plain ones for what earlier work may write. */
 MMA_DEVICE void grid_wait(void)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

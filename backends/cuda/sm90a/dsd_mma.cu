@@ -364,7 +364,7 @@ FN void sums_bias(const dsd_epilogue &e, const int32_t *columns, int lane, float
         if (e.bias) {
             const int column = __ldg(columns + k / EACH);
             const int feature = column + lane % 4 * EACH + k % EACH;
-            bias[k] = column >= 0 && feature < e.features ? __ldg(e.bias + feature) : 0;
+            bias[k] = column >= 0 && feature < e.features ? e.bias[feature] : 0;
         }
     }
 }
@@ -675,7 +675,7 @@ FN uint32_t pack_two(const dsd_mma_pack_arg &a, const uint16_t *from, int row, i
     const uint16_t *p = from + row * a.row_stride + (ALONG ? feature : feature * a.feature_stride);
     if (ALONG && feature + 1 < valid)
         return *(const uint32_t *)p;
-    const uint32_t low = feature < valid ? *p : 0;
+    const uint32_t low = feature < valid ? p[0] : 0;
     const uint32_t high = feature + 1 < valid ? p[a.feature_stride] : 0;
     return high << 16 | low;
 }

@@ -299,7 +299,7 @@ FN void store_plain(const float (&acc)[SUMS], const dsd_epilogue &e, const place
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int64_t f = feature + h * 8 + lane / 4;
-        bias[h] = e.bias && f < e.features ? __ldg(e.bias + f) : 0;
+        bias[h] = e.bias && f < e.features ? e.bias[f] : 0;
     }
     const int64_t f = feature - half * 16 + lane % 4 * 8;
     uint16_t *c = (uint16_t *)e.c.data + f + (at.sample + half * 16 + lane / 4) * e.c.n;
@@ -341,8 +341,7 @@ FN void store_plain_n(const float (&acc)[SUMS], const dsd_epilogue &e, const pla
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int64_t first = feature + h * FEATURES;
-        const float bias =
-            e.bias && first + lane / 4 < e.features ? __ldg(e.bias + first + lane / 4) : 0;
+        const float bias = e.bias && first + lane / 4 < e.features ? e.bias[first + lane / 4] : 0;
 #pragma unroll
         for (int part = 0; part < DSD_PAIR_SAMPLES / PART; part++) {
 #pragma unroll
@@ -442,7 +441,7 @@ FN void store_wild(const dsd_pair_arg &a, const dsd_pair_tile &tile, const place
         if (!dsd_is_wild(bf16, *c))
             continue;
         const float sum = sum_kept<TYPE>(a, tile, unit_of(warp, pair), warp % 2 * 16 + feature, n);
-        *c = (uint16_t)dsd_pack(bf16, e.alpha * sum + (e.bias ? __ldg(e.bias + f) : 0), 0);
+        *c = (uint16_t)dsd_pack(bf16, e.alpha * sum + (e.bias ? e.bias[f] : 0), 0);
     }
 }
 
@@ -620,13 +619,13 @@ extern "C" __global__ void __launch_bounds__(DSD_PAIR_PACK_THREADS)
         a.source + (size_t)(uint32_t)piece.x * 8 + run * RUN * a.row_stride + k * a.depth_stride;
     uint4 v = make_uint4(0, 0, 0, 0);
     if (k < piece.y && along) {
-        v = __ldg((const uint4 *)from);
+        v = *(const uint4 *)from;
     } else if (k < piece.y) {
         uint32_t word[RUN / 2];
 #pragma unroll
         for (int i = 0; i < RUN / 2; i++)
-            word[i] = __ldg(from + 2 * i * a.row_stride) |
-                      (uint32_t)__ldg(from + (2 * i + 1) * a.row_stride) << 16;
+            word[i] =
+                from[2 * i * a.row_stride] | (uint32_t)from[(2 * i + 1) * a.row_stride] << 16;
         v = make_uint4(word[0], word[1], word[2], word[3]);
     }
     uint4 *to = (uint4 *)(a.image + (size_t)blockIdx.x * DSD_PAIR_PIECE_BYTES);

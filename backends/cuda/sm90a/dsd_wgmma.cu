@@ -625,7 +625,7 @@ static __device__ __forceinline__ uint4 pack_read(const dsd_pack_arg &a, const d
     const int64_t at = slot * a.block +
                        (cell.feature + feature) % a.block_features * a.feature_stride +
                        (cell.k + k) % a.block_k * a.k_stride;
-    return __ldg((const uint4 *)(a.s + at));
+    return *(const uint4 *)(a.s + at);
 }
 
 /* A thread block a cell: core matrices of 8 features x 8 k, those along k first; features in the
