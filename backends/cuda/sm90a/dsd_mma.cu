@@ -728,7 +728,7 @@ template <int UNIT> FN void pack(const dsd_mma_pack_arg &a)
     if (first >= a.count)
         return;
     const int count = a.count - first < STEPS ? (int)(a.count - first) : STEPS;
-    /* to, source, valid; a plain load, which stays before the wait */
+    /* to, source, valid: a plain load, which stays before the wait */
     const uint4 own = *(const uint4 *)(a.steps + first + (lane < count ? lane : count - 1));
     grid_wait();
     if (a.feature_stride == 1)
