@@ -116,17 +116,6 @@ OMP_INLINE vec_u32 pair_join(line_pair p)
 #endif
 }
 
-/* The same of numbers that computation has rounded before: what lies halfway by chance goes away from 0. */
-OMP_INLINE vec_u32 pair_join_near(line_pair p)
-{
-    const vec_u32 a = (vec_u32)p.v[0] + 0x8000, b = (vec_u32)p.v[1] + 0x8000;
-#if defined(BSK_ISA_AVX512)
-    return (vec_u32)_mm512_mask_mov_epi16((__m512i)(a >> 16), 0xaaaaaaaa, (__m512i)b);
-#else
-    return a >> 16 | (b & 0xffff0000u);
-#endif
-}
-
 /* Two vectors, past the caches if `stream`; then dst + at is a multiple of the vector's bytes. */
 OMP_INLINE void pair_put(bsk_dtype type, void *dst, int64_t at, line_pair p, bool split,
                          bool stream)
@@ -141,6 +130,29 @@ OMP_INLINE void pair_put(bsk_dtype type, void *dst, int64_t at, line_pair p, boo
     } else {
         line_narrow(type, half, p.v[0], p.v[1]);
         vector_put((uint16_t *)dst + at, half, stream);
+    }
+}
+
+/* pair_join of numbers that computation has rounded before: what lies halfway by chance goes away from 0. */
+OMP_INLINE vec_u32 pair_join_near(line_pair p)
+{
+    const vec_u32 a = (vec_u32)p.v[0] + 0x8000, b = (vec_u32)p.v[1] + 0x8000;
+#if defined(BSK_ISA_AVX512)
+    return (vec_u32)_mm512_mask_mov_epi16((__m512i)(a >> 16), 0xaaaaaaaa, (__m512i)b);
+#else
+    return a >> 16 | (b & 0xffff0000u);
+#endif
+}
+
+/* pair_put of such numbers. */
+OMP_INLINE void pair_put_near(bsk_dtype type, void *dst, int64_t at, line_pair p, bool split,
+                              bool stream)
+{
+    if (split) {
+        const vec_u32 joined = pair_join_near(p);
+        vector_put((uint16_t *)dst + at, &joined, stream);
+    } else {
+        pair_put(type, dst, at, p, false, stream);
     }
 }
 

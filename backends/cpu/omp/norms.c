@@ -227,8 +227,8 @@ OMP_INLINE void norm_pieces(const layer_norm *v, const norm_line *l, affine *f, 
         _Pragma("GCC unroll 4") for (int64_t k = i; k < i + PIECE; k += PAIR)
         {
             const line_pair p = pair_load(type, x, x_at + k, split);
-            pair_put(y_type, y, y_at + k, norm_pair(&n, p, relu, gain, bias, feature + k), split,
-                     stream);
+            pair_put_near(y_type, y, y_at + k, norm_pair(&n, p, relu, gain, bias, feature + k),
+                          split, stream);
         }
     }
 }

@@ -198,12 +198,7 @@ OMP_INLINE void softmax_put(const softmax_to *to, const float *e, int64_t k)
     line_pair v = pair_load(BSK_F32, e, k, false);
     v.v[0] *= to->factor;
     v.v[1] *= to->factor;
-    if (to->split) {
-        const vec_u32 joined = pair_join_near(v);
-        vector_put((uint16_t *)to->y + to->at + k, &joined, to->stream);
-    } else {
-        pair_put(to->type, to->y, to->at + k, v, false, to->stream);
-    }
+    pair_put_near(to->type, to->y, to->at + k, v, to->split, to->stream);
 }
 
 /* e = the exponentials, which are added to the sum, after what was there has been written, if there is
