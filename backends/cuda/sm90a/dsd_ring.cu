@@ -22,6 +22,9 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TILE_, int COLUMNS_> struc
     static constexpr int ACROSS = WIDE ? 2 : 1, ALONG = TEAM / ACROSS; /* warps of a team */
     static constexpr int TI = TILE / ACROSS, TN = COLUMNS / ALONG, NT = TI / 8, ROWS = TN / 16;
     static constexpr int SLOTS = DSD_RING_SLOTS(TILE, COLUMNS);
+    /* Whether copies of weights bring the lines beside them to the second-level cache: those of the
+     * next step, or, across the depth, maybe those of another multiprocessor. */
+    static constexpr bool NEAR = WIDE || (FLIP && COLUMNS == 64);
     /* Steps whose weights are fetched ahead of the queue's earlier work. */
     static constexpr bool PAIR = DSD_RING_PAIR(TILE, COLUMNS);
     static constexpr int AHEAD = PAIR ? 2 : 3;
@@ -119,29 +122,32 @@ template <class P> FN P copier_open(const void *from, int32_t pitch, int count, 
     return p;
 }
 
-/* Copies a step's weights, or its zeros. Of values along the depth that several warps copy, the lines
- * of the next step are fetched, too. */
-template <class P> FN void weights_copy(const P &p, uint32_t to, uint32_t runs, int step)
+template <bool NEAR> FN void weights_copy_16(uint32_t to, const char *from, uint32_t run)
+{
+    const uint32_t bytes = run == DSD_FEW_NONE ? 0 : 16;
+    if (NEAR)
+        cp_async_16_near(to, from, bytes);
+    else
+        cp_async_16(to, from, bytes);
+}
+
+/* Copies a step's weights, or its zeros. */
+template <bool NEAR, class P>
+FN void weights_copy(const P &p, uint32_t to, uint32_t runs, int step)
 {
     if (P::ACROSS) {
 #pragma unroll
         for (int i = 0; i < 32; i += P::LINES) {
             const uint32_t run = run_of(runs, step, p.run + i / 8);
-            cp_async_16(to + p.to + i * P::UNITS * 16, weights_address(p.from, run),
-                        run == DSD_FEW_NONE ? 0 : 16);
+            weights_copy_16<NEAR>(to + p.to + i * P::UNITS * 16, weights_address(p.from, run), run);
         }
         return;
     }
     const uint32_t run = run_of(runs, step, p.run);
     const char *from = weights_address(p.from, run);
 #pragma unroll
-    for (int i = 0; i < P::OWN; i += 8) {
-        const uint32_t bytes = run == DSD_FEW_NONE ? 0 : 16;
-        if (P::PARTS > 1)
-            cp_async_16_near(to + p.to + i * 64, from + (int64_t)i * p.pitch, bytes);
-        else
-            cp_async_16(to + p.to + i * 64, from + (int64_t)i * p.pitch, bytes);
-    }
+    for (int i = 0; i < P::OWN; i += 8)
+        weights_copy_16<NEAR>(to + p.to + i * 64, from + (int64_t)i * p.pitch, run);
 }
 
 /* Copies a step's lines of b, and zeros where there are none. */
@@ -218,7 +224,7 @@ template <class C> FN uint32_t samples_at(uint32_t lane)
 
 template <class C> FN void step_copy(const lane_places<C> &p, uint32_t slot, uint2 runs, int step)
 {
-    weights_copy(p.s, slot + weights_at<C>(), runs.y, step);
+    weights_copy<C::NEAR>(p.s, slot + weights_at<C>(), runs.y, step);
     lines_copy(p.b, slot + C::TILE * 64, runs.x, step);
     cp_async_commit();
 }
@@ -602,12 +608,9 @@ template <class C> FN void product(const dsd_ring_arg &a)
         }
         segment = coming;
     }
-    if (C::WIDE) {
-        __syncwarp();
+    __syncthreads();
+    if (C::WIDE)
         cluster_sync();
-    } else {
-        __syncthreads();
-    }
 #pragma unroll 1
     for (int i = 0; i < 2; i++) {
         if (head.parts)
