@@ -205,7 +205,7 @@ static void hopper_small(test_list *list)
                 square("matmul", BSK_BF16, hopper_blocks[b], 8192, counts[n], 0.25, BSK_NC);
             test_emit(list, s);
             s.op = "matmul_dgrad";
-            if (counts[n] == 16)
+            if (counts[n] >= 16)
                 test_emit(list, s);
         }
 }
