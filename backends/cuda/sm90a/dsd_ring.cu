@@ -23,8 +23,8 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TILE_, int COLUMNS_> struc
     static constexpr int TI = TILE / ACROSS, TN = COLUMNS / ALONG, NT = TI / 8, ROWS = TN / 16;
     static constexpr int SLOTS = DSD_RING_SLOTS(TILE, COLUMNS);
     /* Whether copies of weights bring the lines beside them to the second-level cache: those of the
-     * next step, or, across the depth, maybe those of another multiprocessor. */
-    static constexpr bool NEAR = WIDE || (FLIP && COLUMNS == 64);
+     * next step along the depth; across it those of another multiprocessor, where samples are many. */
+    static constexpr bool NEAR = !FLIP || COLUMNS == 64;
     /* Steps whose weights are fetched ahead of the queue's earlier work. */
     static constexpr bool PAIR = DSD_RING_PAIR(TILE, COLUMNS);
     static constexpr int AHEAD = PAIR ? 2 : 3;
@@ -132,8 +132,7 @@ template <bool NEAR> FN void weights_copy_16(uint32_t to, const char *from, uint
 }
 
 /* Copies a step's weights, or its zeros. */
-template <bool NEAR, class P>
-FN void weights_copy(const P &p, uint32_t to, uint32_t runs, int step)
+template <bool NEAR, class P> FN void weights_copy(const P &p, uint32_t to, uint32_t runs, int step)
 {
     if (P::ACROSS) {
 #pragma unroll
