@@ -290,6 +290,53 @@ static void test_scale_limits(const bsk_device *device)
     bsk_plan_destroy(&plan);
 }
 
+/* Within five standard deviations of what a coin would give. */
+static int is_share(int64_t count, int64_t of, double chance)
+{
+    return fabs((double)count - (double)of * chance) <=
+           5 * sqrt((double)of * chance * (1 - chance)) + (double)of * 0x1p-16;
+}
+
+/* What dropout keeps: as many as asked for, neighbours and those of two offsets by themselves. */
+static void test_dropout_shares(const bsk_device *device, bsk_queue *queue)
+{
+    enum { N = 1 << 20 };
+    static const double keeps[] = {0, 0.001, 0.3, 0.9, 1};
+    bsk_dropout_params p = BSK_INIT(bsk_dropout_params);
+    bsk_dropout_args a = BSK_INIT(bsk_dropout_args);
+    bsk_plan *plan = NULL;
+    float *x = malloc(3 * N * sizeof *x);
+    if (!x)
+        abort();
+    float *const y[] = {x + N, x + 2 * N};
+    for (int i = 0; i < N; i++)
+        x[i] = 1;
+    p.x = p.y = bsk_tensor_2d(BSK_F32, 1, N);
+    a.x = bsk_host_ptr(x);
+    a.seed = 5;
+    if (CHECK_OK(bsk_dropout_plan(device, &p, NULL, &plan)))
+        for (size_t k = 0; k < UNIT_COUNT(keeps); k++) {
+            const double keep = a.keep = keeps[k];
+            int64_t kept = 0, pairs = 0, both = 0;
+            for (uint64_t offset = 0; offset < 2; offset++) {
+                a.offset = offset;
+                a.y = bsk_host_ptr(y[offset]);
+                CHECK_OK(bsk_dropout_run(plan, queue, &a));
+                CHECK_OK(bsk_queue_sync(queue));
+            }
+            for (int i = 0; i < N; i++) {
+                kept += y[0][i] != 0;
+                both += y[0][i] != 0 && y[1][i] != 0;
+                pairs += i % 2 && y[0][i - 1] != 0 && y[0][i] != 0;
+            }
+            CHECK(is_share(kept, N, keep));
+            CHECK(is_share(both, N, keep * keep));
+            CHECK(is_share(pairs, N / 2, keep * keep));
+        }
+    bsk_plan_destroy(&plan);
+    free(x);
+}
+
 int main(void)
 {
     for (size_t i = 0; i < UNIT_COUNT(archs); i++) {
@@ -307,6 +354,7 @@ int main(void)
         test_whole_sum(device, queue);
         test_least_eps(device, queue);
         test_scale_limits(device);
+        test_dropout_shares(device, queue);
         bsk_queue_destroy(&queue);
         bsk_context_destroy(&context);
     }
