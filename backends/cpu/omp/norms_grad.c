@@ -199,7 +199,7 @@ OMP_INLINE void grad_put(const grad_piece *at, int rows, int64_t k, bool write, 
         if (write && at->blend)
             grad_blend(at, r, k, &g);
         if (write)
-            pair_put(at->dx_type, at->dx[r], k, g, at->split, at->stream);
+            pair_put_near(at->dx_type, at->dx[r], k, g, at->split, at->stream);
     }
     if (dgain) {
         pair_put(BSK_F32, dgain, k, to_gain, false, false);

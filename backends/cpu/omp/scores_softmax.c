@@ -183,8 +183,8 @@ OMP_INLINE group_part group_load(bsk_dtype type, const void *src, int64_t at, bo
 OMP_INLINE void group_put(bsk_dtype type, void *dst, int64_t at, group_part x, bool split,
                           bool stream)
 {
-    pair_put(type, dst, at, (line_pair){{x.v[0], x.v[1]}}, split, stream);
-    pair_put(type, dst, at + PAIR, (line_pair){{x.v[2], x.v[3]}}, split, stream);
+    pair_put_near(type, dst, at, (line_pair){{x.v[0], x.v[1]}}, split, stream);
+    pair_put_near(type, dst, at + PAIR, (line_pair){{x.v[2], x.v[3]}}, split, stream);
 }
 
 /* Asks for a group that is loaded later. */

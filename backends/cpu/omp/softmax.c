@@ -517,7 +517,7 @@ OMP_INLINE void softmax_grad_put(const float *dot, const softmax_grad_piece *at,
         for (int j = 0; j < 2; j++)
             dx.v[j] =
                 select_f32(y.v[j] != 0.0f, (dx.v[j] - dot[r]) * y.v[j] * at->scale, (vec_f32){0});
-        pair_put(at->dx_type, at->dx[r], k, dx, at->split, at->stream);
+        pair_put_near(at->dx_type, at->dx[r], k, dx, at->split, at->stream);
     }
 }
 
