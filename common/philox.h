@@ -4,7 +4,6 @@
 #define BSKI_PHILOX_H
 
 #include <math.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 /* Four words for counter (index, offset) under the key seed. */

@@ -18,7 +18,8 @@ typedef enum bsk_dtype {
     BSK_F64 = 1,
     BSK_F32 = 2,
     BSK_F16 = 3,  /* IEEE binary16; stores overflow to infinity */
-    BSK_BF16 = 4, /* upper half of a binary32, rounded to nearest even */
+    BSK_BF16 = 4, /* upper half of a binary32, rounded to nearest even; of norms, softmax and their
+                   * gradients, which are rounded before, what then lies halfway may go either way */
     BSK_I64 = 5,
     BSK_I32 = 6,
     BSK_U16 = 7,
