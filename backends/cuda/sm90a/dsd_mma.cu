@@ -667,17 +667,25 @@ SUMS_KERNEL(32)
 
 /* --- Packing --- */
 
-/* Two neighbours along the features, of those that are in the matrix; ALONG: memory has them side by side. */
-template <bool ALONG>
-FN uint32_t pack_two(const dsd_mma_pack_arg &a, const uint16_t *from, int row, int feature,
-                     int valid)
+/* Which output of a unit is in a row of its w-th matrix of 8 x 8: the order that makes a lane's sums
+ * neighbours, see run_sort. */
+template <int UNIT> FN int pack_output(int row, int w)
 {
-    const uint16_t *p = from + row * a.row_stride + (ALONG ? feature : feature * a.feature_stride);
-    if (ALONG && feature + 1 < valid)
-        return *(const uint32_t *)p;
-    const uint32_t low = feature < valid ? p[0] : 0;
-    const uint32_t high = feature + 1 < valid ? p[a.feature_stride] : 0;
-    return high << 16 | low;
+    return UNIT == 8 ? row : row / 2 * (UNIT / 4) + w / 4 * 4 + row % 2 + w / 2 % 2 * 2;
+}
+
+/* Two neighbours in memory of the w-th matrix, of features that are there. ALONG: two of an output, as
+ * the product wants them; else of a feature, for outputs that lanes turn the matrix for. */
+template <int UNIT, bool ALONG>
+FN uint32_t pack_load(const dsd_mma_pack_arg &a, const uint16_t *from, int w, int valid, int lane)
+{
+    const int row = lane / 4, two = lane % 4 * 2;
+    const int feature = w % 2 * 8 + (ALONG ? two : row);
+    const uint16_t *p = from + (ALONG ? pack_output<UNIT>(row, w) * a.row_stride + feature
+                                      : pack_output<UNIT>(two, w) + feature * a.feature_stride);
+    if (ALONG && feature + 1 == valid)
+        return *p;
+    return feature < valid ? *(const uint32_t *)p : 0;
 }
 
 /* Writes some steps a warp: operands of products in the order in which lanes load them. All of a warp's
@@ -685,30 +693,29 @@ FN uint32_t pack_two(const dsd_mma_pack_arg &a, const uint16_t *from, int row, i
 template <int UNIT, bool ALONG> FN void pack_steps(const dsd_mma_pack_arg &a, uint4 own, int count)
 {
     constexpr int STEPS = DSD_MMA_PACK_STEPS(UNIT), WORDS = UNIT == 8 ? 1 : UNIT / 4;
-    const int lane = threadIdx.x % LANES, row = lane / 4, k = lane % 4 * 2;
+    const int lane = threadIdx.x % LANES;
     uint32_t word[STEPS][WORDS];
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
         const uint32_t source = __shfl_sync(~0u, own.y, i);
         const int valid = (int)__shfl_sync(~0u, own.z, i);
         const uint16_t *from = (const uint16_t *)a.source + (size_t)source * 8;
-        if constexpr (UNIT == 8) {
-            word[i][0] = valid ? pack_two<ALONG>(a, from, row, k, valid)
-                               : __ldg(a.codes + (size_t)source * LANES + lane);
-        } else {
+        if (UNIT == 8 && !valid)
+            word[i][0] = __ldg(a.codes + (size_t)source * LANES + lane);
+        else
 #pragma unroll
-            for (int w = 0; w < WORDS; w++) {
-                /* The order of outputs that makes a lane's sums neighbours: see run_sort. */
-                const int output = row / 2 * (UNIT / 4) + w / 4 * 4 + row % 2 + w / 2 % 2 * 2;
-                word[i][w] = pack_two<ALONG>(a, from, output, k + w % 2 * 8, valid);
-            }
-        }
+            for (int w = 0; w < WORDS; w++)
+                word[i][w] = pack_load<UNIT, ALONG>(a, from, w, valid, lane);
     }
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
         char *to = (char *)a.image + (size_t)__shfl_sync(~0u, own.x, i) * 16;
         if (i >= count)
             break;
+        if (!ALONG && (UNIT > 8 || __shfl_sync(~0u, own.z, i)))
+#pragma unroll
+            for (int w = 0; w < WORDS; w++)
+                word[i][w] = movmatrix_trans(word[i][w]);
         if constexpr (UNIT == 8) {
             ((uint32_t *)to)[lane] = word[i][0];
         } else {

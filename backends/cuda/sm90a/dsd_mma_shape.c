@@ -170,7 +170,7 @@ bsk_reason cuda_sm90a_dsd_mma_accept(const bsk_problem *problem, const bsk_devic
 
 double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
-    static const double rates[] = {1.3e12, 1.6e12, 2e12}; /* of packing, by unit */
+    static const double rates[] = {1.75e12, 1.6e12, 2e12}; /* of packing, by unit */
     const bsk_layout_tables *t = problem->layout;
     dsd_mma_shape s;
     if (bski_dsd_mma_shape(problem, props->compute_units, &s) || !s.n)

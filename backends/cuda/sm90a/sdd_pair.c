@@ -53,7 +53,7 @@ static int32_t stage_bytes(const shape *s, int32_t wide)
  * the products of a warpgroup, of which each waits for the one before. */
 static double slice_cycles(const shape *s, int32_t wide, int32_t products)
 {
-    const double copy_rate = 28, shared_rate = 128 * 0.86, panel = CELL * 2.0 * s->samples;
+    const double copy_rate = 31, shared_rate = 128 * 0.86, panel = CELL * 2.0 * s->samples;
     const double wait = s->along_n ? 170 : 0, steps = s->samples / 16.0;
     const double copies = ((double)s->high / CLUSTER + wide) * panel / copy_rate;
     const double accesses = (products * 4096 * steps + stage_bytes(s, wide)) / shared_rate;
