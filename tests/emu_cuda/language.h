@@ -157,6 +157,15 @@ inline unsigned __ballot_sync(unsigned mask, bool value)
     return mine.result;
 }
 
+/* The words of all lanes, combined. */
+inline unsigned __reduce_or_sync(unsigned mask, unsigned value)
+{
+    unsigned all = value;
+    for (int by = 1; by < GPU_LANES; by *= 2)
+        all |= __shfl_xor_sync(mask, all, by);
+    return all;
+}
+
 inline bool __any_sync(unsigned mask, bool value)
 {
     return __ballot_sync(mask, value) != 0;

@@ -120,12 +120,15 @@ template <class C> FN step step_load(uint32_t from, uint32_t w)
     return f;
 }
 
-/* The products of a step's weights for outputs from 8 * tile on. The registers of its operands get
- * those of the next weights, if there are more, as soon as the last product has read them. LAST:
- * these are the last products of the activations, and those of the next step follow. */
-template <class C, bool LAST>
-FN void step_multiply(float (&sum)[SUMS], step &f, int tile, uint32_t w, uint32_t next,
-                      uint32_t more)
+/* What follows in the registers of operands: nothing, the step's other weights, the next step's
+ * operands. */
+enum follow { NOTHING, WEIGHTS, STEP };
+
+/* The products of a step's weights for outputs from 8 * tile on. What follows is loaded as soon as
+ * the last product has read a register: weights from w on, activations from `next` on. Nothing is
+ * loaded by a predicate: a load that is off takes its turn on the path of loads too. */
+template <class C, follow FOLLOW>
+FN void step_multiply(float (&sum)[SUMS], step &f, int tile, uint32_t w = 0, uint32_t next = 0)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -133,10 +136,11 @@ FN void step_multiply(float (&sum)[SUMS], step &f, int tile, uint32_t w, uint32_
         for (int m = 0; m < 4; m++) {
             mma_m16n8k16<typename C::type>(sum + (m * WARP_TILES + tile + half) * 4, f.a[m],
                                            f.b[half]);
-            if (LAST && half)
-                load_matrix_x4_if<C::CN>(more, f.a[m], sample_at<C>(next, m));
+            if (FOLLOW == STEP && half)
+                load_matrix_x4_if<C::CN>(1, f.a[m], sample_at<C>(next, m));
         }
-        shared_load_8_if(LAST ? more : 1, f.b[half], w + half * HALF_BYTES);
+        if (FOLLOW != NOTHING)
+            shared_load_8_if(1, f.b[half], w + half * HALF_BYTES);
     }
 }
 
@@ -148,26 +152,33 @@ template <class C> FN uint32_t bit_place(uint32_t bits, uint32_t x, const lane_p
 }
 
 /* A warp's steps of a stage with units of 16 and 32, which are bits: the lowest is next. Those of
- * its first 16 outputs alone, then those of the others alone, then those of both. */
+ * its first 16 outputs alone, then those of the others alone, then those of both. first: where the
+ * activations of the first lie. */
 template <class C>
-FN void bits_multiply(float (&sum)[SUMS], uint32_t alone, uint32_t both, uint32_t x, uint32_t w,
-                      const lane_place &p)
+FN void bits_multiply(float (&sum)[SUMS], uint32_t alone, uint32_t both, uint32_t x, uint32_t first,
+                      uint32_t w, const lane_place &p)
 {
-    step f = step_load<C>(bit_place<C>(alone ? alone : both, x, p), w);
+    step f = step_load<C>(first, w);
 #pragma unroll
     for (int half = 0; half < (C::UNIT == 32 ? 0 : 2); half++)
 #pragma unroll 1
         while (half ? alone : alone & DSD_MMA_KIND) {
             alone &= alone - 1;
             const uint32_t left = alone ? alone : both, next = bit_place<C>(left, x, p);
-            step_multiply<C, true>(sum, f, 2 * half, w += HALVES_BYTES, next, left);
+            if (left)
+                step_multiply<C, STEP>(sum, f, 2 * half, w += HALVES_BYTES, next);
+            else
+                step_multiply<C, NOTHING>(sum, f, 2 * half);
         }
 #pragma unroll 1
     while (both) {
         both &= both - 1;
         const uint32_t next = bit_place<C>(both, x, p);
-        step_multiply<C, false>(sum, f, 0, w += HALVES_BYTES, 0, 1);
-        step_multiply<C, true>(sum, f, 2, w += HALVES_BYTES, next, both);
+        step_multiply<C, WEIGHTS>(sum, f, 0, w += HALVES_BYTES);
+        if (both)
+            step_multiply<C, STEP>(sum, f, 2, w += HALVES_BYTES, next);
+        else
+            step_multiply<C, NOTHING>(sum, f, 2);
     }
 }
 
@@ -238,23 +249,34 @@ FN uint2 parts_load(const uint32_t *parts, int at, int stages)
     return at < stages ? __ldg((const uint2 *)parts + at) : make_uint2(0, 0);
 }
 
-/* A warp's steps of a stage, if it has any. part: a lane's of 32 stages, of which this is the i-th.
- * at: where the codes begin, and then the weights. column: of the warp. */
-template <class C>
-FN void part_multiply(float (&sum)[SUMS], uint2 part, int i, uint32_t x, uint32_t at, int column,
-                      const lane_place &p)
+/* Lane i's word, past the path of loads, on which a shuffle takes a turn. */
+FN uint32_t word_of(uint32_t word, int i, uint32_t lane)
 {
-    const uint32_t one = __shfl_sync(~0u, part.x, i), two = __shfl_sync(~0u, part.y, i);
-    const uint32_t weights = at + C::CODE_BYTES + p.w;
+    return __reduce_or_sync(~0u, lane == i ? word : 0);
+}
+
+/* A warp's steps of the stage in the ring's slot, if it has any; what they are is found before the
+ * stage has come. part: a lane's of 32 stages, of which this is the i-th. x_bytes: of activations,
+ * after which the codes begin, and then the weights. column: of the warp. */
+template <class C>
+FN void part_multiply(float (&sum)[SUMS], uint2 part, int i, const ring &r, int column,
+                      uint32_t x_bytes, const lane_place &p)
+{
+    const uint32_t slot = r.slots + r.slot * r.slot_bytes, at = slot + x_bytes, x = slot + p.x;
+    const uint32_t one = word_of(part.x, i, p.lane), two = word_of(part.y, i, p.lane);
+    const uint32_t weights = at + C::CODE_BYTES + p.w, full = r.barriers + FULL_AT + 8 * r.slot;
     if constexpr (C::UNIT == 8) {
+        mbar_wait(full, r.phase);
         if (one)
-            slices_multiply<C>(sum, one, x + p.x, weights + two * C::STEP_BYTES,
+            slices_multiply<C>(sum, one, x, weights + two * C::STEP_BYTES,
                                at + column * DSD_MMA_WARP_CODES, p);
     } else {
         const uint32_t both = two & DSD_MMA_KIND;
+        const uint32_t first = bit_place<C>(one ? one : both, x, p);
+        const uint32_t w = weights + (two >> DSD_MMA_KIND_BITS) * C::STEP_BYTES;
+        mbar_wait(full, r.phase);
         if (one | both)
-            bits_multiply<C>(sum, one, both, x + p.x,
-                             weights + (two >> DSD_MMA_KIND_BITS) * C::STEP_BYTES, p);
+            bits_multiply<C>(sum, one, both, x, first, w, p);
     }
 }
 
@@ -267,9 +289,7 @@ FN void tile_multiply(float (&sum)[SUMS], const uint32_t *parts, uint2 now, int 
         const uint2 next = parts_load(parts, first + LANES + p.lane, stages);
         const int count = stages - first < LANES ? stages - first : LANES;
         for (int i = 0; i < count; i++) {
-            const uint32_t x = r.slots + r.slot * r.slot_bytes;
-            mbar_wait(r.barriers + FULL_AT + 8 * r.slot, r.phase);
-            part_multiply<C>(sum, now, i, x, x + x_bytes, column, p);
+            part_multiply<C>(sum, now, i, r, column, x_bytes, p);
             /* each lane gives back what it has read: see racecheck in docs/cuda.md */
             mbar_arrive(r.barriers + EMPTY_AT + 8 * r.slot);
             ring_step(r);

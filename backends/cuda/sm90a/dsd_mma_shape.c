@@ -64,7 +64,7 @@ static double product_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t
     static const struct {
         double copy, nc, cn, turn;
     } rates[] = {{8.2e12, 24.5e12, 14e12, 1.2e-9},
-                 {7.5e12, 30e12, 26.5e12, 0.5e-9},
+                 {7.5e12, 31.5e12, 26.5e12, 0.45e-9},
                  {7.0e12, 25e12, 14e12, 0.5e-9}};
     static const double tile = 1e-6; /* its end */
     enum { STEP_FEATURES = 16, X_STEP_BYTES = 64 * 16 * 2 };
