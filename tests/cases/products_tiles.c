@@ -81,6 +81,18 @@ static void list_many(test_list *list)
         }
 }
 
+/* More than sixteen tiles of 96 x 384 for each thread block of a device of four, with both ends. */
+static void list_turns(test_list *list)
+{
+    for (int t = 0; t < 2 && list->tier != TIER_QUICK; t++) {
+        test_spec s = product("matmul", dtypes[t], 16, 16, 90);
+        s.m = cut(1100, 16);
+        s.options = t ? OPT_BIAS | OPT_RESIDUAL : 0;
+        s.fill = FILL_INT;
+        emit_axis(list, s, 2200, BSK_NC);
+    }
+}
+
 /* A weight gradient in an odd number of large tiles: a last round for less than all thread blocks
  * of a device of four. */
 static void list_odd(test_list *list)
@@ -449,6 +461,7 @@ void cases_products_tiles(test_list *list)
 {
     list_large(list);
     list_many(list);
+    list_turns(list);
     list_odd(list);
     list_halves(list);
     list_few(list);

@@ -411,8 +411,9 @@ static int64_t tile_work(const lists *l, int64_t panel, int64_t column)
         uint32_t any = 0;
         for (int32_t u = 0; u < s->warp_units; u++)
             any |= masks[u];
-        /* The activations of 8 features are 8 matrices of 8 x 8. */
-        work += count_bits(any) * s->step + steps_of(masks, any, s->warp_units) * weights;
+        /* The activations of 8 features are as many matrices of 8 x 8 as a warp has 8 samples. */
+        work += (int64_t)count_bits(any) * s->step * DSD_MMA_WARP_SAMPLES(s->tile) / 64 +
+                steps_of(masks, any, s->warp_units) * weights;
     }
     return work;
 }
@@ -629,49 +630,51 @@ typedef struct kernel_row {
     const void *function;
     const char *name;
     bsk_dtype dtype;
-    int32_t unit;
-    bool cn, wide, plain;
+    int32_t unit, tile;
+    bool cn, plain;
 } kernel_row;
 
-#define VARIANTS_END(X, type, dtype, unit, axis, cn, tile, wide)                                   \
-    X(type, dtype, unit, axis, cn, tile, wide, plain, true)                                        \
-    X(type, dtype, unit, axis, cn, tile, wide, any, false)
-#define VARIANTS_TILE(X, type, dtype, axis, cn, tile, wide)                                        \
-    VARIANTS_END(X, type, dtype, 8, axis, cn, tile, wide)                                          \
-    VARIANTS_END(X, type, dtype, 16, axis, cn, tile, wide)                                         \
-    VARIANTS_END(X, type, dtype, 32, axis, cn, tile, wide)
+#define VARIANTS_END(X, type, dtype, unit, axis, cn, name, tile)                                   \
+    X(type, dtype, unit, axis, cn, name, tile, plain, true)                                        \
+    X(type, dtype, unit, axis, cn, name, tile, any, false)
+#define VARIANTS_TILE(X, type, dtype, axis, cn, name, tile)                                        \
+    VARIANTS_END(X, type, dtype, 8, axis, cn, name, tile)                                          \
+    VARIANTS_END(X, type, dtype, 16, axis, cn, name, tile)                                         \
+    VARIANTS_END(X, type, dtype, 32, axis, cn, name, tile)
 #define VARIANTS_AXIS(X, type, dtype, axis, cn)                                                    \
-    VARIANTS_TILE(X, type, dtype, axis, cn, wide, true)                                            \
-    VARIANTS_TILE(X, type, dtype, axis, cn, square, false)
+    VARIANTS_TILE(X, type, dtype, axis, cn, wide, DSD_MMA_WIDE)                                    \
+    VARIANTS_TILE(X, type, dtype, axis, cn, square, DSD_MMA_SQUARE)
+#define VARIANTS_TYPE(X, type, dtype)                                                              \
+    VARIANTS_AXIS(X, type, dtype, nc, false)                                                       \
+    VARIANTS_AXIS(X, type, dtype, cn, true)                                                        \
+    VARIANTS_END(X, type, dtype, 16, nc, false, tall, DSD_MMA_TALL)
 #define VARIANTS(X)                                                                                \
-    VARIANTS_AXIS(X, bf16, BSK_BF16, nc, false)                                                    \
-    VARIANTS_AXIS(X, bf16, BSK_BF16, cn, true)                                                     \
-    VARIANTS_AXIS(X, f16, BSK_F16, nc, false)                                                      \
-    VARIANTS_AXIS(X, f16, BSK_F16, cn, true)
+    VARIANTS_TYPE(X, bf16, BSK_BF16)                                                               \
+    VARIANTS_TYPE(X, f16, BSK_F16)
 
-#define KERNEL(type, unit, axis, tile, end) dsd_sm90a_mma_##type##_##unit##_##axis##_##tile##_##end
-#define DECLARE(type, dtype, unit, axis, cn, tile, wide, end, plain)                               \
-    extern const char KERNEL(type, unit, axis, tile, end)[];
+#define KERNEL(type, unit, axis, name, end) dsd_sm90a_mma_##type##_##unit##_##axis##_##name##_##end
+#define DECLARE(type, dtype, unit, axis, cn, name, tile, end, plain)                               \
+    extern const char KERNEL(type, unit, axis, name, end)[];
 VARIANTS(DECLARE)
 #undef DECLARE
 extern const char dsd_sm90a_mma_pack_8[], dsd_sm90a_mma_pack_16[], dsd_sm90a_mma_pack_32[];
 
 static const kernel_row *kernel_find(bsk_dtype dtype, const shape *s, bool plain)
 {
-#define ROW(type, dtype, unit, axis, cn, tile, wide, end, plain)                                   \
-    {KERNEL(type, unit, axis, tile, end),                                                          \
-     "dsd_sm90a_mma_" #type "_" #unit "_" #axis "_" #tile "_" #end,                                \
+#define ROW(type, dtype, unit, axis, cn, name, tile, end, plain)                                   \
+    {KERNEL(type, unit, axis, name, end),                                                          \
+     "dsd_sm90a_mma_" #type "_" #unit "_" #axis "_" #name "_" #end,                                \
      dtype,                                                                                        \
      unit,                                                                                         \
+     tile,                                                                                         \
      cn,                                                                                           \
-     wide,                                                                                         \
      plain},
     static const kernel_row rows[] = {VARIANTS(ROW)};
 #undef ROW
     const kernel_row *found = rows;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].dtype == dtype && rows[i].unit == s->unit && rows[i].cn == s->cn &&
-            rows[i].wide == s->wide && rows[i].plain == plain)
+            rows[i].tile == s->tile && rows[i].plain == plain)
             found = &rows[i];
     return found;
 }
@@ -699,7 +702,7 @@ static bski_cuda_run product_run(const lists *l, bsk_dtype dtype, bool plain)
         .function = row->function,
         .name = row->name,
         .grid = {(unsigned)l->blocks, 1, 1},
-        .threads = DSD_MMA_THREADS,
+        .threads = DSD_MMA_THREADS(l->s.tile),
         .early = true,
         .shared_bytes = DSD_MMA_RING + (size_t)l->slots * l->slot_bytes,
     };
@@ -721,7 +724,7 @@ static void runs_fill(const lists *l, bsk_dtype dtype, state *st)
     st->sums = (bski_cuda_run){
         .function = sums_find(l->s.unit),
         .name = "dsd_sm90a_mma_sums",
-        .grid = {DSD_MMA_WARPS, (unsigned)l->s.across, (unsigned)l->s.row_tiles},
+        .grid = {DSD_MMA_WARPS(l->s.tile), (unsigned)l->s.across, (unsigned)l->s.row_tiles},
         .threads = DSD_MMA_SUMS_THREADS,
         .early = true,
     };

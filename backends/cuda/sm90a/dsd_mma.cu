@@ -1,11 +1,12 @@
 /* dsd for blocks of 8, 16 and 32 by mma.sync; dsd_mma.c plans what the tables say.
  *
- * A block of threads computes tiles of 64 x 512 or 128 x 256 sums (samples x outputs), one after
- * the other. For each stage of up to 256 features in which one of the tile's outputs has weights, a
- * warp of producers copies the activations and the weights of the stage into a ring. Each of 16
- * warps owns 64 x 32 sums, and walks through the steps that its own outputs have in the stage: a
- * step is 64 samples by 16 features by a unit of 16 or 32 outputs, that is 8 or 16 products, or by
- * 8 features and the units of 8 outputs that have a block there, 4 products each.
+ * A block of threads computes tiles of 64 x 512, 128 x 256 or 96 x 384 sums (samples x outputs),
+ * one after the other. For each stage of up to 256 features in which one of the tile's outputs has
+ * weights, a warp of producers copies the activations and the weights of the stage into a ring.
+ * Each of 16 warps owns 64 x 32 sums, or each of 12 96 x 32, and walks through the steps that its
+ * own outputs have in the stage: a step is its samples by 16 features by a unit of 16 or 32 outputs,
+ * that is 8 or 16 products for 64 samples, or by 8 features and the units of 8 outputs that have a
+ * block there, 4 products each.
  * So what counts is short code, and other warps to run while one waits: 8 warps with twice the
  * sums, and the registers to load steps ahead, were 5 to 30 % slower. The operands of the next
  * step are loaded into the registers of this one's as its products release them. */
@@ -18,20 +19,24 @@
 #define FN static __device__ __forceinline__
 
 enum { LANES = 32, FULL_AT = 0, EMPTY_AT = 128 };
-enum { WARP_OUTPUTS = 32, WARP_TILES = WARP_OUTPUTS / 8, SUMS = 64, RUNS = SUMS / DSD_RUN };
-/* Together what the launch gives. */
-enum { CONSUMER_REGISTERS = 112, PRODUCER_REGISTERS = 32 };
+enum { WARP_OUTPUTS = 32, WARP_TILES = WARP_OUTPUTS / 8, BAND = 16 /* samples of a product */ };
+enum { PRODUCER_REGISTERS = 32 };
 
-/* UNIT: outputs of a unit of weights. CN: activations have samples contiguous. WIDE: tiles of
- * 64 x 512, else 128 x 256. PLAIN: as the epilogue has it, without activation, along either axis;
- * kernels of their own, because what any other end needs in registers costs the products theirs. */
-template <typename TYPE, int UNIT_, bool CN_, bool WIDE_, bool PLAIN_> struct config {
+/* UNIT: outputs of a unit of weights. CN: activations have samples contiguous. PLAIN: as the
+ * epilogue has it, without activation, along either axis; kernels of their own, because what any
+ * other end needs in registers costs the products theirs. */
+template <typename TYPE, int UNIT_, bool CN_, int TILE_, bool PLAIN_> struct config {
     typedef TYPE type;
     static constexpr bool CN = CN_, PLAIN = PLAIN_;
-    static constexpr int UNIT = UNIT_;
-    static constexpr int WR = WIDE_ ? 1 : 2, WC = DSD_MMA_WARPS / WR;
+    static constexpr int UNIT = UNIT_, TILE = TILE_;
+    static constexpr int WARPS = DSD_MMA_WARPS(TILE), THREADS = DSD_MMA_THREADS(TILE);
+    /* With those of the producers what the launch gives. */
+    static constexpr int REGISTERS = TILE == DSD_MMA_TALL ? 160 : 112;
+    static constexpr int WR = TILE == DSD_MMA_SQUARE ? 2 : 1, WC = WARPS / WR;
+    static constexpr int WARP_SAMPLES = DSD_MMA_WARP_SAMPLES(TILE), BANDS = WARP_SAMPLES / BAND;
+    static constexpr int SUMS = WARP_SAMPLES * WARP_OUTPUTS / LANES, RUNS = SUMS / DSD_RUN;
     static constexpr int T = WARP_OUTPUTS / UNIT; /* units of a warp */
-    static constexpr int SAMPLES = 64 * WR;
+    static constexpr int SAMPLES = WARP_SAMPLES * WR;
     static constexpr int PANEL_BYTES = SAMPLES * 128; /* 64 features wide; CN: 64 samples wide */
     static constexpr int STEP_BYTES = UNIT == 8 ? 128 : UNIT * 32;            /* of weights */
     static constexpr int CODE_BYTES = UNIT == 8 ? DSD_MMA_CODE_BYTES(WC) : 0; /* of a stage */
@@ -78,7 +83,7 @@ template <class C> FN lane_place place_of(int warp_row, uint32_t lane, uint32_t 
     p.lane = lane;
     p.turn = (C::CN ? lane % samples / 8 ^ lane % 8 : lane % 8) << 4;
     p.x = C::CN ? warp_row * depth * 128 + lane % 8 * 128 + p.turn
-                : (warp_row * 64 + lane % samples) * 128;
+                : (warp_row * C::WARP_SAMPLES + lane % samples) * 128;
     p.w = lane * (C::UNIT == 8 ? 4 : 8);
     if (C::UNIT > 8 && lane >= 16) { /* the other 8 features of a step */
         p.x += C::CN ? 1024 : 0;
@@ -102,17 +107,17 @@ template <class C> FN uint32_t sample_at(uint32_t from, int m)
 enum { HALF_BYTES = 256 /* weights of 8 outputs by 16 features */, HALVES_BYTES = 2 * HALF_BYTES };
 
 /* Operands of a step: its weights for 16 outputs, of which units of 32 have two. */
-struct step {
-    uint32_t a[4][4];
+template <class C> struct step {
+    uint32_t a[C::BANDS][4];
     uint32_t b[2][2];
 };
 
 /* The first step's, from where its activations and a lane's weights lie. */
-template <class C> FN step step_load(uint32_t from, uint32_t w)
+template <class C> FN step<C> step_load(uint32_t from, uint32_t w)
 {
-    step f = {};
+    step<C> f = {};
 #pragma unroll
-    for (int m = 0; m < 4; m++)
+    for (int m = 0; m < C::BANDS; m++)
         load_matrix_x4_if<C::CN>(1, f.a[m], sample_at<C>(from, m));
 #pragma unroll
     for (int half = 0; half < 2; half++)
@@ -128,12 +133,13 @@ enum follow { NOTHING, WEIGHTS, STEP };
  * the last product has read a register: weights from w on, activations from `next` on. Nothing is
  * loaded by a predicate: a load that is off takes its turn on the path of loads too. */
 template <class C, follow FOLLOW>
-FN void step_multiply(float (&sum)[SUMS], step &f, int tile, uint32_t w = 0, uint32_t next = 0)
+FN void step_multiply(float (&sum)[C::SUMS], step<C> &f, int tile, uint32_t w = 0,
+                      uint32_t next = 0)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
 #pragma unroll
-        for (int m = 0; m < 4; m++) {
+        for (int m = 0; m < C::BANDS; m++) {
             mma_m16n8k16<typename C::type>(sum + (m * WARP_TILES + tile + half) * 4, f.a[m],
                                            f.b[half]);
             if (FOLLOW == STEP && half)
@@ -155,10 +161,10 @@ template <class C> FN uint32_t bit_place(uint32_t bits, uint32_t x, const lane_p
  * its first 16 outputs alone, then those of the others alone, then those of both. first: where the
  * activations of the first lie. */
 template <class C>
-FN void bits_multiply(float (&sum)[SUMS], uint32_t alone, uint32_t both, uint32_t x, uint32_t first,
-                      uint32_t w, const lane_place &p)
+FN void bits_multiply(float (&sum)[C::SUMS], uint32_t alone, uint32_t both, uint32_t x,
+                      uint32_t first, uint32_t w, const lane_place &p)
 {
-    step f = step_load<C>(first, w);
+    step<C> f = step_load<C>(first, w);
 #pragma unroll
     for (int half = 0; half < (C::UNIT == 32 ? 0 : 2); half++)
 #pragma unroll 1
@@ -184,7 +190,7 @@ FN void bits_multiply(float (&sum)[SUMS], uint32_t alone, uint32_t both, uint32_
 
 /* The products of a unit of 8 with a slice, of which one ldmatrix in `a` has 32 samples. */
 template <class C>
-FN void slice_multiply(float (&sum)[SUMS], const uint32_t (&a)[4], int m, int unit, uint32_t b)
+FN void slice_multiply(float (&sum)[C::SUMS], const uint32_t (&a)[4], int m, int unit, uint32_t b)
 {
 #pragma unroll
     for (int h = 0; h < 2; h++)
@@ -201,15 +207,15 @@ FN uint32_t slice_place(uint32_t code, uint32_t x, uint32_t turn)
  * First those of the first unit, then those of the second that the first has not, and so on: so one
  * branch tells whether others have a block there too. Two codes more are read than there are. */
 template <class C>
-FN void slices_multiply(float (&sum)[SUMS], uint32_t counts, uint32_t x, uint32_t w, uint32_t codes,
-                        const lane_place &p)
+FN void slices_multiply(float (&sum)[C::SUMS], uint32_t counts, uint32_t x, uint32_t w,
+                        uint32_t codes, const lane_place &p)
 {
     const uint32_t turn = C::CN ? 0 : p.turn;
     uint32_t code = shared_load_4(codes), next = slice_place(code, x, turn), left = 0;
     uint32_t following = shared_load_4(codes + 4);
-    uint32_t a[2][4] = {}, b = shared_load_4(w);
+    uint32_t a[C::BANDS / 2][4] = {}, b = shared_load_4(w);
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int m = 0; m < C::BANDS / 2; m++)
         load_matrix_x4_if<C::CN>(1, a[m], sample_at<C>(next, m));
 #pragma unroll
     for (int unit = 0; unit < C::T; unit++)
@@ -229,13 +235,14 @@ FN void slices_multiply(float (&sum)[SUMS], uint32_t counts, uint32_t x, uint32_
                 for (int i = unit + 1; i < C::T; i++)
                     if (others >> i & 1) {
                         const uint32_t other = shared_load_4(w += C::STEP_BYTES);
-                        slice_multiply<C>(sum, a[0], 0, i, other);
-                        slice_multiply<C>(sum, a[1], 1, i, other);
+#pragma unroll
+                        for (int m = 0; m < C::BANDS / 2; m++)
+                            slice_multiply<C>(sum, a[m], m, i, other);
                     }
             w += left ? C::STEP_BYTES : 0;
             const uint32_t b_next = shared_load_4(w);
 #pragma unroll
-            for (int m = 0; m < 2; m++) {
+            for (int m = 0; m < C::BANDS / 2; m++) {
                 slice_multiply<C>(sum, a[m], m, unit, b);
                 load_matrix_x4_if<C::CN>(left, a[m], sample_at<C>(next, m));
             }
@@ -259,7 +266,7 @@ FN uint32_t word_of(uint32_t word, int i, uint32_t lane)
  * stage has come. part: a lane's of 32 stages, of which this is the i-th. x_bytes: of activations,
  * after which the codes begin, and then the weights. column: of the warp. */
 template <class C>
-FN void part_multiply(float (&sum)[SUMS], uint2 part, int i, const ring &r, int column,
+FN void part_multiply(float (&sum)[C::SUMS], uint2 part, int i, const ring &r, int column,
                       uint32_t x_bytes, const lane_place &p)
 {
     const uint32_t slot = r.slots + r.slot * r.slot_bytes, at = slot + x_bytes, x = slot + p.x;
@@ -282,7 +289,7 @@ FN void part_multiply(float (&sum)[SUMS], uint2 part, int i, const ring &r, int 
 
 /* All stages of a tile. now: of the first 32. */
 template <class C>
-FN void tile_multiply(float (&sum)[SUMS], const uint32_t *parts, uint2 now, int stages, ring &r,
+FN void tile_multiply(float (&sum)[C::SUMS], const uint32_t *parts, uint2 now, int stages, ring &r,
                       int column, uint32_t x_bytes, const lane_place &p)
 {
     for (int first = 0; first < stages; first += LANES) {
@@ -366,7 +373,7 @@ template <int UNIT> FN int run_output(const int32_t *columns, int lane)
 }
 
 /* Run i: eight of a lane's sums of one sample. */
-FN void run_take(float (&v)[DSD_RUN], const float (&sum)[SUMS], int i)
+template <class C> FN void run_take(float (&v)[DSD_RUN], const float (&sum)[C::SUMS], int i)
 {
 #pragma unroll
     for (int k = 0; k < DSD_RUN; k++)
@@ -391,7 +398,7 @@ FN void sums_bias(const dsd_epilogue &e, const int32_t *columns, int lane, float
 
 /* A plain end with features contiguous: what lanes exchange is rounded already. */
 template <class C>
-FN void store_plain(const dsd_epilogue &e, const int32_t *columns, const float (&sum)[SUMS],
+FN void store_plain(const dsd_epilogue &e, const int32_t *columns, const float (&sum)[C::SUMS],
                     int output, int64_t n0, int lane)
 {
     const bool bf16 = e.c.type == BSK_BF16;
@@ -400,10 +407,10 @@ FN void store_plain(const dsd_epilogue &e, const int32_t *columns, const float (
     float bias[DSD_RUN];
     sums_bias<C>(e, columns, lane, bias);
 #pragma unroll
-    for (int i = 0; i < RUNS; i++) {
+    for (int i = 0; i < C::RUNS; i++) {
         float v[DSD_RUN];
         uint32_t w[DSD_RUN / 2];
-        run_take(v, sum, i);
+        run_take<C>(v, sum, i);
         dsd_finish_plain<!C::PLAIN>(e, bias, v);
 #pragma unroll
         for (int k = 0; k < DSD_RUN; k += 2)
@@ -417,7 +424,7 @@ FN void store_plain(const dsd_epilogue &e, const int32_t *columns, const float (
 /* The same with samples contiguous: matrices of 8 samples x 8 outputs are transposed, and each four
  * lanes exchange what they have of four, so that they store 64 bytes of an output. */
 template <class C>
-FN void store_plain_n(const dsd_epilogue &e, const int32_t *columns, const float (&sum)[SUMS],
+FN void store_plain_n(const dsd_epilogue &e, const int32_t *columns, const float (&sum)[C::SUMS],
                       int64_t n0, int lane)
 {
     enum { EACH = DSD_RUN / C::T /* of a unit */, FOUR = 4 };
@@ -431,13 +438,13 @@ FN void store_plain_n(const dsd_epilogue &e, const int32_t *columns, const float
         const int feature = column + lane / 8 * EACH + k % EACH + lane / 4 % 2;
         uint16_t *to = (uint16_t *)e.c.data + feature * e.c.feature + first;
 #pragma unroll
-        for (int i = 0; i < RUNS; i += FOUR) {
+        for (int i = 0; i < C::RUNS; i += FOUR) {
             uint32_t w[FOUR];
             float v[DSD_RUN], pair[DSD_RUN]; /* two outputs of four runs, and their biases */
 #pragma unroll
             for (int m = 0; m < DSD_RUN; m++) {
                 float run[DSD_RUN];
-                run_take(run, sum, i + m / 2);
+                run_take<C>(run, sum, i + m / 2);
                 v[m] = run[k + m % 2];
                 pair[m] = bias[k + m % 2];
             }
@@ -474,12 +481,12 @@ FN void run_finish(const dsd_epilogue &e, float (&v)[DSD_RUN], int64_t feature, 
 }
 
 /* A warp's sums of a part of a tile, for the kernel that adds them up. */
-FN void sums_store(float *to, const float (&sum)[SUMS], int lane)
+template <class C> FN void sums_store(float *to, const float (&sum)[C::SUMS], int lane)
 {
 #pragma unroll
-    for (int i = 0; i < RUNS; i++) {
+    for (int i = 0; i < C::RUNS; i++) {
         float v[DSD_RUN];
-        run_take(v, sum, i);
+        run_take<C>(v, sum, i);
         float4 *at = (float4 *)to + 2 * i * LANES + lane;
         at[0] = make_float4(v[0], v[1], v[2], v[3]);
         at[LANES] = make_float4(v[4], v[5], v[6], v[7]);
@@ -487,7 +494,7 @@ FN void sums_store(float *to, const float (&sum)[SUMS], int lane)
 }
 
 template <class C>
-FN void tile_store(const dsd_mma_arg &a, const int32_t *columns, const float (&sum)[SUMS],
+FN void tile_store(const dsd_mma_arg &a, const int32_t *columns, const float (&sum)[C::SUMS],
                    int output, int64_t n0, int lane)
 {
     const dsd_epilogue &e = a.epilogue;
@@ -499,12 +506,12 @@ FN void tile_store(const dsd_mma_arg &a, const int32_t *columns, const float (&s
     } else if constexpr (!C::PLAIN) {
         /* One copy of the code for all runs, which are taken out of the sums by selection. */
 #pragma unroll 1
-        for (int i = 0; i < RUNS; i++) {
+        for (int i = 0; i < C::RUNS; i++) {
             float v[DSD_RUN];
 #pragma unroll
-            for (int k = 0; k < RUNS; k++)
+            for (int k = 0; k < C::RUNS; k++)
                 if (k == i)
-                    run_take(v, sum, k);
+                    run_take<C>(v, sum, k);
             run_finish<C::UNIT>(e, v, output, n0 + i * 8, lane);
         }
     }
@@ -605,18 +612,18 @@ template <class C> FN void consume(const dsd_mma_arg &a, ring r, int warp, int l
         const uint32_t next = tile_word(a.tiles, i + 1, end, lane);
         const int32_t *columns = a.columns + (size_t)(tile.panel * C::WC + column) * C::T;
         const int output = run_output<C::UNIT>(columns, lane);
-        float sum[SUMS];
+        float sum[C::SUMS];
 #pragma unroll
-        for (int k = 0; k < SUMS; k++)
+        for (int k = 0; k < C::SUMS; k++)
             sum[k] = 0;
         tile_multiply<C>(sum, parts_of(tile), now, tile.stages, r, column, C::SAMPLES * a.depth * 2,
                          place);
-        const int64_t n0 = (int64_t)tile.sample + row * 64;
+        const int64_t n0 = (int64_t)tile.sample + row * C::WARP_SAMPLES;
         const int64_t number = (int64_t)tile.sample / C::SAMPLES * a.panels + tile.panel;
         tile = tile_of(next);
         now = parts_load(parts_of(tile), lane, tile.stages);
-        if (C::PLAIN && a.sums)
-            sums_store(a.sums + (number * DSD_MMA_WARPS + warp) * (SUMS * LANES), sum, lane);
+        if (C::PLAIN && C::TILE != DSD_MMA_TALL && a.sums)
+            sums_store<C>(a.sums + (number * C::WARPS + warp) * (C::SUMS * LANES), sum, lane);
         else
             tile_store<C>(a, columns, sum, output, n0, lane);
     }
@@ -632,17 +639,17 @@ template <class C> FN void product(const CUtensorMap *x, const dsd_mma_arg &a)
     if (threadIdx.x == 0) {
         for (int i = 0; i < a.slots; i++) {
             mbar_init(barriers + FULL_AT + 8 * i, 1);
-            mbar_init(barriers + EMPTY_AT + 8 * i, LANES * DSD_MMA_WARPS);
+            mbar_init(barriers + EMPTY_AT + 8 * i, LANES * C::WARPS);
         }
         mbar_init_fence();
     }
     __syncthreads();
     grid_allow_next();
-    if (warp >= DSD_MMA_WARPS) {
+    if (warp >= C::WARPS) {
         registers_lower<PRODUCER_REGISTERS>();
-        produce<C>(x, a, r, warp - DSD_MMA_WARPS, lane);
+        produce<C>(x, a, r, warp - C::WARPS, lane);
     } else {
-        registers_raise<CONSUMER_REGISTERS>();
+        registers_raise<C::REGISTERS>();
         consume<C>(a, r, warp, lane);
     }
 }
@@ -652,15 +659,18 @@ template <class C> FN void product(const CUtensorMap *x, const dsd_mma_arg &a)
 /* A thread block has what a warp of a tile had: runs of 8 samples, one of each of its warps. */
 template <int UNIT> FN void sums_add(const dsd_mma_sums_arg &a)
 {
+    constexpr int WARPS = DSD_MMA_WARPS(DSD_MMA_WIDE), EACH = DSD_MMA_WARP_SAMPLES(DSD_MMA_WIDE);
     const int lane = threadIdx.x % LANES, run = threadIdx.x / LANES, warp = blockIdx.x;
     const int panel = blockIdx.y, tile = blockIdx.z, column = warp % a.warp_cols;
-    const int64_t panels = (int64_t)a.across * a.parts, part = (int64_t)a.across * DSD_MMA_TILE / 4;
-    const int samples = 64 * DSD_MMA_WARPS / a.warp_cols;
+    const int64_t panels = (int64_t)a.across * a.parts;
+    const int64_t part = (int64_t)a.across * DSD_MMA_PART_SUMS / 4;
+    const int samples = EACH * WARPS / a.warp_cols;
     const int32_t *columns =
         a.columns + (size_t)(panel * a.warp_cols + column) * (WARP_OUTPUTS / UNIT);
-    const float4 *from = (const float4 *)a.sums +
-                         ((tile * panels + panel) * DSD_MMA_WARPS + warp) * (SUMS * LANES / 4) +
-                         2 * run * LANES + lane;
+    const float4 *from =
+        (const float4 *)a.sums +
+        ((tile * panels + panel) * WARPS + warp) * (DSD_MMA_PART_SUMS / WARPS / 4) +
+        2 * run * LANES + lane;
     float v[DSD_RUN] = {0};
     const int output = run_output<UNIT>(columns, lane);
     grid_allow_next();
@@ -672,7 +682,7 @@ template <int UNIT> FN void sums_add(const dsd_mma_sums_arg &a)
         v[4] += high.x, v[5] += high.y, v[6] += high.z, v[7] += high.w;
     }
     run_finish<UNIT>(a.epilogue, v, output,
-                     (int64_t)tile * samples + warp / a.warp_cols * 64 + run * 8, lane);
+                     (int64_t)tile * samples + warp / a.warp_cols * EACH + run * 8, lane);
 }
 
 #define SUMS_KERNEL(unit)                                                                          \
@@ -776,24 +786,25 @@ PACK(32)
 
 /* --- Kernels --- */
 
-#define KERNEL(type, T, unit, axis, cn, tile, wide, end, plain)                                    \
-    extern "C" __global__ void __launch_bounds__(DSD_MMA_THREADS, 1)                               \
-        dsd_sm90a_mma_##type##_##unit##_##axis##_##tile##_##end(                                   \
+#define KERNEL(type, T, unit, axis, cn, name, tile, end, plain)                                    \
+    extern "C" __global__ void __launch_bounds__(DSD_MMA_THREADS(tile), 1)                         \
+        dsd_sm90a_mma_##type##_##unit##_##axis##_##name##_##end(                                   \
             const __grid_constant__ CUtensorMap x, const __grid_constant__ dsd_mma_arg a)          \
     {                                                                                              \
-        product<config<T, unit, cn, wide, plain>>(&x, a);                                          \
+        product<config<T, unit, cn, tile, plain>>(&x, a);                                          \
     }
-#define KERNELS_END(type, T, unit, axis, cn, tile, wide)                                           \
-    KERNEL(type, T, unit, axis, cn, tile, wide, plain, true)                                       \
-    KERNEL(type, T, unit, axis, cn, tile, wide, any, false)
+#define KERNELS_END(type, T, unit, axis, cn, name, tile)                                           \
+    KERNEL(type, T, unit, axis, cn, name, tile, plain, true)                                       \
+    KERNEL(type, T, unit, axis, cn, name, tile, any, false)
 #define KERNELS_TILE(type, T, unit, axis, cn)                                                      \
-    KERNELS_END(type, T, unit, axis, cn, wide, true)                                               \
-    KERNELS_END(type, T, unit, axis, cn, square, false)
+    KERNELS_END(type, T, unit, axis, cn, wide, DSD_MMA_WIDE)                                       \
+    KERNELS_END(type, T, unit, axis, cn, square, DSD_MMA_SQUARE)
 #define KERNELS_UNIT(type, T, axis, cn)                                                            \
     KERNELS_TILE(type, T, 8, axis, cn)                                                             \
     KERNELS_TILE(type, T, 16, axis, cn)                                                            \
     KERNELS_TILE(type, T, 32, axis, cn)
 #define KERNELS(type, T)                                                                           \
     KERNELS_UNIT(type, T, nc, false)                                                               \
-    KERNELS_UNIT(type, T, cn, true)
+    KERNELS_UNIT(type, T, cn, true)                                                                \
+    KERNELS_END(type, T, 16, nc, false, tall, DSD_MMA_TALL)
 FOR_HALVES(KERNELS)

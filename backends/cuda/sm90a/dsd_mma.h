@@ -5,15 +5,22 @@
 #include <backends/cuda/epilogue.h>
 
 enum {
-    DSD_MMA_DEPTH = 256,   /* features of a stage, or a half or a quarter of it */
-    DSD_MMA_TILE = 32768,  /* sums of a tile: 64 x 512 or 128 x 256 */
-    DSD_MMA_PRODUCERS = 4, /* warps that fill the ring; at most its stages */
-    DSD_MMA_WARPS = 16,    /* that multiply: 64 x 32 sums each */
-    DSD_MMA_THREADS = (DSD_MMA_WARPS + DSD_MMA_PRODUCERS) * 32,
+    DSD_MMA_DEPTH = 256,     /* features of a stage, or a half or a quarter of it */
+    DSD_MMA_PRODUCERS = 4,   /* warps that fill the ring; at most its stages */
     DSD_MMA_MAX_STAGES = 16, /* of the ring */
     DSD_MMA_RING = 1024,     /* bytes before it: barriers */
     DSD_MMA_PACK_WARPS = 8   /* of a block of the packing kernel */
 };
+
+/* Tiles, samples x outputs: 64 x 512, 128 x 256, and 96 x 384, whose warps are fewer, with longer
+ * steps; these are never parts of the depth. */
+enum { DSD_MMA_WIDE, DSD_MMA_SQUARE, DSD_MMA_TALL };
+enum { DSD_MMA_PART_SUMS = 32768 /* of a tile that may be a part */ };
+
+/* Warps that multiply, samples that each owns, by 32 outputs, and threads with the producers. */
+#define DSD_MMA_WARPS(tile)        ((tile) == DSD_MMA_TALL ? 12 : 16)
+#define DSD_MMA_WARP_SAMPLES(tile) ((tile) == DSD_MMA_TALL ? 96 : 64)
+#define DSD_MMA_THREADS(tile)      ((DSD_MMA_WARPS(tile) + DSD_MMA_PRODUCERS) * 32)
 
 /* A tile of a block's list. */
 typedef struct dsd_mma_tile {

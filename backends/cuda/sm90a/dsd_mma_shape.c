@@ -29,13 +29,18 @@ static bski_cuda_tensor tensor_of(const bsk_tensor *b, bool cn, int32_t samples)
     return t;
 }
 
-/* Tiles 512 outputs wide read activations once for more outputs, and weights for fewer samples. */
-static bool wide_wins(const bsk_layout_tables *t, int64_t outputs)
+/* Tiles 512 outputs wide read activations once for more outputs, and weights for fewer samples.
+ * Tall ones load less for a product, but have fewer warps that hide it: where these have much to do
+ * in a stage, and thread blocks so many tiles that those of a panel not full hardly count. */
+static int32_t tile_of(const dsd_mma_shape *s, const bsk_layout_tables *t, int32_t compute_units)
 {
-    enum { SQUARE_OUTPUTS = 256, MAX_DENSITY_PERCENT = 30 };
-    const double kept = (double)t->nnz * t->block_rows * t->block_cols;
-    return outputs > SQUARE_OUTPUTS &&
-           100 * kept < MAX_DENSITY_PERCENT * (double)t->rows * (double)t->cols;
+    enum { SQUARE_OUTPUTS = 256, SQUARE_PERCENT = 30, TALL_PERCENT = 20, TALL_TURNS = 16 };
+    const double percent = 100.0 * (double)t->nnz * t->block_rows * t->block_cols /
+                           ((double)t->rows * (double)t->cols);
+    const double turns = (double)s->outputs * (double)s->n / (96.0 * 384 * compute_units);
+    if (s->unit == 16 && !s->cn && percent >= TALL_PERCENT && turns >= TALL_TURNS)
+        return DSD_MMA_TALL;
+    return s->outputs > SQUARE_OUTPUTS && percent < SQUARE_PERCENT ? DSD_MMA_WIDE : DSD_MMA_SQUARE;
 }
 
 /* Deep stages, as each costs a turn of every warp, if there is room for enough of them. */
@@ -44,7 +49,7 @@ static int32_t depth_of(const dsd_mma_shape *s, const bsk_layout_tables *t)
     enum { LEAST = 64 };
     const double density =
         (double)t->nnz * t->block_rows * t->block_cols / ((double)t->rows * (double)t->cols);
-    const double weights = 1.1 * density * DSD_MMA_TILE / s->samples; /* of a feature */
+    const double weights = 1.1 * density * s->panel_units * s->unit; /* of a feature */
     int32_t depth = DSD_MMA_DEPTH;
     while (depth > LEAST &&
            (depth / 2 >= s->features ||
@@ -67,9 +72,11 @@ static double product_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t
                  {7.5e12, 31.5e12, 26.5e12, 0.45e-9},
                  {7.0e12, 25e12, 14e12, 0.5e-9}};
     static const double tile = 1e-6; /* its end */
+    static const double tall = 0.9;  /* of the rate through shared memory, by fewer warps */
     enum { STEP_FEATURES = 16, X_STEP_BYTES = 64 * 16 * 2 };
     const int row = s->unit / 16;
-    const double rate = s->cn ? rates[row].cn : rates[row].nc;
+    const double full = s->cn ? rates[row].cn : rates[row].nc;
+    const double rate = s->tile == DSD_MMA_TALL ? tall * full : full;
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
     const double density = kept / ((double)s->outputs * (double)s->features);
     const double rows = (double)(s->row_tiles * s->samples);
@@ -81,7 +88,8 @@ static double product_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t
     for (int i = 0; i < s->warp_units; i++)
         gap *= 1 - density;
     const double read = X_STEP_BYTES * (density > 0 ? (1 - gap) / (density * s->warp_units) : 1);
-    const double shared = filled + steps * (read + STEP_FEATURES * 2 * s->unit);
+    const double shared =
+        filled + steps * (read + STEP_FEATURES * 2 * s->unit * 64 / DSD_MMA_WARP_SAMPLES(s->tile));
     const double tiles = (double)(s->panels * s->row_tiles);
     const double blocks = compute_units > 0 ? compute_units : 1;
     const double turns = tiles / blocks, whole = (double)(int64_t)(turns + 0.999);
@@ -95,7 +103,7 @@ static double product_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t
 /* As many parts of the depth as there are thread blocks for. */
 static void split_set(dsd_mma_shape *s, int32_t compute_units)
 {
-    s->split = bski_dsd_split_of(s->across * s->row_tiles, DSD_MMA_TILE,
+    s->split = bski_dsd_split_of(s->across * s->row_tiles, DSD_MMA_PART_SUMS,
                                  bski_ceil_div(s->features, s->depth), LEAST_DEPTH / s->depth,
                                  compute_units);
     s->windows = s->split.each;
@@ -110,6 +118,21 @@ static void split_choose(dsd_mma_shape *s, const bsk_layout_tables *t, int32_t c
     split_set(s, compute_units);
     if (product_seconds(s, t, compute_units) >= product_seconds(&whole, t, compute_units))
         *s = whole;
+}
+
+/* Tiles, and what they cut the product into. */
+static void tiles_set(dsd_mma_shape *s, const bsk_layout_tables *t, int32_t compute_units)
+{
+    enum { WARP_OUTPUTS = 32 };
+    s->tile = tile_of(s, t, compute_units);
+    const int32_t rows = s->tile == DSD_MMA_SQUARE ? 2 : 1; /* of warps */
+    s->samples = rows * DSD_MMA_WARP_SAMPLES(s->tile);
+    s->warp_cols = DSD_MMA_WARPS(s->tile) / rows;
+    s->warp_units = WARP_OUTPUTS / s->unit;
+    s->panel_units = s->warp_cols * s->warp_units;
+    s->across = bski_ceil_div(s->units, s->panel_units);
+    s->row_tiles = bski_ceil_div(s->n, s->samples);
+    s->depth = depth_of(s, t);
 }
 
 bsk_reason bski_dsd_mma_shape(const bsk_problem *problem, int32_t compute_units, dsd_mma_shape *s)
@@ -133,22 +156,15 @@ bsk_reason bski_dsd_mma_shape(const bsk_problem *problem, int32_t compute_units,
     if (s->outputs > INT32_MAX / 2 || s->features > INT32_MAX / 2 || s->n > INT32_MAX / 2 ||
         !bski_dsd_image_counts(t))
         return BSK_REFUSE_LIMIT;
-    s->wide = wide_wins(t, s->outputs);
     s->step = s->unit == 8 ? 8 : 16;
-    s->samples = s->wide ? 64 : 128;
-    s->warp_units = DSD_MMA_TILE / 64 / DSD_MMA_WARPS / s->unit;
-    s->panel_units = DSD_MMA_TILE / s->samples / s->unit;
-    s->warp_cols = s->panel_units / s->warp_units;
     s->units = bski_ceil_div(s->outputs, s->unit);
-    s->across = bski_ceil_div(s->units, s->panel_units);
-    s->depth = depth_of(s, t);
-    s->row_tiles = bski_ceil_div(s->n, s->samples);
-    if (s->across * s->row_tiles > INT32_MAX / 2)
-        return BSK_REFUSE_LIMIT;
-    if (!s->n)
-        return BSK_ACCEPT;
     for (int cn = 0; cn < 2; cn++) {
         s->cn = cn;
+        tiles_set(s, t, compute_units);
+        if (s->across * s->row_tiles > INT32_MAX / 2)
+            return BSK_REFUSE_LIMIT;
+        if (!s->n)
+            return BSK_ACCEPT;
         s->b = tensor_of(&p->b, s->cn, s->samples);
         if (p->b.strides[cn] == 1 && bski_cuda_tensor_fits(&s->b)) {
             split_choose(s, t, compute_units);

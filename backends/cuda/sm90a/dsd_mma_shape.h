@@ -21,7 +21,8 @@ typedef struct dsd_mma_shape {
     int64_t units, windows, row_tiles;
     int64_t across, panels; /* of a part of the depth, which has `windows`; of all */
     dsd_split split;
-    bool cn, wide;
+    int32_t tile; /* DSD_MMA_WIDE, _SQUARE or _TALL */
+    bool cn;
     bski_cuda_tensor b;
 } dsd_mma_shape;
 
