@@ -72,11 +72,13 @@ static double product_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t
                  {7.5e12, 31.5e12, 26.5e12, 0.45e-9},
                  {7.0e12, 25e12, 14e12, 0.5e-9}};
     static const double tile = 1e-6; /* its end */
-    static const double tall = 0.9;  /* of the rate through shared memory, by fewer warps */
+    /* Of the rate through shared memory: warps of square tiles have more to do in a stage, of tall
+     * ones there are fewer. */
+    static const double shares[] = {
+        [DSD_MMA_WIDE] = 1, [DSD_MMA_SQUARE] = 0.94, [DSD_MMA_TALL] = 0.9};
     enum { STEP_FEATURES = 16, X_STEP_BYTES = 64 * 16 * 2 };
     const int row = s->unit / 16;
-    const double full = s->cn ? rates[row].cn : rates[row].nc;
-    const double rate = s->tile == DSD_MMA_TALL ? tall * full : full;
+    const double rate = shares[s->tile] * (s->cn ? rates[row].cn : rates[row].nc);
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
     const double density = kept / ((double)s->outputs * (double)s->features);
     const double rows = (double)(s->row_tiles * s->samples);
