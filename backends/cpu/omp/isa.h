@@ -60,7 +60,8 @@
 
 /* Registers decide the tiles. A tile of the dsd kernel has DSD_MR features of S and DSD_NV vectors
  * along n; one of the sdd kernel SDD_MR rows and two vectors of columns. NEAR is the packed data,
- * in bytes, that should stay in the second-level cache while the rest streams past. VEC_PAIRS:
+ * in bytes, that should stay in the second-level cache while the rest streams past, DSD_SLICE that
+ * of dsd (where it is STREAMED, of S) in the first, beside the lines of S that meet it. VEC_PAIRS:
  * blocks narrower than a vector may take two steps of a sum side by side. TILE_DEPTH: steps of a
  * sum in a matrix tile, where the processor has those; MATRIX_TILES: the kernels on them. STREAMED:
  * dsd's take DSD_TALL features at once, where blocks have as many, and a part of S for all panels,
@@ -68,7 +69,14 @@
 #if defined(BSK_ISA_AMX)
 #define VEC_PAIRS    0
 #define MATRIX_TILES "amx.h"
-enum { VEC_BYTES = 64, DSD_MR = 16, SDD_MR = 16, NEAR = 1 << 20, TILE_DEPTH = 16 };
+enum {
+    VEC_BYTES = 64,
+    DSD_MR = 16,
+    SDD_MR = 16,
+    NEAR = 1 << 20,
+    DSD_SLICE = 28 << 10,
+    TILE_DEPTH = 16
+};
 enum { TILE_BYTES = 64 }; /* a row of a tile */
 #define DSD_NV   2
 #define STREAMED 1
@@ -80,24 +88,59 @@ enum { TILE_BYTES = 64 }; /* a row of a tile */
 #else
 #define DSD_NV 2
 #endif
-enum { VEC_BYTES = 64, DSD_MR = 8, SDD_MR = 8, NEAR = 1 << 20, TILE_DEPTH = 1 };
+enum {
+    VEC_BYTES = 64,
+    DSD_MR = 8,
+    SDD_MR = 8,
+    NEAR = 1 << 20,
+    DSD_SLICE = 24 << 10,
+    TILE_DEPTH = 1
+};
 #elif defined(BSK_ISA_AVX2)
 #define VEC_PAIRS 1
 #define DSD_NV    3
-enum { VEC_BYTES = 32, DSD_MR = 4, SDD_MR = 4, NEAR = 1 << 19, TILE_DEPTH = 1 };
+enum {
+    VEC_BYTES = 32,
+    DSD_MR = 4,
+    SDD_MR = 4,
+    NEAR = 1 << 19,
+    DSD_SLICE = 9 << 10,
+    TILE_DEPTH = 1
+};
 #elif defined(BSK_ISA_NEONBF16)
 #define VEC_PAIRS    0
 #define MATRIX_TILES "mmla.h"
 #define DSD_NV       2
-enum { VEC_BYTES = 16, DSD_MR = 8, SDD_MR = 8, NEAR = 1 << 19, TILE_DEPTH = 2 };
+enum {
+    VEC_BYTES = 16,
+    DSD_MR = 8,
+    SDD_MR = 8,
+    NEAR = 1 << 19,
+    DSD_SLICE = 24 << 10,
+    TILE_DEPTH = 2
+};
 #elif defined(BSK_ISA_NEON)
 #define VEC_PAIRS 0
 #define DSD_NV    2
-enum { VEC_BYTES = 16, DSD_MR = 8, SDD_MR = 8, NEAR = 1 << 19, TILE_DEPTH = 1 };
+enum {
+    VEC_BYTES = 16,
+    DSD_MR = 8,
+    SDD_MR = 8,
+    NEAR = 1 << 19,
+    DSD_SLICE = 24 << 10,
+    TILE_DEPTH = 1
+};
 #else
 #define VEC_PAIRS 0
 #define DSD_NV    2
-enum { VEC_BYTES = 16, DSD_MR = 4, SDD_MR = 4, NEAR = 1 << 18, TILE_DEPTH = 1 };
+enum {
+    VEC_BYTES = 16,
+    DSD_MR = 4,
+    SDD_MR = 4,
+    NEAR = 1 << 18,
+    DSD_SLICE = 24 << 10,
+    TILE_DEPTH = 1
+};
 #endif
 
 #ifndef STREAMED

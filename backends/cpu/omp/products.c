@@ -6,14 +6,11 @@
 #include "rows.h"
 
 /* Bytes: of packed operands at a time, and of those of dsd, which are used at once; of S in one task
- * of dsd, and of the part of B (where it is STREAMED, of S) that stays in the first-level cache; of
- * outputs that go past the caches, as they would be read and
- * swept out for nothing. */
+ * of dsd; of outputs that go past the caches, as they would be read and swept out for nothing. */
 enum {
     PACKED = 64 << 20,
     DSD_PACKED = 8 << 20,
     DSD_TASK = 256 << 10,
-    DSD_SLICE = STREAMED ? 28 << 10 : 24 << 10,
     DSD_PAST = 2 << 20
 };
 
