@@ -299,6 +299,41 @@ OMP_INLINE int64_t drop_batches(const drop_job *d, const walk_piece *at, int64_t
                    x_type, y_type, last, scale, split, stream);
     return k;
 }
+#elif defined(BSK_ISA_AVX2)
+/* The same by words in memory. */
+OMP_INLINE int64_t drop_batches(const drop_job *d, const walk_piece *at, int64_t ahead,
+                                bsk_dtype x_type, bsk_dtype y_type, bool split, bool stream)
+{
+    uint32_t buffer[DROP_WORDS] __attribute__((aligned(64)));
+    const uint64_t first = (uint64_t)at->at[2];
+    const __m256i last = _mm256_set1_epi16((short)(d->limit - 1));
+    int64_t k = 0;
+    if (first % 2 || !d->limit)
+        return 0;
+    for (; k + STRETCH <= at->count; k += STRETCH) {
+        const uint32_t *word =
+            random_words(d->seed, d->offset, (first + (uint64_t)k) / 2, STRETCH / 2, buffer);
+        lines_fetch(x_type, d->x, ahead + k, STRETCH);
+        for (int64_t i = 0; i < STRETCH; i += PAIR) {
+            const __m256i number = _mm256_loadu_si256((const void *)(word + i / 2));
+            const __m256i kept = _mm256_cmpeq_epi16(_mm256_min_epu16(number, last), number);
+            line_pair p = pair_load(x_type, d->x, at->at[1] + k + i, split);
+            p.v[0] *= d->scale;
+            p.v[1] *= d->scale;
+            if (split) {
+                const __m256i joined = _mm256_and_si256(kept, (__m256i)pair_join(p));
+                vector_put((uint16_t *)d->y + at->at[0] + k + i, &joined, stream);
+                continue;
+            }
+            const __m256i low = _mm256_cvtepi16_epi32(_mm256_castsi256_si128(kept));
+            const __m256i high = _mm256_cvtepi16_epi32(_mm256_extracti128_si256(kept, 1));
+            p.v[0] = (vec_f32)((__m256i)p.v[0] & low);
+            p.v[1] = (vec_f32)((__m256i)p.v[1] & high);
+            pair_put(y_type, d->y, at->at[0] + k + i, p, false, stream);
+        }
+    }
+    return k;
+}
 #else
 /* The same by numbers in memory. */
 OMP_INLINE int64_t drop_batches(const drop_job *d, const walk_piece *at, int64_t ahead,

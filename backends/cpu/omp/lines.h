@@ -63,6 +63,11 @@ OMP_INLINE void line_narrow(bsk_dtype type, uint16_t *half, vec_f32 a, vec_f32 b
         _mm512_store_si512(half, pair_bf16((__m512)a, (__m512)b));
         return;
     }
+#elif defined(BSK_ISA_AVX2)
+    if (type == BSK_BF16) {
+        _mm256_store_si256((void *)half, pair_bf16((__m256)a, (__m256)b));
+        return;
+    }
 #endif
     float wide[PAIR];
     store_f32(wide, a);

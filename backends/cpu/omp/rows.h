@@ -199,6 +199,25 @@ static inline void stream_to_bf16(uint16_t *dst, int64_t dst_ld, const float *sr
 }
 #endif
 
+#ifdef BSK_ISA_AVX2
+/* Rounded to bf16 in the lower half of each element, to nearest even; NaN stays NaN. */
+OMP_INLINE __m256i lower_bf16(__m256 v)
+{
+    const __m256i u = _mm256_castps_si256(v), cut = _mm256_srli_epi32(u, 16);
+    const __m256i odd = _mm256_and_si256(cut, _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256i none = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(_mm256_srli_epi32(up, 16),
+                              _mm256_or_si256(cut, _mm256_set1_epi32(0x40)), none);
+}
+
+/* 16 numbers rounded to bf16, in order. */
+OMP_INLINE __m256i pair_bf16(__m256 a, __m256 b)
+{
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(lower_bf16(a), lower_bf16(b)), 0xd8);
+}
+#endif
+
 OMP_INLINE void transpose_square_f64(double *dst, int64_t dst_ld, const double *src, int64_t src_ld)
 {
     __m256d s0 = _mm256_loadu_pd(src), s1 = _mm256_loadu_pd(src + src_ld);
@@ -306,6 +325,10 @@ static inline void f32_to_bf16_row(uint16_t *restrict dst, const float *restrict
 #if defined(BSK_ISA_AVX512)
     for (; i + BF16_LINE <= count; i += BF16_LINE)
         _mm512_storeu_si512(dst + i, line_bf16(src + i));
+#elif defined(BSK_ISA_AVX2)
+    for (; i + 16 <= count; i += 16)
+        _mm256_storeu_si256((void *)(dst + i),
+                            pair_bf16(_mm256_loadu_ps(src + i), _mm256_loadu_ps(src + i + 8)));
 #endif
     for (; i < count; i++) {
         uint32_t u = bski_f32_bits(src[i]), nan = (u & 0x7fffffffu) > 0x7f800000u;
