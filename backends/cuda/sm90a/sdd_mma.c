@@ -87,6 +87,15 @@ typedef struct choice {
     double cycles;
 } choice;
 
+/* Two blocks share rows where large tiles with short lists are one round: in more rounds they wait
+ * for each other more than that saves. */
+static int32_t cluster_size(const shape *s, const bsk_layout_tables *t, int32_t compute_units)
+{
+    enum { SIDE = 512 };
+    const int64_t tiles = bski_ceil_div(t->rows, s->side) * bski_ceil_div(t->cols, s->side);
+    return s->cell >= 16 && s->side == SIDE && tiles > 1 && tiles <= compute_units ? 2 : 1;
+}
+
 /* From the mean density: the units of the real lists are counted when they are made. */
 static choice choose(const bsk_problem *problem, int32_t blocks)
 {
@@ -110,9 +119,12 @@ static choice choose(const bsk_problem *problem, int32_t blocks)
         const double entries = s->pairs ? cells / 2 + odd : cells;
         const double fill = entries / (s->warps * s->slots);
         const int64_t each = fill > 1 ? (int64_t)fill + 1 : 1;
+        /* of what cells of 32 take in blocks that share nothing */
+        const double shared = cell == 32 && cluster_size(s, t, blocks) > 1 ? 0.91 : 1;
         const double cycles =
-            slower * bski_sdd_estimate(tiles * each, slice_cycles(s, entries / (double)each),
-                                       bski_sdd_slices(p, s->samples), blocks, 0);
+            slower * shared *
+            bski_sdd_estimate(tiles * each, slice_cycles(s, entries / (double)each),
+                              bski_sdd_slices(p, s->samples), blocks, 0);
         if (cycles < best.cycles)
             best = (choice){s, cycles};
     }
@@ -492,15 +504,6 @@ void cuda_sdd_mma_release(void *device, bsk_prepared *prepared)
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         table_drop(&d->simt, tables[i]);
     state_free(&d->simt, prepared);
-}
-
-/* Two blocks share rows where large tiles with short lists are one round: in more rounds they wait
- * for each other more than that saves. */
-static int32_t cluster_size(const shape *s, const bsk_layout_tables *t, int32_t compute_units)
-{
-    enum { SIDE = 512 };
-    const int64_t tiles = bski_ceil_div(t->rows, s->side) * bski_ceil_div(t->cols, s->side);
-    return s->cell >= 16 && s->side == SIDE && tiles > 1 && tiles <= compute_units ? 2 : 1;
 }
 
 bsk_status cuda_sdd_mma_prepare(void *device, bsk_prepared *prepared)
