@@ -20,6 +20,7 @@ struct shape {
     static constexpr int row_bytes = NC ? 128 : 2 * SAMPLES; /* of a panel in shared memory */
     static constexpr uint32_t mask = sdd_mma_mask(form, PANELS, SAMPLES);
     static constexpr int second = sdd_mma_second(form, SAMPLES);
+    static constexpr bool branches = NC && SAMPLES == 64; /* an entry's loads are worth a jump */
 };
 
 /* A lane's place in a group of 8 x 8 matrices: its row, and the swizzled chunk of 16 bytes. */
@@ -107,37 +108,62 @@ PTX_FN void stage_8(float *acc, const uint32_t *list, int count, uint32_t keep, 
 }
 
 /* Cells of 16. Both operands stay where those of the next entry are the same; registers of columns
- * receive the next entry's as soon as the products have read them. */
+ * receive the next entry's as soon as the products have read them. row: the entry has another row than
+ * the one before; follows: the next one has another column. */
+template <typename S>
+PTX_FN void entry_16(float *acc, uint32_t (&a)[S::steps][4], uint32_t (&b)[S::steps][4],
+                     uint32_t entry, uint32_t next, uint32_t stage, uint32_t at, bool row,
+                     bool follows)
+{
+    const uint32_t b_stage = stage + S::panels * S::panel_bytes;
+    if (row)
+#pragma unroll
+        for (int k = 0; k < S::steps; k++)
+            load_16x16<S>(a[k], stage, field_a<S>(entry), at, k);
+#pragma unroll
+    for (int k = 0; k < S::steps; k++) {
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const uint32_t bj[2] = {b[k][j], b[k][j + 2]};
+            mma_m16n8k16<typename S::type>(acc + j * 4, a[k], bj);
+        }
+        if (follows)
+            load_16x16<S>(b[k], b_stage, field_b<S>(next), at, k);
+    }
+}
+
+/* Loads that an entry does without are off by a predicate, which takes a turn on the path of loads,
+ * or where S::branches, jumped over. */
 template <typename S>
 PTX_FN void stage_16(float *acc, const uint32_t *list, int count, uint32_t keep, uint32_t stage)
 {
     const int lane = threadIdx.x % 32, in_8 = lane % 8, quarter = lane / 8;
-    const uint32_t b_stage = stage + S::panels * S::panel_bytes;
     const uint32_t at = S::nc ? lane_place<S>(in_8 + quarter / 2 * 8, quarter % 2)
                               : lane_place<S>(in_8 + quarter % 2 * 8, quarter / 2);
     uint32_t a[S::steps][4], b[S::steps][4];
 #pragma unroll
     for (int k = 0; k < S::steps; k++)
-        load_16x16<S>(b[k], b_stage, field_b<S>(list[0]), at, k);
+        load_16x16<S>(b[k], stage + S::panels * S::panel_bytes, field_b<S>(list[0]), at, k);
 #pragma unroll
     for (int i = 0; i < S::slots; i++) {
         if (i >= count)
             break;
-        if (!(keep >> i & 1))
-#pragma unroll
-            for (int k = 0; k < S::steps; k++)
-                load_16x16<S>(a[k], stage, field_a<S>(list[i]), at, k);
-        const bool next = i + 1 < S::slots && !(keep >> (i + 1 + SDD_MMA_KEPT_B) & 1);
-#pragma unroll
-        for (int k = 0; k < S::steps; k++) {
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const uint32_t bj[2] = {b[k][j], b[k][j + 2]};
-                mma_m16n8k16<typename S::type>(acc + i * 8 + j * 4, a[k], bj);
-            }
-            if (next)
-                load_16x16<S>(b[k], b_stage, field_b<S>(list[i + 1 < S::slots ? i + 1 : i]), at, k);
-        }
+        const bool row = !(keep >> i & 1);
+        const bool follows = i + 1 < S::slots && !(keep >> (i + 1 + SDD_MMA_KEPT_B) & 1);
+        const uint32_t next = list[i + 1 < S::slots ? i + 1 : i];
+        const auto entry = [&](bool row, bool follows) {
+            entry_16<S>(acc + i * 8, a, b, list[i], next, stage, at, row, follows);
+        };
+        if (!S::branches)
+            entry(row, follows);
+        else if (row && follows)
+            entry(true, true);
+        else if (row)
+            entry(true, false);
+        else if (follows)
+            entry(false, true);
+        else
+            entry(false, false);
     }
 }
 
