@@ -101,14 +101,12 @@ OMP_INLINE vec_f32 exp_f32(vec_f32 x)
  * e^-131. */
 enum { LIFT = 64 };
 
-#if defined(BSK_ISA_AVX512)
+#if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2)
 #define LOG_BASE 1.44269504f
 
-OMP_INLINE vec_f32 power_lifted(vec_f32 x, bool brief, bool lifted)
+/* one * 2^f of a fraction by a polynomial that is one at 0. */
+OMP_INLINE vec_f32 power_fraction(vec_f32 f, bool brief, float one)
 {
-    /* 2^f of the fraction by a polynomial that is 1 at 0; infinity has the fraction 0 */
-    const float one = lifted ? 0x1p64f : 1.0f;
-    const vec_f32 f = (vec_f32)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);
     vec_f32 p;
     if (brief) {
         p = f * (1.34266843e-2f * one) + 5.22424742e-2f * one;
@@ -120,8 +118,27 @@ OMP_INLINE vec_f32 power_lifted(vec_f32 x, bool brief, bool lifted)
         p = p * f + 2.40164450e-1f * one;
         p = p * f + 6.93151312e-1f * one;
     }
-    p = p * f + one;
+    return p * f + one;
+}
+#endif
+
+#if defined(BSK_ISA_AVX512)
+OMP_INLINE vec_f32 power_lifted(vec_f32 x, bool brief, bool lifted)
+{
+    /* infinity has the fraction 0 */
+    const vec_f32 f = (vec_f32)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);
+    const vec_f32 p = power_fraction(f, brief, lifted ? 0x1p64f : 1.0f);
     return (vec_f32)_mm512_scalef_ps((__m512)p, (__m512)x);
+}
+#elif defined(BSK_ISA_AVX2)
+OMP_INLINE vec_f32 power_lifted(vec_f32 x, bool brief, bool lifted)
+{
+    const bool once = brief || lifted; /* one factor, which is 0 where it would be denormal */
+    const int lift = lifted ? LIFT : 0;
+    x = clamp_f32(x, once ? -127.0f - (float)lift : -150.0f, lifted ? 0.0f : 128.0f);
+    const vec_f32 n = (vec_f32)_mm256_floor_ps((__m256)x);
+    const vec_f32 p = power_fraction(x - n, brief, 1.0f);
+    return once ? p * (vec_f32)((whole_i32(n) + (127 + lift)) << 23) : scale_f32(p, n);
 }
 #else
 #define LOG_BASE 1.0f

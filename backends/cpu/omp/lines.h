@@ -6,8 +6,16 @@
 
 #include "dense.h"
 
-/* Rows that gradients take together; elements of a row that are taken at once; those of two vectors. */
-enum { LINES = 4, PIECE = 128, PAIR = 2 * F32_LANES };
+/* Rows that gradients take together and write side by side, a pair of each in turn. With AVX2 one after
+ * the other: where Zen 3 writes four rows past the caches by turns, loads wait for these stores. */
+#if defined(BSK_ISA_AVX2)
+enum { LINES = 1 };
+#else
+enum { LINES = 4 };
+#endif
+
+/* Elements of a row that are taken at once; those of two vectors. */
+enum { PIECE = 128, PAIR = 2 * F32_LANES };
 
 /* One vector of any float type that f32 holds. */
 OMP_INLINE vec_f32 line_load(bsk_dtype type, const void *src, int64_t at)

@@ -61,22 +61,26 @@ static float mean_at(const layer_grad *v, int64_t s, int64_t n)
 
 /* --- rows --- */
 
+/* Rows that share what the features need; how much of one is written before the next: a pair where they
+ * are written side by side. */
+enum { GROUP = LINES > 1 ? LINES : 2, RUN = LINES > 1 ? PAIR : PIECE / GROUP };
+
 /* Rows on their way: first their sums are taken, of t and of t * (x - mean), where t is dy (where relu
  * let it through) times the gain; then part and part_h are their means, the latter times rstd^2, and
  * dx is written, while the sums of the features are taken, which are those of one band. */
 struct grad_lines {
     int count;
-    int64_t s[LINES], dy[LINES], x[LINES], dx[LINES];
-    float mean[LINES], rstd[LINES], part[LINES], part_h[LINES];
+    int64_t s[GROUP], dy[GROUP], x[GROUP], dx[GROUP];
+    float mean[GROUP], rstd[GROUP], part[GROUP], part_h[GROUP];
     float *sums;
-    vec_f32 sum[LINES], sum_h[LINES];
+    vec_f32 sum[GROUP], sum_h[GROUP];
 };
 
 static void grad_lines_at(const layer_grad *v, grad_lines *l, int64_t first, int64_t end,
                           float *sums)
 {
     const bsk_layer_norm_grad_params *p = v->p;
-    l->count = (int)max_i64(0, min_i64(LINES, end - first));
+    l->count = (int)max_i64(0, min_i64(GROUP, end - first));
     l->sums = sums;
     for (int r = 0; r < l->count; r++) {
         const int64_t n = (first + r) / p->segments, s = (first + r) % p->segments;
@@ -96,9 +100,9 @@ typedef struct grad_piece {
     bool split, relu, stream, blend;
     float dx_alpha, dx_beta; /* where dx is blended */
     const float *gain, *bias;
-    const void *dy[LINES], *x[LINES];
-    void *dx[LINES];
-    vec_f32 mean[LINES], rstd[LINES], part[LINES], part_h[LINES]; /* the latter times rstd */
+    const void *dy[GROUP], *x[GROUP];
+    void *dx[GROUP];
+    vec_f32 mean[GROUP], rstd[GROUP], part[GROUP], part_h[GROUP]; /* the latter times rstd */
 } grad_piece;
 
 /* The rest is left as it is: a piece takes no longer than filling all of it would. */
@@ -176,10 +180,10 @@ OMP_INLINE void grad_blend(const grad_piece *at, int r, int64_t k, line_pair *g)
         g->v[j] = g->v[j] * at->dx_alpha + old.v[j] * at->dx_beta;
 }
 
-/* dx of the pairs at k of some rows, where `write`; and the sums of the features, g * h and g, unless
- * there is no place for them. */
-OMP_INLINE void grad_put(const grad_piece *at, int rows, int64_t k, bool write, float *dgain,
-                         float *dbias)
+/* dx of the pairs at k of rows first .. end - 1, where `write`; and the sums of the features, g * h and
+ * g, unless there is no place for them. */
+OMP_INLINE void grad_put(const grad_piece *at, int first, int end, int64_t k, bool write,
+                         float *dgain, float *dbias)
 {
     const line_pair gain = pair_load(BSK_F32, at->gain, k, false);
     line_pair h, to_gain = {{{0}}}, to_bias = {{{0}}};
@@ -187,7 +191,7 @@ OMP_INLINE void grad_put(const grad_piece *at, int rows, int64_t k, bool write, 
         to_gain = pair_load(BSK_F32, dgain, k, false);
         to_bias = pair_load(BSK_F32, dbias, k, false);
     }
-    _Pragma("GCC unroll 4") for (int r = 0; r < rows; r++)
+    _Pragma("GCC unroll 4") for (int r = first; r < end; r++)
     {
         line_pair g = grad_load(at, r, k, gain, &h);
         for (int j = 0; j < 2; j++) {
@@ -205,6 +209,18 @@ OMP_INLINE void grad_put(const grad_piece *at, int rows, int64_t k, bool write, 
         pair_put(BSK_F32, dgain, k, to_gain, false, false);
         pair_put(BSK_F32, dbias, k, to_bias, false, false);
     }
+}
+
+/* The numbers from k on of the whole group: RUN of each row. */
+OMP_INLINE void grad_put_group(const grad_piece *at, int64_t k, float *dgain, float *dbias)
+{
+    if (LINES > 1) {
+        grad_put(at, 0, GROUP, k, true, dgain, dbias);
+        return;
+    }
+    for (int r = 0; r < GROUP; r++)
+        for (int64_t i = k; i < k + RUN; i += PAIR)
+            grad_put(at, r, r + 1, i, true, dgain, dbias);
 }
 
 static void grad_end(const layer_grad *v, grad_lines *l)
@@ -238,7 +254,7 @@ static void grad_rest(const layer_grad *v, grad_lines *l, int r, affine *f, int6
         return;
     }
     for (int64_t k = 0; k < count; k += PAIR)
-        grad_put(&at, 1, k, true, l->sums ? parts[0] : NULL, parts[1]);
+        grad_put(&at, 0, 1, k, true, l->sums ? parts[0] : NULL, parts[1]);
     if (p->dx.dtype != BSK_NONE) {
         void *dx = bsk_mem_address(v->a->dx);
         row_blend(dy, v->a->dx_alpha, v->a->dx_beta, p->dx.dtype, dx, l->dx[r] + i, count);
@@ -256,23 +272,23 @@ static void grad_rest(const layer_grad *v, grad_lines *l, int r, affine *f, int6
 OMP_INLINE void grad_together(const layer_grad *v, grad_lines *l, const grad_lines *late, affine *f,
                               grad_piece *in, grad_piece *out)
 {
-    enum { PART = LINES * PAIR };
+    enum { PART = GROUP * RUN };
     float *dgain = late->sums, *dbias = dgain ? dgain + v->features : NULL;
     const int64_t whole = v->count - v->count % PIECE;
     int64_t column = 0;
-    for (int r = 0; r < LINES; r++)
+    for (int r = 0; r < GROUP; r++)
         grad_line(v, out, r, late, r, 0);
-    for (int r = 0; r < LINES; r++) {
+    for (int r = 0; r < GROUP; r++) {
         vec_f32 sum = l->sum[r], sum_h = l->sum_h[r];
         grad_line(v, in, 0, l, r, 0);
-        for (int64_t i = 0; i < whole; i += PART, column += PAIR) {
+        for (int64_t i = 0; i < whole; i += PART, column += RUN) {
             affine_piece(f, &in->gain, &in->bias, i - i % PIECE, in->split);
             grad_take(in, i, PART, &sum, &sum_h);
             affine_piece(f, &out->gain, &out->bias, column - column % PIECE, out->split);
             if (dgain) /* or the compiler would take the sums late, and keep what they are of */
-                grad_put(out, LINES, column, true, dgain, dbias);
+                grad_put_group(out, column, dgain, dbias);
             else
-                grad_put(out, LINES, column, true, NULL, NULL);
+                grad_put_group(out, column, NULL, NULL);
         }
         l->sum[r] = sum;
         l->sum_h[r] = sum_h;
@@ -298,7 +314,7 @@ OMP_INLINE void grad_one_by_one(const layer_grad *v, grad_lines *l, const grad_l
         out->bias = f->bias;
         grad_line(v, out, 0, late, r, i);
         for (int64_t k = 0; k < PIECE; k += PAIR)
-            grad_put(out, 1, k, out->dx[0] != NULL, dgain, dgain ? dgain + v->features : NULL);
+            grad_put(out, 0, 1, k, out->dx[0] != NULL, dgain, dgain ? dgain + v->features : NULL);
     }
 }
 
@@ -314,7 +330,7 @@ OMP_INLINE void grad_pass(const layer_grad *v, grad_lines *l, grad_lines *late, 
     grad_types(&out, dy, x, dx, split, relu, v->stream, blend);
     out.dx_alpha = (float)v->a->dx_alpha;
     out.dx_beta = (float)v->a->dx_beta;
-    if (l->count == LINES && late->count == LINES && v->p->segments == 1 &&
+    if (l->count == GROUP && late->count == GROUP && v->p->segments == 1 &&
         v->p->dx.dtype != BSK_NONE)
         grad_together(v, l, late, f, &in, &out);
     else
@@ -446,7 +462,7 @@ static void layer_grad_band(const layer_grad *v, int64_t band, float *sums, grad
     }
     if (sums)
         memset(sums, 0, 2 * (size_t)v->features * sizeof *sums);
-    for (int64_t i = band * size * segments; i < end * segments; i += LINES, *turn = !*turn) {
+    for (int64_t i = band * size * segments; i < end * segments; i += GROUP, *turn = !*turn) {
         v->pass(v, &lines[*turn], &lines[!*turn], f, i, end * segments, sums);
         grad_sums_end(v, before);
         before = NULL;

@@ -466,7 +466,7 @@ static void softmax_grad_lines_at(const walk *w, softmax_grad_lines *l, int64_t 
 {
     l->count = (int)max_i64(0, min_i64(LINES, w->rows - first));
     for (int r = 0; r < l->count; r++) {
-        int64_t at[WALK_TENSORS];
+        int64_t at[WALK_TENSORS] = {0};
         walk_row(w, first + r, at);
         l->dx[r] = at[0];
         l->dy[r] = at[1];
