@@ -133,12 +133,11 @@ OMP_INLINE vec_f32 power_lifted(vec_f32 x, bool brief, bool lifted)
 #elif defined(BSK_ISA_AVX2)
 OMP_INLINE vec_f32 power_lifted(vec_f32 x, bool brief, bool lifted)
 {
-    const bool once = brief || lifted; /* one factor, which is 0 where it would be denormal */
-    const int lift = lifted ? LIFT : 0;
-    x = clamp_f32(x, once ? -127.0f - (float)lift : -150.0f, lifted ? 0.0f : 128.0f);
+    /* lifted: one factor, which is 0 where it would be denormal */
+    x = clamp_f32(x, lifted ? -127.0f - LIFT : -150.0f, lifted ? 0.0f : 128.0f);
     const vec_f32 n = (vec_f32)_mm256_floor_ps((__m256)x);
     const vec_f32 p = power_fraction(x - n, brief, 1.0f);
-    return once ? p * (vec_f32)((whole_i32(n) + (127 + lift)) << 23) : scale_f32(p, n);
+    return lifted ? p * (vec_f32)((whole_i32(n) + (127 + LIFT)) << 23) : scale_f32(p, n);
 }
 #else
 #define LOG_BASE 1.0f
