@@ -7,12 +7,7 @@
 
 /* Bytes: of packed operands at a time, and of those of dsd, which are used at once; of S in one task
  * of dsd; of outputs that go past the caches, as they would be read and swept out for nothing. */
-enum {
-    PACKED = 64 << 20,
-    DSD_PACKED = 8 << 20,
-    DSD_TASK = 256 << 10,
-    DSD_PAST = 2 << 20
-};
+enum { PACKED = 64 << 20, DSD_PACKED = 8 << 20, DSD_TASK = 256 << 10, DSD_PAST = 2 << 20 };
 
 /* The first block row of one of `ranges` ranges with about equal numbers of blocks. Each row counts
  * as one more block, so that empty rows are shared out as well. start: the rows' lists. */
