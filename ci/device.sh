@@ -39,17 +39,21 @@ one() {
     if [ $status != 0 ] && [ $status != 77 ]; then
         echo "FAILED ($status) $words"
         tail -n 3 "$name.txt" | sed 's/^/  /'
+        return 1
     fi
 }
 export -f one
 export bsk tier device tool reports
 
-# The largest first: attention and products take longest.
+# The largest first: attention and products take longest. A process that ends without a report, or whose
+# tool found something, is not in the sum: it counts by its status.
+status=0
 "$bsk" check --list --tier "$tier" --device "$device" "$@" |
     awk '{ name = $1
            if ($1 ~ /^(matmul|attention|arguments)/) name = $1 " " $2
            count[name] += $1 ~ /^(matmul|attention)/ ? 6 : 1 }
          END { for (name in count) print count[name] "\t" name }' |
     sort -rn | cut -f 2 |
-    xargs -P "$jobs" -I '{}' bash -c 'one "$@"' one '{}' "$@"
+    xargs -r -P "$jobs" -I '{}' bash -c 'one "$@"' one '{}' "$@" || status=1
 ci/sum.py check "$reports"/*.json
+exit $status

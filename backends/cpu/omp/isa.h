@@ -69,14 +69,8 @@
 #if defined(BSK_ISA_AMX)
 #define VEC_PAIRS    0
 #define MATRIX_TILES "amx.h"
-enum {
-    VEC_BYTES = 64,
-    DSD_MR = 16,
-    SDD_MR = 16,
-    NEAR = 1 << 20,
-    DSD_SLICE = 28 << 10,
-    TILE_DEPTH = 16
-};
+enum { VEC_BYTES = 64, DSD_MR = 16, SDD_MR = 16, TILE_DEPTH = 16 };
+enum { NEAR = 1 << 20, DSD_SLICE = 28 << 10 };
 enum { TILE_BYTES = 64 }; /* a row of a tile */
 #define DSD_NV   2
 #define STREAMED 1
@@ -88,59 +82,29 @@ enum { TILE_BYTES = 64 }; /* a row of a tile */
 #else
 #define DSD_NV 2
 #endif
-enum {
-    VEC_BYTES = 64,
-    DSD_MR = 8,
-    SDD_MR = 8,
-    NEAR = 1 << 20,
-    DSD_SLICE = 24 << 10,
-    TILE_DEPTH = 1
-};
+enum { VEC_BYTES = 64, DSD_MR = 8, SDD_MR = 8, TILE_DEPTH = 1 };
+enum { NEAR = 1 << 20, DSD_SLICE = 24 << 10 };
 #elif defined(BSK_ISA_AVX2)
 #define VEC_PAIRS 1
 #define DSD_NV    3
-enum {
-    VEC_BYTES = 32,
-    DSD_MR = 4,
-    SDD_MR = 4,
-    NEAR = 1 << 19,
-    DSD_SLICE = 9 << 10,
-    TILE_DEPTH = 1
-};
+enum { VEC_BYTES = 32, DSD_MR = 4, SDD_MR = 4, TILE_DEPTH = 1 };
+enum { NEAR = 1 << 19, DSD_SLICE = 9 << 10 };
 #elif defined(BSK_ISA_NEONBF16)
 #define VEC_PAIRS    0
 #define MATRIX_TILES "mmla.h"
 #define DSD_NV       2
-enum {
-    VEC_BYTES = 16,
-    DSD_MR = 8,
-    SDD_MR = 8,
-    NEAR = 1 << 19,
-    DSD_SLICE = 24 << 10,
-    TILE_DEPTH = 2
-};
+enum { VEC_BYTES = 16, DSD_MR = 8, SDD_MR = 8, TILE_DEPTH = 2 };
+enum { NEAR = 1 << 19, DSD_SLICE = 24 << 10 };
 #elif defined(BSK_ISA_NEON)
 #define VEC_PAIRS 0
 #define DSD_NV    2
-enum {
-    VEC_BYTES = 16,
-    DSD_MR = 8,
-    SDD_MR = 8,
-    NEAR = 1 << 19,
-    DSD_SLICE = 24 << 10,
-    TILE_DEPTH = 1
-};
+enum { VEC_BYTES = 16, DSD_MR = 8, SDD_MR = 8, TILE_DEPTH = 1 };
+enum { NEAR = 1 << 19, DSD_SLICE = 24 << 10 };
 #else
 #define VEC_PAIRS 0
 #define DSD_NV    2
-enum {
-    VEC_BYTES = 16,
-    DSD_MR = 4,
-    SDD_MR = 4,
-    NEAR = 1 << 18,
-    DSD_SLICE = 24 << 10,
-    TILE_DEPTH = 1
-};
+enum { VEC_BYTES = 16, DSD_MR = 4, SDD_MR = 4, TILE_DEPTH = 1 };
+enum { NEAR = 1 << 18, DSD_SLICE = 24 << 10 };
 #endif
 
 #ifndef STREAMED
