@@ -16,12 +16,12 @@ static bsk_context *context_new(bsk_fallback fallback, unit_log *log,
     bsk_context *context = NULL;
     params.plugin_path = plugin_path;
     params.fallback = fallback;
-#if defined(UNIT_CPU_X86)
-    params.kernels = "-*_base,-*_avx2,-*_avx512";
-#elif defined(UNIT_CPU_ARM)
-    params.kernels = "-*_base,-*_neon";
-#elif defined(UNIT_CPU_TUNED)
-    params.kernels = "-*_base";
+#ifdef UNIT_CPU_TUNED
+    static const char *const sets[] = {UNIT_CPU_SETS};
+    char kernels[128] = "";
+    for (size_t i = 0, n = 0; i < sizeof sets / sizeof *sets; i++)
+        n += snprintf(kernels + n, sizeof kernels - n, "%s-*_%s", i ? "," : "", sets[i]);
+    params.kernels = kernels;
 #endif
     params.log = log ? unit_log_line : NULL;
     params.log_user = log;
