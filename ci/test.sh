@@ -241,10 +241,8 @@ step_devices() {
     check_small_complete
     # Whole, so that it also proves that cases reach every entry.
     work+=('check_device opencl ci')
-    for suite in 'att*_simt' '[a-l]*_simt !att*' '[m-z]*_simt'; do
-        work+=("check_device emu ci '$suite'")
-    done
-    for suite in arguments gradient allocation; do
+    # Tier ci takes four times as long there.
+    for suite in 'att*_simt' '[a-l]*_simt !att*' '[m-z]*_simt' arguments gradient allocation; do
         work+=("check_device emu quick '$suite'")
     done
     # Portable kernels in f64 beside results that were computed without the library.

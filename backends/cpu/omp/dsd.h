@@ -80,11 +80,13 @@ typedef void (*FN(tile_fn))(T *restrict, const FN(piece) *, int64_t, const T *re
 #ifdef MATRIX_TILES
 #include MATRIX_TILES
 #else
-/* One step along the depth: acc[MR][NV] += s[.][k] b[k][.] */
+/* One step along the depth: acc[MR][NV] += s[.][k] b[k][.]. Of B's vectors only the last is read again
+ * for each feature, if registers are few: GCC would read others too, more than there are ports for. */
 #define DSD_STEP(NV, step_i, step_j)                                                               \
     {                                                                                              \
         V xv[NV];                                                                                  \
         _Pragma("GCC unroll 4") for (int v = 0; v < NV; v++) xv[v] = FN(vload)(x + v * FN(VL));    \
+        _Pragma("GCC unroll 4") for (int v = 0; v < NV - 1; v++) KEEP_VECTOR(xv[v]);               \
         _Pragma("GCC unroll 8") for (int i = 0; i < DSD_MR; i++)                                   \
         {                                                                                          \
             V w = FN(vsplat)(s[i * (step_i)]);                                                     \
