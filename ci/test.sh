@@ -447,7 +447,7 @@ step_fuzz() {
 # Memory that is read before it was written, which the sanitizers above do not see.
 step_valgrind() {
     local tests=build-ci/no-openmp/tests name modules=()
-    for name in fake abi symbol null slots; do
+    for name in fake abi symbol null slots events; do
         modules+=("$tests/fake/bsk_$name.so")
     done
     local check=(valgrind --quiet --error-exitcode=9 --leak-check=full

@@ -216,35 +216,6 @@ bsk_status bski_layout_to_ell(const bsk_layout_tables *tables, int32_t width, in
  * A *line* is a block row, or with by_cols a block column. Lines of all heads are numbered through:
  * line l is line l % grid of head l / grid. Results are the same on every machine. */
 
-/* Equal work: cuts the lines into `parts` >= 1 contiguous ranges of about equal cost, where a line
- * costs its number of kept blocks plus line_cost (0 to 65536). Range p is the lines begin[p] to
- * begin[p + 1] - 1; begin has parts + 1 elements, from 0 to the number of lines. Every range costs
- * at most total / parts plus the cost of one line. */
-void bski_schedule_segments(const bsk_layout_tables *tables, bool by_cols, int32_t parts,
-                            int32_t line_cost, int64_t *begin);
-
-/* Split lines: a line of more than `most` >= 1 blocks is cut into the fewest pieces of about equal
- * length that hold at most `most` each. Pieces come line by line, entries ascending; a line without
- * blocks is one piece of length 0, so that its output gets written.
- * partial numbers the pieces of cut lines from 0: where each puts its partial sum; adding the
- * partials of a line in ascending order gives the same bits on every run. It is -1 for whole lines.
- * Returns the number of pieces; writes as many as capacity allows. */
-typedef struct bski_piece {
-    int64_t line;
-    int64_t first; /* entry of the by-row or by-column list */
-    int32_t count;
-    int32_t partial;
-} bski_piece;
-
-int64_t bski_schedule_split(const bsk_layout_tables *tables, bool by_cols, int32_t most,
-                            bski_piece *pieces, int64_t capacity);
-
-/* Rasterisation: the slots of each head along a Z-order curve over the grid, so that blocks that
- * run together share rows and columns. by_cols puts the column's bits at even positions: pairs of
- * neighbours are then in the same row instead of the same column. slots has nnz elements. */
-bsk_status bski_schedule_raster(const bsk_layout_tables *tables, bool by_cols,
-                                const bsk_allocator *allocator, int32_t *slots, bski_diag *diag);
-
 /* Groups: a permutation of one head's lines in which each run of `group` >= 1 lines has similar
  * lists of blocks. Greedy: lines are first sorted by a min-hash of their lists; each group starts
  * with the first line that is left and takes, one by one, the line with the largest Jaccard

@@ -178,8 +178,9 @@ static bsk_status reader_open(reader *r, const uint8_t *data, size_t bytes, bski
         .block_cols = (int32_t)get32(data + 36),
         .heads = (int32_t)heads,
     };
-    if (bski_geometry_set(&r->g, &params, diag) != BSK_OK)
-        return corrupt(diag, "bad size, block or grid");
+    bski_diag why;
+    if (bski_geometry_set(&r->g, &params, &why) != BSK_OK)
+        return corrupt(diag, why.text);
     r->nnz = nnz;
     return reader_split(r, data, bytes, flags, diag);
 }

@@ -136,6 +136,9 @@ static const char *backend_defect(const bsk_backend *b)
         !b->queue_destroy || !b->queue_sync || !b->mem_alloc || !b->mem_free || !b->mem_upload ||
         !b->mem_download || !b->mem_fill || !b->archs || (b->entry_count && !b->entries))
         return "a required function is missing";
+    if (!b->event_create != !b->event_destroy || !b->event_create != !b->event_record ||
+        !b->event_create != !b->event_elapsed)
+        return "some functions of events are missing";
     for (size_t i = 0; i < b->entry_count; i++)
         if (!b->entries[i].name || !b->entries[i].launch ||
             (unsigned)b->entries[i].op >= BSK_OP_COUNT)
@@ -191,18 +194,8 @@ static bsk_status load_backends(bsk_context *c)
     return BSK_OK;
 }
 
-/* The status of a backend's call, before which there was no error; a backend may say nothing of its
- * own. */
-static bsk_status explained(bsk_status status, const char *call)
-{
-    return !status || *bsk_last_error()
-               ? status
-               : bski_fail(status, "%s answers %s", call, bsk_status_name(status));
-}
-
 static bsk_status device_add(bsk_context *c, const bski_backend *b, int32_t index, bool listed)
 {
-    const bski_error none = {""};
     bsk_device **grown = bski_calloc(&c->allocator, (c->device_count + 1) * sizeof(*grown));
     bsk_device *d = bski_calloc(&c->allocator, sizeof(*d));
     bsk_status status = grown && d ? BSK_OK : bski_fail(BSK_E_NOMEM, "no memory for devices");
@@ -211,9 +204,9 @@ static bsk_status device_add(bsk_context *c, const bski_backend *b, int32_t inde
         d->backend = b;
         d->props.struct_size = sizeof(d->props);
         snprintf(d->id, sizeof(d->id), "%.18s:%d", b->api->name, (int)index);
-        bski_error_restore(&none);
-        status =
-            explained(b->api->device_open(&c->host, index, &d->handle, &d->props), "device_open");
+        const unsigned before = bski_failures();
+        status = b->api->device_open(&c->host, index, &d->handle, &d->props);
+        status = bski_explained(before, status, "device_open");
     }
     if (status) {
         bski_free(&c->allocator, grown);
@@ -238,10 +231,10 @@ static bsk_status device_add(bsk_context *c, const bski_backend *b, int32_t inde
 /* Opens the devices of one backend. A fault is a note, unless memory is short. */
 static bsk_status open_devices(bsk_context *c, const bski_backend *b)
 {
-    const bski_error none = {""};
     int32_t count = 0;
-    bski_error_restore(&none);
-    bsk_status status = explained(b->api->probe(&c->host, &count), "probe");
+    const unsigned before = bski_failures();
+    bsk_status status = b->api->probe(&c->host, &count);
+    status = bski_explained(before, status, "probe");
     if (status == BSK_E_NOMEM)
         return status;
     if (status)

@@ -14,6 +14,17 @@
 bsk_status bski_fail(bsk_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* A backend may fail without a word: then the thread's last error would be an older one. Status of the
+ * call, with words if none came since bski_failures() was `before`. */
+unsigned bski_failures(void);
+bsk_status bski_explained(unsigned before, bsk_status status, const char *call);
+
+#define BSKI_TRY_BACKEND(name, call)                                                               \
+    do {                                                                                           \
+        const unsigned before_ = bski_failures();                                                  \
+        BSKI_TRY(bski_explained(before_, call, name));                                             \
+    } while (0)
+
 /* The thread's last error, to be put back by a call that fails inside but succeeds in the end. */
 typedef struct bski_error {
     char text[512];
@@ -148,6 +159,9 @@ void bski_log(const bsk_context *context, bsk_log_level level, const char *forma
 bool bski_log_enabled(const bsk_context *context, bsk_log_level level);
 
 /* --- tensor.c --------------------------------------------------------------------------------- */
+
+/* Whether axes first .. rank - 1 lie in row-major order without gaps. */
+bool bski_is_contiguous(const bsk_tensor *t, int first);
 
 /* Fills in row-major strides where all are zero. The shape must be valid. */
 void bski_tensor_normalise(bsk_tensor *tensor);

@@ -357,6 +357,9 @@ bsk_status bsk_layout_block_coord(const bsk_layout *layout, int64_t slot, int32_
 {
     REQUIRE(layout);
     const bsk_layout_tables *t = &layout->tables;
+    if (!t->nnz)
+        return bski_fail(BSK_E_INVALID, "%s: slot = %lld, but the layout has no blocks", __func__,
+                         (long long)slot);
     if (slot < 0 || slot >= t->nnz)
         return bski_fail(BSK_E_INVALID, "%s: slot = %lld must be in [0, %lld]", __func__,
                          (long long)slot, (long long)t->nnz - 1);

@@ -164,6 +164,7 @@ enum { BSKI_MAX_PAIRS = 65536 };
     .workspace = offsetof(bsk_##group##_args, workspace)
 
 #define BSKI_DEFINE_OP(op, group)                                                                  \
+    _Static_assert(sizeof(bsk_##group##_args) <= BSKI_MAX_STRUCT, "a run copies its arguments");   \
     bsk_status bsk_##op##_plan(const bsk_device *device, const bsk_##group##_params *params,       \
                                const bsk_plan_options *options, bsk_plan **plan)                   \
     {                                                                                              \

@@ -129,8 +129,7 @@ static bsk_status check_dtype(const bski_op_info *op, const bski_arg *a, const b
                      bsk_dtype_name(t->dtype), (int)t->dtype, legal);
 }
 
-/* Whether axes first .. rank - 1 lie in row-major order without gaps. */
-static bool is_contiguous(const bsk_tensor *t, int first)
+bool bski_is_contiguous(const bsk_tensor *t, int first)
 {
     int64_t stride = 1;
     for (int i = t->rank - 1; i >= first; i--) {
@@ -158,11 +157,11 @@ static bool strides_ok(const bski_arg *a, const bsk_tensor *t)
 {
     switch (a->strides) {
     case BSKI_CONTIGUOUS:
-        return is_contiguous(t, 0);
+        return bski_is_contiguous(t, 0);
     case BSKI_UNIT_AXIS:
         return is_unit_axis(t, t->rank - 1) || is_unit_axis(t, t->rank - 2);
     case BSKI_DENSE_BLOCKS:
-        return is_contiguous(t, t->rank > 3 ? t->rank - 3 : 0);
+        return bski_is_contiguous(t, t->rank > 3 ? t->rank - 3 : 0);
     case BSKI_UNIT_LAST:
         return is_unit_axis(t, t->rank - 1);
     default:
@@ -170,8 +169,8 @@ static bool strides_ok(const bski_arg *a, const bsk_tensor *t)
     }
 }
 
-/* Whether two different indices of a tensor may reach the same element. Sorting the axes by stride,
- * each must step over everything below it. */
+/* Whether two different indices of a tensor may reach the same element, as far as is looked for: sorting
+ * the axes by stride, each must step over everything below it. */
 static bool overlaps_itself(const bsk_tensor *t)
 {
     int64_t reach = 1;
@@ -224,7 +223,8 @@ static bsk_status check_arg(const bski_op_info *op, int i, bsk_plan *plan)
     if (elements && !strides_ok(a, t))
         return bad_strides(op, a, t, stride_rules[a->strides]);
     if (elements && a->role != BSKI_IN && overlaps_itself(t))
-        return bad_strides(op, a, t, "an output must not overlap itself");
+        return bad_strides(op, a, t,
+                           "an output's must each be at least the reach of the smaller ones");
     plan->bytes += (double)elements * (double)bsk_dtype_size(t->dtype) *
                    (a->list ? plan->pairs : 1) * (a->role == BSKI_INOUT ? 2 : 1);
     return BSK_OK;
@@ -337,15 +337,15 @@ static bsk_status choose_entry(bsk_plan *plan, const bsk_plan_options *options)
 static bsk_status prepare_entry(bsk_plan *plan)
 {
     const bsk_entry *e = plan->entry;
-    const bski_error none = {""};
+    const unsigned before = bski_failures();
     plan->prepared.problem = &plan->problem;
-    bski_error_restore(&none);
     bsk_status status = e->prepare ? e->prepare(plan->executor->handle, &plan->prepared) : BSK_OK;
     if (status) {
         plan->entry = NULL; /* nothing to release */
-        return *bsk_last_error() ? status
-                                 : bski_fail(status, "%s: %s cannot be prepared: %s",
-                                             plan->op->name, e->name, bsk_status_name(status));
+        return bski_failures() != before
+                   ? status
+                   : bski_fail(status, "%s: %s cannot be prepared: %s", plan->op->name, e->name,
+                               bsk_status_name(status));
     }
     if (!plan->prepared.workspace_alignment)
         plan->prepared.workspace_alignment = DEFAULT_ALIGNMENT;
@@ -751,7 +751,10 @@ static bsk_status check_overlap(const bsk_plan *plan, const void *args, const bs
 static bsk_status check_bytes(const bsk_plan *plan, const char *name, const bsk_mem *m, size_t need,
                               size_t align)
 {
-    if (m->kind == BSK_MEM_NULL || !m->handle || m->size < need)
+    if (m->kind != BSK_MEM_NULL && !m->handle)
+        return bski_fail(BSK_E_INVALID, "%s: args.%s.handle is NULL; %zu bytes are needed",
+                         plan->op->name, name, need);
+    if (m->kind == BSK_MEM_NULL || m->size < need)
         return bski_fail(BSK_E_INVALID, "%s: args.%s has %zu bytes%s; at least %zu are needed",
                          plan->op->name, name, m->kind == BSK_MEM_NULL ? 0 : m->size,
                          m->kind != BSK_MEM_NULL && !m->size ? " by its view's size" : "", need);
@@ -856,7 +859,9 @@ bsk_status bski_plan_prepack(const bski_op_info *op, const bsk_plan *plan, bsk_q
                    &unpacked, &image, plan->prepared.packed_bytes, &packed))
         return bski_fail(BSK_E_INVALID, "%s: args.packed overlaps args.%s", op->name,
                          op->args[BSKI_PACKED].name);
-    return plan->entry->pack(&plan->prepared, queue->handle, unpacked, packed);
+    BSKI_TRY_BACKEND(plan->entry->name,
+                     plan->entry->pack(&plan->prepared, queue->handle, unpacked, packed));
+    return BSK_OK;
 }
 
 /* Whether all outputs are empty. Entries would still walk the rows of operands without elements, of
@@ -897,5 +902,6 @@ bsk_status bski_plan_run(const bski_op_info *op, const bsk_plan *plan, bsk_queue
                  plan->device->id, plan->entry->name);
     if (plan->executor != plan->device)
         return bski_staged_run(plan, queue, args);
-    return plan->entry->launch(&plan->prepared, queue->handle, args);
+    BSKI_TRY_BACKEND(plan->entry->name, plan->entry->launch(&plan->prepared, queue->handle, args));
+    return BSK_OK;
 }

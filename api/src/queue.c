@@ -24,8 +24,10 @@ static bsk_status queue_make(const char *function, const bsk_device *device, boo
     if (!q)
         return bski_fail(BSK_E_NOMEM, "%s: no memory for a queue", function);
     q->device = device;
+    const unsigned before = bski_failures();
     bsk_status status = wrap ? api->queue_wrap(device->handle, native, &q->handle)
                              : api->queue_create(device->handle, &q->handle);
+    status = bski_explained(before, status, function);
     if (status) {
         bski_free(allocator, q);
         return status;
@@ -58,7 +60,8 @@ bsk_status bsk_queue_sync(bsk_queue *queue)
 {
     if (!queue)
         return null_argument("bsk_queue_sync", "queue");
-    return queue->device->backend->api->queue_sync(queue->handle);
+    BSKI_TRY_BACKEND("bsk_queue_sync", queue->device->backend->api->queue_sync(queue->handle));
+    return BSK_OK;
 }
 
 bsk_status bsk_mem_alloc(const bsk_device *device, size_t bytes, bsk_mem *mem)
@@ -68,7 +71,9 @@ bsk_status bsk_mem_alloc(const bsk_device *device, size_t bytes, bsk_mem *mem)
     memset(mem, 0, sizeof(*mem));
     if (!device)
         return null_argument("bsk_mem_alloc", "device");
-    return device->backend->api->mem_alloc(device->handle, bytes ? bytes : 1, mem);
+    BSKI_TRY_BACKEND("bsk_mem_alloc",
+                     device->backend->api->mem_alloc(device->handle, bytes ? bytes : 1, mem));
+    return BSK_OK;
 }
 
 void bsk_mem_free(const bsk_device *device, bsk_mem *mem)
@@ -117,20 +122,28 @@ static bsk_status check_transfer(const char *function, const bsk_queue *queue, b
 bsk_status bsk_mem_upload(bsk_queue *queue, bsk_mem dst, const void *src, size_t bytes)
 {
     BSKI_TRY(check_transfer("bsk_mem_upload", queue, dst, src, bytes));
-    return bytes ? queue->device->backend->api->mem_upload(queue->handle, dst, src, bytes) : BSK_OK;
+    if (bytes)
+        BSKI_TRY_BACKEND("bsk_mem_upload",
+                         queue->device->backend->api->mem_upload(queue->handle, dst, src, bytes));
+    return BSK_OK;
 }
 
 bsk_status bsk_mem_download(bsk_queue *queue, void *dst, bsk_mem src, size_t bytes)
 {
     BSKI_TRY(check_transfer("bsk_mem_download", queue, src, dst, bytes));
-    return bytes ? queue->device->backend->api->mem_download(queue->handle, dst, src, bytes)
-                 : BSK_OK;
+    if (bytes)
+        BSKI_TRY_BACKEND("bsk_mem_download",
+                         queue->device->backend->api->mem_download(queue->handle, dst, src, bytes));
+    return BSK_OK;
 }
 
 bsk_status bsk_mem_fill(bsk_queue *queue, bsk_mem dst, uint8_t byte, size_t bytes)
 {
     BSKI_TRY(check_transfer("bsk_mem_fill", queue, dst, &byte, bytes));
-    return bytes ? queue->device->backend->api->mem_fill(queue->handle, dst, byte, bytes) : BSK_OK;
+    if (bytes)
+        BSKI_TRY_BACKEND("bsk_mem_fill",
+                         queue->device->backend->api->mem_fill(queue->handle, dst, byte, bytes));
+    return BSK_OK;
 }
 
 bsk_status bsk_event_create(const bsk_device *device, bsk_event **event)
@@ -147,7 +160,9 @@ bsk_status bsk_event_create(const bsk_device *device, bsk_event **event)
     if (!e)
         return bski_fail(BSK_E_NOMEM, "bsk_event_create: no memory for an event");
     e->device = device;
+    const unsigned before = bski_failures();
     bsk_status status = api->event_create(device->handle, &e->handle);
+    status = bski_explained(before, status, "bsk_event_create");
     if (status) {
         bski_free(&device->context->allocator, e);
         return status;
@@ -173,7 +188,8 @@ bsk_status bsk_event_record(bsk_event *event, bsk_queue *queue)
     if (event->device != queue->device)
         return bski_fail(BSK_E_INVALID, "bsk_event_record: the event is of %s, the queue of %s",
                          event->device->id, queue->device->id);
-    BSKI_TRY(event->device->backend->api->event_record(event->handle, queue->handle));
+    BSKI_TRY_BACKEND("bsk_event_record",
+                     event->device->backend->api->event_record(event->handle, queue->handle));
     event->recorded = true;
     return BSK_OK;
 }
@@ -190,5 +206,7 @@ bsk_status bsk_event_elapsed(bsk_event *start, bsk_event *stop, double *millisec
     if (!start->recorded || !stop->recorded)
         return bski_fail(BSK_E_INVALID, "bsk_event_elapsed: %s is not recorded",
                          start->recorded ? "stop" : "start");
-    return start->device->backend->api->event_elapsed(start->handle, stop->handle, milliseconds);
+    BSKI_TRY_BACKEND("bsk_event_elapsed", start->device->backend->api->event_elapsed(
+                                              start->handle, stop->handle, milliseconds));
+    return BSK_OK;
 }

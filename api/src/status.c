@@ -5,6 +5,7 @@
 #include "api/src/internal.h"
 
 static _Thread_local bski_error last_error;
+static _Thread_local unsigned failures;
 
 static const struct {
     bsk_status status;
@@ -48,7 +49,20 @@ bsk_status bski_fail(bsk_status status, const char *format, ...)
     va_start(args, format);
     vsnprintf(last_error.text, sizeof(last_error.text), format, args);
     va_end(args);
+    failures++;
     return status;
+}
+
+unsigned bski_failures(void)
+{
+    return failures;
+}
+
+bsk_status bski_explained(unsigned before, bsk_status status, const char *call)
+{
+    return status && failures == before
+               ? bski_fail(status, "%s answers %s", call, bsk_status_name(status))
+               : status;
 }
 
 bski_error bski_error_save(void)

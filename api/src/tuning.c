@@ -38,14 +38,25 @@ static uint64_t mix_text(uint64_t hash, const char *text)
     return mix(hash, 0);
 }
 
-static uint64_t mix_tensor(uint64_t hash, const bsk_tensor *t)
+/* An axis that never counts blocks: the last two of more than one. */
+static bool element_axis(const bsk_tensor *t, int axis)
+{
+    return t->rank > 1 && axis + 2 >= t->rank;
+}
+
+/* nnz: kept blocks, or -1. They count roughly, by bski_tuning_key: an axis of as many is left out, and
+ * so are strides of contiguous tensors, which follow from the sizes. */
+static uint64_t mix_tensor(uint64_t hash, const bsk_tensor *t, int64_t nnz)
 {
     hash = mix(hash, (uint64_t)t->dtype);
     if (t->dtype == BSK_NONE)
         return hash;
     hash = mix(hash, (uint64_t)t->rank);
     for (int i = 0; i < t->rank; i++)
-        hash = mix(mix(hash, (uint64_t)t->dims[i]), (uint64_t)t->strides[i]);
+        hash = mix(hash, (uint64_t)(t->dims[i] == nnz && !element_axis(t, i) ? -1 : t->dims[i]));
+    if (!bski_is_contiguous(t, 0))
+        for (int i = 0; i < t->rank; i++)
+            hash = mix(hash, (uint64_t)t->strides[i]);
     return hash;
 }
 
@@ -54,14 +65,8 @@ uint64_t bski_tuning_key(const bsk_problem *problem)
     const bski_op_info *op = bski_kernel_op(problem->op);
     const bsk_layout_tables *l = problem->layout;
     uint64_t hash = mix_text(0xcbf29ce484222325, op->name);
-    for (int i = 0; i < op->arg_count; i++) {
-        bsk_tensor t = *bski_arg_tensor(op, problem->params, i);
-        /* The number of kept blocks is in the tensors too; below it counts roughly. */
-        for (int d = 0; l && d < t.rank; d++)
-            if (t.dims[d] == l->nnz && d + 2 != t.rank && d + 1 != t.rank)
-                t.dims[d] = -1;
-        hash = mix_tensor(hash, &t);
-    }
+    for (int i = 0; i < op->arg_count; i++)
+        hash = mix_tensor(hash, bski_arg_tensor(op, problem->params, i), l ? l->nnz : -1);
     for (int i = 0; i < op->attr_count; i++) {
         uint64_t bits;
         double v = bski_field_value(&op->attrs[i], problem->params);

@@ -406,53 +406,6 @@ static void test_evolve(void)
 
 /* --- schedules -------------------------------------------------------------------------------- */
 
-static void check_segments(const bsk_layout_tables *t, bool by_cols, int32_t parts, int32_t cost)
-{
-    bski_lines lines = bski_layout_lines(t, by_cols);
-    int64_t count = (int64_t)t->heads * lines.grid, total = t->nnz + count * cost, longest = 0;
-    int64_t *begin = make(parts + 1, sizeof *begin);
-    bski_schedule_segments(t, by_cols, parts, cost, begin);
-    CHECK(begin[0] == 0 && begin[parts] == count);
-    int64_t *length = make(count, sizeof *length);
-    for (int64_t l = 0; l < count; l++) {
-        const int64_t *start = lines.start + l / lines.grid * (lines.grid + 1) + l % lines.grid;
-        length[l] = start[1] - start[0] + cost;
-        longest = length[l] > longest ? length[l] : longest;
-    }
-    for (int32_t p = 0; p < parts; p++) {
-        int64_t work = 0;
-        CHECK(begin[p] <= begin[p + 1]);
-        for (int64_t l = begin[p]; l < begin[p + 1]; l++)
-            work += length[l];
-        CHECK(work <= total / parts + longest);
-    }
-    free(begin), free(length);
-}
-
-static void check_split(const bsk_layout_tables *t, bool by_cols, int32_t most)
-{
-    bski_lines lines = bski_layout_lines(t, by_cols);
-    int64_t n = bski_schedule_split(t, by_cols, most, NULL, 0), entry = 0, line = -1;
-    bski_piece *pieces = make(n, sizeof *pieces);
-    CHECK(bski_schedule_split(t, by_cols, most, pieces, n) == n);
-    int32_t partial = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const bski_piece *p = &pieces[i];
-        CHECK(p->line == line || p->line == line + 1);
-        CHECK(p->first == entry && p->count <= most && p->count >= 0);
-        bool alone = p->line != line && (i + 1 == n || pieces[i + 1].line != p->line);
-        CHECK(p->partial == (alone ? -1 : partial++));
-        const int64_t *start =
-            lines.start + p->line / lines.grid * (lines.grid + 1) + p->line % lines.grid;
-        CHECK(p->first >= start[0] && p->first + p->count <= start[1]);
-        CHECK(p->count > 0 || start[0] == start[1]);
-        line = p->line;
-        entry += p->count;
-    }
-    CHECK(entry == t->nnz && line == (int64_t)t->heads * lines.grid - 1);
-    free(pieces);
-}
-
 static void check_permutation(const int32_t *list, int64_t first, int64_t end)
 {
     uint8_t *seen = make(end - first, 1);
@@ -461,23 +414,6 @@ static void check_permutation(const int32_t *list, int64_t first, int64_t end)
         good = good && list[i] >= first && list[i] < end && !seen[list[i] - first]++;
     CHECK(good);
     free(seen);
-}
-
-static void check_raster(const bsk_layout_tables *t, bool by_cols, const bsk_allocator *allocator)
-{
-    int32_t *slots = make(t->nnz, sizeof *slots);
-    bski_diag diag;
-    CHECK_OK(bski_schedule_raster(t, by_cols, allocator, slots, &diag));
-    for (int32_t h = 0; h < t->heads; h++) {
-        check_permutation(slots, t->head_start[h], t->head_start[h + 1]);
-        for (int64_t i = t->head_start[h] + 1; i < t->head_start[h + 1]; i++) {
-            uint32_t r0 = (uint32_t)t->slot_row[slots[i - 1]], r1 = (uint32_t)t->slot_row[slots[i]];
-            uint32_t c0 = (uint32_t)t->slot_col[slots[i - 1]], c1 = (uint32_t)t->slot_col[slots[i]];
-            CHECK(by_cols ? bski_morton(c0, r0) < bski_morton(c1, r1)
-                          : bski_morton(r0, c0) < bski_morton(r1, c1));
-        }
-    }
-    free(slots);
 }
 
 static void check_groups(const bsk_layout_tables *t, bool by_cols, const bsk_allocator *allocator)
@@ -534,15 +470,8 @@ static void test_schedules(void)
             bsk_layout *l = NULL;
             p.order = BSK_ORDER_COL;
             CHECK_OK(bsk_layout_random(NULL, &p, densities[d], 31, &l));
-            for (int by_cols = 0; by_cols < 2; by_cols++) {
-                for (int32_t parts = 1; parts < 200; parts = parts * 2 + 1)
-                    for (int32_t cost = 0; cost < 9; cost += 4)
-                        check_segments(&l->tables, by_cols, parts, cost);
-                for (int32_t most = 1; most < 50; most = most * 2 + 1)
-                    check_split(&l->tables, by_cols, most);
-                check_raster(&l->tables, by_cols, &allocator);
+            for (int by_cols = 0; by_cols < 2; by_cols++)
                 check_groups(&l->tables, by_cols, &allocator);
-            }
             bsk_layout_release(&l);
         }
     check_templates(false, &allocator);

@@ -95,6 +95,7 @@ static void test_refused(char **broken)
         {"bsk_symbol.so", BSK_BACKEND_SYMBOL},
         {"bsk_null.so", "ABI"},
         {"bsk_slots.so", "missing"},
+        {"bsk_events.so", "functions of events"},
     };
     fake_directory all = fake_directory_new();
     for (size_t i = 0; i < UNIT_COUNT(rows); i++) {
@@ -136,9 +137,9 @@ static void test_refused(char **broken)
     char list[128];
     CHECK(!strcmp(ids(context, list), "fake:0 fake:1 cpu:0"));
     const char *notes = bsk_context_backend_notes(context);
-    static const char *const noted[] = {"bsk_abi.so",      "bsk_symbol.so",    "bsk_null.so",
-                                        "bsk_slots.so",    "bsk_text.so",      "bsk_empty.so",
-                                        "bsk_dangling.so", "bsk_directory.so", "bsk_second.so"};
+    static const char *const noted[] = {
+        "bsk_abi.so",   "bsk_symbol.so",   "bsk_null.so",      "bsk_slots.so",  "bsk_text.so",
+        "bsk_empty.so", "bsk_dangling.so", "bsk_directory.so", "bsk_second.so", "bsk_events.so"};
     size_t lines = 1;
     for (const char *p = notes; (p = strchr(p, '\n')); p++)
         lines++;
@@ -446,14 +447,19 @@ static void test_faults(const char *path)
     fake->reset();
 }
 
-/* A plan that fails says why, not what another call failed for, even where its entry says nothing. */
+/* A call that fails says why, not what another call failed for, even where the backend says nothing. */
 static void test_silent_fault(const char *path)
 {
     bsk_context *context = context_in(path, NULL);
     bench b;
     bench_make(&b, fake_device_find(context, "fake:0"));
-    CHECK_ERROR(bsk_queue_sync(NULL), BSK_E_INVALID, "queue");
     fake->silent(1);
+    for (fake_point point = FAKE_QUEUE; point < FAKE_POINT_COUNT; point++) {
+        CHECK_ERROR(bsk_bias_act_run(NULL, NULL, NULL), BSK_E_INVALID, "plan is NULL");
+        fake->fail(point, BSK_E_NOMEM, 0);
+        CHECK_ERROR(fault_call(&b, point), BSK_E_NOMEM, "BSK_E_NOMEM");
+    }
+    CHECK_ERROR(bsk_queue_sync(NULL), BSK_E_INVALID, "queue");
     fake->fail(FAKE_PREPARE, BSK_E_NOMEM, 0);
     CHECK_ERROR(fault_call(&b, FAKE_PREPARE), BSK_E_NOMEM, "bias_act_f32_");
     CHECK(!strstr(bsk_last_error(), "queue"));
@@ -524,7 +530,7 @@ static void test_allocator(const char *path)
 
 int main(int argc, char **argv)
 {
-    if (argc != 6)
+    if (argc != 7)
         return 2;
     fake_path = argv[1];
     fake = fake_load(fake_path);

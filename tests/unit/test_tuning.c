@@ -27,19 +27,25 @@ static bsk_context *open_context(void)
     return context;
 }
 
-/* A product with n rows of activations; kept of 256 blocks are in the layout. packed: as the plan's
- * option. */
-static bsk_plan *make_plan(bsk_context *context, int64_t n, int kept, int32_t packed)
+/* Keeps that many of 256 blocks. */
+static bsk_layout *make_layout(int kept)
 {
     uint8_t mask[GRID * GRID];
     for (int i = 0; i < GRID * GRID; i++)
         mask[i] = i * 37 % (GRID * GRID) < kept;
-    bsk_layout_params layout_params = BSK_INIT(bsk_layout_params);
-    layout_params.rows = layout_params.cols = SIZE;
-    layout_params.block_rows = layout_params.block_cols = BLOCK;
+    bsk_layout_params params = BSK_INIT(bsk_layout_params);
+    params.rows = params.cols = SIZE;
+    params.block_rows = params.block_cols = BLOCK;
     bsk_layout *layout = NULL;
+    CHECK_OK(bsk_layout_from_mask(NULL, &params, mask, &layout));
+    return layout;
+}
+
+/* A product with n rows of activations. packed: as the plan's option. */
+static bsk_plan *make_plan(bsk_context *context, int64_t n, int kept, int32_t packed)
+{
+    bsk_layout *layout = make_layout(kept);
     bsk_plan *plan = NULL;
-    CHECK_OK(bsk_layout_from_mask(NULL, &layout_params, mask, &layout));
     bsk_matmul_params params = BSK_INIT(bsk_matmul_params);
     params.layout = layout;
     params.x = bsk_tensor_2d(BSK_F32, n, SIZE);
@@ -113,6 +119,44 @@ static void test_round_trip(void)
     bsk_plan_destroy(&plan);
     CHECK(context->tuning.count == 2);
     check_plan(context, 64, 128, 1, RECORDED, true);
+    bsk_context_destroy(&context);
+}
+
+/* Numbers of blocks count roughly in all of a problem's tensors: gates and stored scores have them on
+ * other axes than weights. */
+static void test_near_density(void)
+{
+    bsk_context *context = open_context();
+    const size_t before = context->tuning.count;
+    const bsk_device *device = bsk_context_device(context, 0);
+    for (int kept = 128; kept < 130; kept++) {
+        bsk_layout *layout = make_layout(kept);
+        bsk_plan *plan = NULL;
+        bsk_matmul_params gated = BSK_INIT(bsk_matmul_params);
+        gated.layout = layout;
+        gated.x = gated.y = bsk_tensor_2d(BSK_F32, 64, SIZE);
+        gated.w = bsk_tensor_3d(BSK_F32, kept, BLOCK, BLOCK);
+        gated.gate = bsk_tensor_1d(BSK_F32, kept);
+        CHECK_OK(bsk_matmul_plan(device, &gated, NULL, &plan));
+        if (kept == 128)
+            CHECK_OK(bski_tuning_put(device, &plan->problem, RECORDED, 1));
+        else
+            CHECK(!strcmp(plan->entry->name, RECORDED));
+        bsk_plan_destroy(&plan);
+
+        bsk_attn_scores_params scores = BSK_INIT(bsk_attn_scores_params);
+        scores.layout = layout;
+        scores.q = scores.k = (bsk_tensor){BSK_F32, 4, {2, 1, SIZE, 8}, {0}};
+        scores.s = (bsk_tensor){BSK_F32, 5, {2, 1, kept, BLOCK, BLOCK}, {0}};
+        CHECK_OK(bsk_attn_scores_plan(device, &scores, NULL, &plan));
+        if (kept == 128)
+            CHECK_OK(bski_tuning_put(device, &plan->problem, "ref_attn_scores", 1));
+        else
+            CHECK(!strcmp(plan->entry->name, "ref_attn_scores"));
+        bsk_plan_destroy(&plan);
+        bsk_layout_release(&layout);
+    }
+    CHECK(context->tuning.count == before + 2);
     bsk_context_destroy(&context);
 }
 
@@ -327,6 +371,7 @@ int main(void)
     snprintf(other, sizeof other, "%s/other", folder);
     lines = unit_log_new();
     test_round_trip();
+    test_near_density();
     test_limits();
     test_bad_files();
     test_read_error();

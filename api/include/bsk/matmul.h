@@ -10,7 +10,8 @@
  *  - An output must not overlap an input or another output unless the op's "In place" line allows
  *    it, and the workspace must not overlap any of them.
  *  - Strides are free but where a "Strides" line says otherwise. Vectors ([n]) are contiguous, and
- *    the elements of an output lie apart. A plan is refused (INVALID) where that is not so.
+ *    the axes of an output nest: each stride steps over all that smaller ones reach. A plan is
+ *    refused (INVALID) where that is not so.
  *  - Empty is defined: nnz = 0, N = 0 or an empty block row give zeros (plus the epilogue), never
  *    stale memory.
  *  - Results are deterministic, and do not depend on the number of threads.
