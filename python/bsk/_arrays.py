@@ -716,7 +716,11 @@ def allocator(like, at, shape, code, zeros):
     if "numpy" in sys.modules:
         np = sys.modules["numpy"]
         if name not in BUFFER_CODES:
-            import ml_dtypes  # has the types that NumPy lacks
+            try:
+                import ml_dtypes
+            except ModuleNotFoundError:
+                raise ModuleNotFoundError(f"NumPy has no type {LONG[name]} without the package "
+                                          f"ml_dtypes: install it") from None
             dtype = np.dtype(getattr(ml_dtypes, LONG[name]))
         else:
             dtype = np.dtype(BUFFER_CODES[name])

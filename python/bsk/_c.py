@@ -8,6 +8,7 @@ import operator
 import os
 import pathlib
 import struct
+import sys
 import threading
 import warnings
 from typing import Any
@@ -101,6 +102,7 @@ for _name in _abi.STRUCTS:
     make_type(_name)
 
 INTEGERS = {ctypes.c_int32, ctypes.c_int64, ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64}
+FLOATS = {ctypes.c_float, ctypes.c_double}
 kinds = {made: dict(made._fields_) for made in structs.values()}
 Tensor = structs["bsk_tensor"]
 Mem = structs["bsk_mem"]
@@ -108,9 +110,16 @@ Mem = structs["bsk_mem"]
 
 def fitting(kind, value, name):
     """A number as a C type has it: ctypes would cut those that do not fit."""
-    if kind not in INTEGERS:
+    if kind not in INTEGERS and kind not in FLOATS:
         return value
-    number, bits = operator.index(value), 8 * ctypes.sizeof(kind)
+    try:
+        number = operator.index(value) if kind in INTEGERS else kind(value).value
+    except TypeError:
+        what = "an integer" if kind in INTEGERS else "a number"
+        raise InvalidError(f"{name} is {value!r}; must be {what}") from None
+    if kind in FLOATS:
+        return number
+    bits = 8 * ctypes.sizeof(kind)
     low = -(1 << bits - 1) if kind(-1).value < 0 else 0
     if not 0 <= number - low < 1 << bits:
         raise InvalidError(f"{name} is {number}; must be in [{low}, {low + (1 << bits) - 1}]")
@@ -168,6 +177,17 @@ def _make_enum(name, values):
 
 
 enums = {name: _make_enum(name, values) for name, values in _abi.ENUMS.items()}
+
+
+def choice(kind, value, name):
+    """A choice as a number: a name, a member of the enumeration, or a number."""
+    if kind in enums and isinstance(value, str):
+        try:
+            return int(enums[kind][value])
+        except KeyError:
+            legal = ", ".join(enums[kind].__members__)
+            raise InvalidError(f"{name} is {value!r}; must be one of {legal}") from None
+    return value
 
 
 # --- the library ----------------------------------------------------------------------------------
@@ -238,8 +258,7 @@ class Context:
             kind = dict((f, k) for f, k, _ in _abi.STRUCTS["bsk_context_params"]).get(name)
             if kind is None or kind in ("bsk_allocator", "bsk_log_fn", "void *"):
                 raise TypeError(f"{name} is no setting of a context")
-            if kind in enums and isinstance(value, str):
-                value = enums[kind][value]
+            value = choice(kind, value, name)
             put(params, name, value.encode() if isinstance(value, str) else value)
         handle = ctypes.c_void_p()
         check(lib.bsk_context_create(ctypes.addressof(params), ctypes.addressof(handle)))
@@ -248,6 +267,16 @@ class Context:
         for i in range(lib.bsk_context_device_count(self.handle)):
             device = Device(lib.bsk_context_device(self.handle, i))
             self.devices[device.id] = device
+
+
+class _Queues(dict):
+    """The queues of a thread, by native stream; they end with it."""
+
+    def __del__(self):
+        if not sys.is_finalizing():
+            for queue in self.values():
+                handle = ctypes.c_void_p(queue)
+                lib.bsk_queue_destroy(ctypes.addressof(handle))
 
 
 class Device:
@@ -268,7 +297,10 @@ class Device:
 
     def queue(self, stream: int | None = None) -> int:
         """The calling thread's queue on a native stream, or one of its own without."""
-        queues = self.local.__dict__.setdefault("queues", {})
+        local = self.local.__dict__
+        queues = local.get("queues")
+        if queues is None:
+            queues = local["queues"] = _Queues()
         if stream in queues:
             return queues[stream]
         handle = ctypes.c_void_p()

@@ -42,6 +42,14 @@ class Request:
         return like[:len(like) - 2] + shape
 
 
+def _reduced(r):
+    for name in ("block_rows", "block_cols"):
+        if getattr(r, name) < 1:
+            raise _c.InvalidError(f"reduced_wgrad: {name} is {getattr(r, name)}; must be at least "
+                                  f"1")
+    return (-(-r.features_of(r.x) // r.block_rows), -(-r.features_of(r.dy) // r.block_cols))
+
+
 def _sdd_s(r):
     batch = r.a[0] if len(r.a) == 3 else 1
     groups = batch // r.layout.heads
@@ -72,8 +80,7 @@ RULES = {
     "dsd": {"c": lambda r: r.batched(r.b, r.sides[0], r.b[-1])},
     "dds": {"c": lambda r: r.batched(r.a, r.a[-2], r.sides[1])},
     "sdd": {"s": _sdd_s, "dgate": lambda r: (r.layout.nnz,), "bsum": lambda r: (r.b[-1],)},
-    "reduced_wgrad": {"g": lambda r: (-(-r.features_of(r.x) // r.block_rows),
-                                      -(-r.features_of(r.dy) // r.block_cols))},
+    "reduced_wgrad": {"g": _reduced},
     "l2_normalize": {"y": lambda r: r.w, "saved": lambda r: (r.layout.shape[1],)},
     "l2_normalize_grad": {"dgain": lambda r: (r.layout.shape[1],)},
     "weight_identity": {"w": lambda r: r.blocks},
@@ -114,6 +121,7 @@ RULES = {
     "split4": {n: lambda r: r.nc(r.n_of(r.x), r.features_of(r.x) // 4)
                for n in ("y0", "y1", "y2", "y3")},
     "concat4": {"y": lambda r: r.nc(r.n_of(r.x0), 4 * r.features_of(r.x0))},
+    "adam": {"copy": lambda r: r.param},
     "global_norm": {n: lambda r: (1,) for n in ("sum", "norm", "norm_scale")},
     "tensor_stats": {"stats": lambda r: (_abi.CONSTANTS["BSK_STATS_COUNT"],),
                      "exponent": lambda r: (1,)},
@@ -134,6 +142,10 @@ RULES["rms_norm"], RULES["rms_norm_grad"] = RULES["layer_norm"], RULES["layer_no
 # f32, or f64 where the main argument is f64.
 SIDE = {"saved", "mean", "var", "rstd", "dgain", "dbias", "bsum", "dgate", "loss", "lse", "norm",
         "g", "sum", "gate", "stats"}
+# Products of 8-bit numbers, which have factors of their own beside them, are f32.
+EIGHT_BITS = {_arrays.DTYPES[n] for n in ("i8", "f8e4m3", "f8e5m2")}
+PRODUCTS = {name for name, op in _abi.OPS.items()
+            if op["tensors"][0][0] + "_scale" in {t[0] for t in op["tensors"]}}
 TYPES = {"argmax": I64, "index": I64, "exponent": I32, "norm_scale": F32}
 
 
@@ -148,9 +160,17 @@ def output_of(op, name, shapes, choices, layout, main):
             raise _c.InvalidError(f"{op}: {name} must be given")
         rule = shapes.__getitem__
         request = like
-    shape = tuple(rule(request))
+    try:
+        shape = tuple(rule(request))
+    except (AttributeError, IndexError, ZeroDivisionError):
+        shape = None
+    if shape is None or len(shape) > _abi.CONSTANTS["BSK_MAX_RANK"]:
+        there = ", ".join(f"{n} {list(s)}" for n, s in shapes.items())
+        raise _c.InvalidError(f"{op}: the shape of {name} does not follow from those of {there}")
     if op.startswith("layout_"):
         return shape, I32
     if name in TYPES:
         return shape, TYPES[name]
+    if op in PRODUCTS and main in EIGHT_BITS:
+        return shape, F32
     return shape, (F64 if main == F64 else F32) if name in SIDE else main

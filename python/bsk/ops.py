@@ -10,7 +10,9 @@ arguments and their documentation are those of the C interface. They share these
   made where it is ``True`` or an element type. Outputs that are given are written in place.
 - Where ``beta`` is not 0 the output must be given, since it is read; ``dx`` beside other gradients
   where ``dx_blend`` is set and ``dx_beta`` is not 0.
-- Where 0 stands for a default in the C structs, that is what ``None`` gives, and 0 is refused.
+- Where 0 stands for a default in the C structs, that is what ``None`` gives, and 0 is refused;
+  ``TINY`` is next to it.
+- What an op changes in place it returns where it has no other output.
 - One result is returned as it is, several as a named tuple.
 - Nothing is recorded for gradients; see `bsk.torch` for that.
 - Plans are kept for later calls with the same arguments but for memory and scalars.
@@ -21,6 +23,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import itertools
+import struct
 import sys
 import threading
 
@@ -31,6 +34,8 @@ from ._shapes import output_of
 MAX_PLANS = 1024
 _plans = {}
 _plans_lock = threading.Lock()
+# A number next to 0 in all types of scalars: for those of which 0 stands for a default.
+TINY = 1e-37
 _ROWS = {"int32_t", "int64_t", "uint64_t", "double", "float"}
 
 
@@ -152,7 +157,10 @@ class Description:
         self.args_type = _c.structs[op["args"]]
         self.params_name, self.args_name = op["params"], op["args"]
         self.doc = op["doc"]
-        tensors = [(t[0], t[1], set(t[2:])) for t in op["tensors"]]
+        fields = _abi.STRUCTS[op["params"]]
+        place = {f: i for i, (f, _, _) in enumerate(fields)}
+        tensors = sorted(((t[0], t[1], set(t[2:])) for t in op["tensors"]),
+                         key=lambda t: place[t[0]])
         self.tensors = tensors
         self.inputs = [n for n, role, flags in tensors if role != "out" and "optional" not in flags]
         self.optional = [n for n, role, flags in tensors if role != "out" and "optional" in flags]
@@ -162,13 +170,13 @@ class Description:
         self.updated = [n for n, role, flags in tensors if role == "inout"]
         self.lists = [n for n, _, flags in tensors if "list" in flags]
         known = {n for n, _, _ in tensors} | {"struct_size", "layout", "pairs"}
-        fields = _abi.STRUCTS[op["params"]]
-        self.layout = any(f == "layout" for f, _, _ in fields)
+        self.layout = "layout" in place
         self.attrs = {f: kind for f, kind, _ in fields if f not in known}
         self.scalars = {f: kind for f, kind, _ in _abi.STRUCTS[op["args"]] if kind in _ROWS}
         self.zeros = op["zeros"]  # what 0 stands for
         self.fields = [f for f, _, _ in _abi.STRUCTS[op["args"]]]
         self.packed = "packed" in self.fields
+        self.weights = next((n for n in ("w", "s") if n in self.inputs), None)
         # Tensors that most calls leave out.
         self.extra = [n for n in self.optional + [n for n in self.outputs if n not in self.required]
                       if n not in self.lists]
@@ -181,21 +189,22 @@ class Description:
         return first, [*self.outputs, *self.optional, *self.attrs, *self.scalars]
 
 
-def _attribute(kind, value, name):
-    """A choice as a number: a name, a member of the enumeration, or a number."""
-    if kind in _c.enums:
-        if isinstance(value, str):
-            try:
-                return int(_c.enums[kind][value])
-            except KeyError:
-                legal = ", ".join(_c.enums[kind].__members__)
-                raise _c.InvalidError(f"{name} is {value!r}; must be one of {legal}") from None
-    return value
-
-
 def _is_zero(op, name):
-    raise _c.InvalidError(f"{op}: {name} is 0, which stands for the default "
-                          f"{_abi.OPS[op]['zeros'][name]} and cannot be given")
+    kind = op.attrs.get(name) or op.scalars.get(name)
+    near = f": {TINY} can, which is next to it" if kind in ("double", "float") else ""
+    raise _c.InvalidError(f"{op.name}: {name} is 0, which stands for the default {op.zeros[name]} "
+                          f"and cannot be given{near}")
+
+
+def _no_layout(op, layout):
+    raise TypeError(f"{op.name}: layout is a {type(layout).__name__}; must be a bsk.Layout")
+
+
+def _unfit(op, scalars):
+    """Raises the error of a scalar that the args struct cannot hold."""
+    for n, value in scalars.items():
+        _c.fitting(_c.SCALARS[op.scalars[n]], value, f"{op.name}: {n}")
+    raise
 
 
 # Of what plans are made for: all addresses or'ed together up to 16; runs with packed weights; such
@@ -222,7 +231,10 @@ def _packs(info):
 def _make_plan(op, layout, attributes, signatures, given, pairs, traits):
     """A plan for tensors of these signatures; outputs without one get the shape of the op."""
     described = {n: _arrays.whole(s) for n, s in signatures.items() if type(s) is tuple}
-    first = next(n for n in described)
+    if not described:
+        raise _c.InvalidError(f"{op.name}: {op.outputs[0]} must be given: there is no input whose "
+                              f"kind it could have")
+    first = next(iter(described))
     at = _arrays.common([s[3] for s in described.values()], list(described), op.name)
     params = _c.new(op.params_name)
     if op.layout:
@@ -232,8 +244,8 @@ def _make_plan(op, layout, attributes, signatures, given, pairs, traits):
     numbers = {}
     for n, value in attributes.items():
         if n in op.zeros:
-            value = 0 if value is None else value or _is_zero(op.name, n)
-        numbers[n] = _attribute(op.attrs[n], value, n)
+            value = 0 if value is None else value or _is_zero(op, n)
+        numbers[n] = _c.choice(op.attrs[n], value, n)
         _c.put(params, n, numbers[n])
     tensors = {n: _arrays.tensor(s, f"{op.name}: {n}") for n, s in described.items()}
     makers = {}
@@ -355,7 +367,12 @@ def _source(op):
     key = [repr(op.name), *(["layout.handle"] if op.layout else []), *op.attrs,
            *(f"s_{n}" for n in names if n not in extra), *(["_rest"] if extra else []),
            *(f"_len(p_{n})" for n in op.lists), "_low"]
-    add(f"    _key = ({', '.join(key)})")
+    key = f"_key = ({', '.join(key)})"
+    if op.layout:
+        add(f"    try: {key}")
+        add("    except AttributeError: _no_layout(_OP, layout)")
+    else:
+        add(f"    {key}")
     add("    _plan = _plans.get(_key)")
     add("    if _plan is None:")
     pairs = f"_len(p_{op.lists[0]}) - 1" if op.lists else "1"
@@ -382,12 +399,12 @@ def _source(op):
         add(f"        p_{n} = _describe[_type({n})]({n})[1]")
     for n in op.scalars:
         if n in op.zeros:
-            add(f"    {n} = 0 if {n} is None else {n} or _is_zero({op.name!r}, {n!r})")
+            add(f"    {n} = 0 if {n} is None else {n} or _is_zero(_OP, {n!r})")
     add("    _kind = _plan.mem_kind")
     add("    _queue, _space = _plan.enter(_plan)")
     if op.packed:
         add("    _image, _held = (0, None) if packed is None else "
-            f"packed.image(_plan, _queue, _kind, p_{names[1]})")
+            f"packed.image(_plan, _queue, _kind, p_{op.weights})")
     values = []  # (field, text)
     for n in op.fields:
         if n == "struct_size":
@@ -406,12 +423,15 @@ def _source(op):
         else:
             text = f"_kind, p_{n}"
         values.append((n, text))
+    add("    try:")
     if extra:
         few = ", ".join(text for n, text in values if n not in extra)
-        add(f"    if _rest is None: _args = _plan.pack_few({few})")
-        add(f"    else: _args = _plan.pack({', '.join(text for _, text in values)})")
+        add(f"        if _rest is None: _args = _plan.pack_few({few})")
+        add(f"        else: _args = _plan.pack({', '.join(text for _, text in values)})")
     else:
-        add(f"    _args = _plan.pack({', '.join(text for _, text in values)})")
+        add(f"        _args = _plan.pack({', '.join(text for _, text in values)})")
+    scalars = ", ".join(f"{n!r}: {n}" for n in op.scalars)
+    add(f"    except _struct_error: _unfit(_OP, {{{scalars}}})")
     add("    _status = _plan.run(_plan.handle, _queue, _args)")
     add("    if _status: _check(_status)")
     made = [n for n in op.outputs if n not in op.lists]
@@ -426,7 +446,7 @@ def _source(op):
     if op.required == op.outputs and len(results) == 1:
         add(f"    return {results[0]}")
     else:
-        add(f"    return _results({', '.join(results)})")
+        add(f"    return _results({', '.join(op.outputs + op.updated)})")
     return "\n".join(lines)
 
 
@@ -457,18 +477,21 @@ def _uneven(a, b):
 
 
 def _results(op):
-    """What the function returns: the outputs that there are, as they are or as a named tuple."""
-    names = op.outputs or op.updated
+    """What the function returns: the outputs that there are, or else what the op has updated; as it
+    is or as a named tuple."""
     types = {}
 
     def results(*values):
-        there = tuple(n for n, v in zip(names, values) if v is not None and v is not False)
-        values = [v for v in values if v is not None and v is not False]
-        if len(values) == 1:
-            return values[0]
-        if there not in types:
-            types[there] = collections.namedtuple(op.name, [n.rstrip("_") for n in there])
-        return types[there](*values)
+        there = {n: v for n, v in zip(op.outputs, values) if v is not None and v is not False}
+        if not there:
+            updated = zip(op.updated, values[len(op.outputs):])
+            there = {n: v for n, v in updated if v is not None}
+        if len(there) == 1:
+            return next(iter(there.values()))
+        names = tuple(there)
+        if names not in types:
+            types[names] = collections.namedtuple(op.name, [n.rstrip("_") for n in names])
+        return types[names](*there.values())
 
     return results
 
@@ -498,9 +521,11 @@ def _documentation(op):
     if op.packed:
         text += ["packed : bsk.ops.Packed, optional",
                  "    Packed forms of the weights, which runs take from their second on."]
-    results = op.outputs or op.updated
-    text += ["", "Returns", "-------", ", ".join(results) + " : array"
-             + (" or named tuple of arrays" if len(results) > 1 else "")]
+    text += ["", "Returns", "-------"]
+    text += [", ".join(names) + " : array" + (" or named tuple of arrays" if len(names) > 1 else "")
+             for names in (op.outputs, op.updated if not op.required else []) if names]
+    if op.outputs and op.updated and not op.required:
+        text[-1] += f", without {' and '.join(op.outputs)}"
     return "\n".join(text)
 
 
@@ -512,6 +537,7 @@ def _make(name):
              "_tensor": tensor, "_written": written, "_without_memory": _arrays.without_memory,
              "_describe_list": _describe_list, "_views": _views, "_plans": _plans,
              "_make_plan": _make_plan, "_is_zero": _is_zero, "_remember": _remember,
+             "_no_layout": _no_layout, "_unfit": _unfit, "_struct_error": struct.error,
              "_check": _c.check, "_converters": _arrays.converters, "_unread": _unread,
              "_uneven": _uneven, "_results": _results(op), "_type": type, "_len": len,
              "_str": str, "_bool": bool,
@@ -531,7 +557,7 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted([*_abi.OPS, "Packed", "clear_plans", "plans", "MAX_PLANS"])
+    return sorted([*_abi.OPS, "Packed", "clear_plans", "plans", "MAX_PLANS", "TINY"])
 
 
 __all__ = sorted(_abi.OPS)

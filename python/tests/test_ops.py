@@ -1,13 +1,14 @@
 """Functional ops on NumPy arrays and on what else holds memory."""
 
 import array
+import sys
 import threading
 
 import pytest
 from conftest import dense_of
 
 import bsk
-from bsk import Layout, ops
+from bsk import Layout, _abi, _c, ops
 
 
 @pytest.fixture
@@ -169,7 +170,9 @@ def test_other_ops(np):
 def test_update_in_place(np):
     p, g = np.ones(8, np.float32), np.full(8, 0.5, np.float32)
     m, v = np.zeros(8, np.float32), np.zeros(8, np.float32)
-    ops.adam(p, g, m, v, lr=0.1)
+    got = ops.adam(p, g, m, v, lr=0.1)
+    assert got._fields == ("param", "m", "v") and got.param is p and got.m is m and got.v is v
+    assert ops.adam(p.copy(), g, m.copy(), v.copy(), copy="f16").dtype == np.float16
     np.testing.assert_allclose(p, 0.9, rtol=1e-4)
     assert m.any() and v.any()
     many = [[np.full(8, float(i), np.float32) for i in range(3)] for _ in range(4)]
@@ -275,7 +278,7 @@ def test_packed(np, data):
     for call in (lambda **more: ops.matmul(layout, x, w, **more),
                  lambda **more: ops.matmul(layout, dy, w, transpose_w=1, **more),
                  lambda **more: ops.matmul_dgrad(layout, dy, w, **more),
-                 lambda **more: ops.dsd(layout, dy.T.copy(), w, **more),
+                 lambda **more: ops.dsd(layout, w, dy.T.copy(), **more),
                  lambda **more: ops.dds(layout, x, w, **more)):
         packed, expected = ops.Packed(), call()
         for _ in range(3):
@@ -338,3 +341,103 @@ def test_choice_that_does_not_fit_is_refused(np):
     x = np.ones((2, 4), np.float32)
     with pytest.raises(bsk.InvalidError, match="relu is 4294967296; must be in"):
         ops.layer_norm(x, relu=2**32)
+
+
+@pytest.mark.parametrize("op", sorted(_abi.OPS))
+def test_inputs_come_in_the_order_of_the_struct(op):
+    fields = [f for f, _, _ in _abi.STRUCTS[_abi.OPS[op]["params"]]]
+    inputs = ops.Description(op).inputs
+    assert inputs == sorted(inputs, key=fields.index)
+
+
+def test_dsd_and_its_packed_form(np, data):
+    layout, _, w, dense = data
+    b = np.random.default_rng(1).standard_normal((92, 5)).astype(np.float32)
+    packed = ops.Packed()
+    for _ in range(3):
+        np.testing.assert_allclose(ops.dsd(layout, w, b, packed=packed), dense @ b, rtol=1e-5,
+                                   atol=1e-4)
+
+
+@pytest.mark.parametrize("op", sorted(_abi.OPS))
+def test_arrays_of_wrong_rank(np, op):
+    """Whatever the ranks are: a result, or an error of this package with the op's name."""
+    described, function = ops.Description(op), getattr(ops, op)
+    layout = [Layout.full((4, 4), 2)] if described.layout else []
+    wanted = {n: True for n in described.outputs if n not in described.required + described.lists}
+    for rank in range(6):
+        given = [np.ones((2,) * rank, np.float32) for _ in described.inputs]
+        for options in ({}, wanted):
+            try:
+                function(*layout, *given, **options)
+            except bsk.BskError as error:
+                assert str(error).startswith((op, *described.outputs))
+
+
+def test_shapes_that_do_not_follow(np):
+    layout, x = Layout.full((4, 4), 2), np.ones((2, 4), np.float32)
+    for call, message in (
+            (lambda: ops.matmul(layout, x[0, 0], x),
+             r"matmul: the shape of y does not follow from those of x \[\], w \[2, 4\]"),
+            (lambda: ops.attention(layout, x, x, x), r"attention: .* q \[2, 4\]"),
+            (lambda: ops.reduced_wgrad(x, x), "reduced_wgrad: block_rows is 0; must be at least 1"),
+            (lambda: ops.weight_identity(layout), "weight_identity: w must be given")):
+        with pytest.raises(bsk.InvalidError, match=message):
+            call()
+
+
+def test_products_of_8_bits_are_f32(np):
+    layout = Layout.full((32, 48), 16)
+    w = np.full((layout.nnz, 16, 16), 2, np.int8)
+    x, y = np.ones((8, 32), np.int8), np.ones((8, 48), np.int8)
+    got = ops.matmul(layout, x, w)
+    assert got.dtype == np.float32 and (got == 64).all()
+    for made, value in ((ops.matmul_dgrad(layout, y, w), 96), (ops.matmul_wgrad(layout, x, y), 8),
+                        (ops.dsd(layout, w, y.T.copy()), 96), (ops.dds(layout, x, w), 64),
+                        (ops.sdd(layout, x.T.copy(), y), 8)):
+        assert made.dtype == np.float32 and (made == value).all()
+
+
+def test_arguments_of_other_types_are_named(np, data):
+    layout, x, w, _ = data
+    for call, message in (
+            (lambda: ops.dropout(x, keep=0.5, seed=-1), "dropout: seed is -1; must be in"),
+            (lambda: ops.dropout(x, keep=0.5, seed=2**64), "dropout: seed is 184467"),
+            (lambda: ops.dropout(x, keep=0.5, seed=0.5), "dropout: seed is 0.5; must be an int"),
+            (lambda: ops.matmul(layout, x, w, alpha="2"), "alpha is '2'; must be a number"),
+            (lambda: ops.matmul(layout, x, w, alpha=None, gate=w[:, 0, 0].copy()), "alpha is None"),
+            (lambda: ops.layer_norm(x, segments=0.5), "segments is 0.5; must be an integer"),
+            (lambda: ops.quantize(x, ebits="4"), "ebits is '4'; must be an integer"),
+            (lambda: _c.Context(fallback="never"), "fallback is 'never'; must be one of default, allow")):
+        with pytest.raises(bsk.InvalidError, match=message):
+            call()
+    for wrong in (None, [[1, 0]]):
+        with pytest.raises(TypeError, match="matmul: layout is a .*; must be a bsk.Layout"):
+            ops.matmul(wrong, x, w)
+
+
+def test_zero_has_a_neighbour(np):
+    x = np.array([[1, -2, 3, 4]], np.float32)
+    with pytest.raises(bsk.InvalidError, match=f"cannot be given: {ops.TINY} can"):
+        ops.masked_softmax(x, scale=0.0)
+    np.testing.assert_allclose(ops.masked_softmax(x, scale=ops.TINY), 0.25, rtol=1e-6)
+    with pytest.raises(bsk.InvalidError, match="segments is 0, .* cannot be given$"):
+        ops.layer_norm(x, segments=0)
+
+
+def test_type_that_numpy_lacks(np, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ModuleNotFoundError, match="no type bfloat16 without the package ml_dtypes"):
+        ops.unary(np.ones(77, np.float32), y="bf16", kind="exp")
+
+
+def test_queues_end_with_their_threads(np, monkeypatch):
+    ended, destroy = [], _c.lib.bsk_queue_destroy
+    monkeypatch.setattr(_c.lib, "bsk_queue_destroy", lambda handle: (ended.append(handle),
+                                                                     destroy(handle)))
+    x = np.ones(4, np.float32)
+    for _ in range(3):
+        thread = threading.Thread(target=lambda: ops.unary(x, kind="exp"))
+        thread.start()
+        thread.join()
+    assert len(ended) == 3
