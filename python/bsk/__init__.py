@@ -16,7 +16,7 @@ from . import _c, ops
 from ._c import (BskError, Context, Device, DeviceError, EnvironmentVariableError, FormatError,
                  InvalidError, OutOfMemoryError, PluginError, StagedWarning, UnsupportedError,
                  context, device, devices, init, version)
-from .layout import Layout
+from .layout import ConvVisible, Layout
 
 __version__ = version()
 for _member in _c.enums.values():
@@ -24,10 +24,10 @@ for _member in _c.enums.values():
         globals()[_member.__name__] = _member
 del _member
 
-__all__ = ["BskError", "Context", "Device", "DeviceError", "EnvironmentVariableError",
-           "FormatError", "InvalidError", "Layout", "OutOfMemoryError", "PluginError",
-           "StagedWarning", "UnsupportedError", "context", "device", "devices", "init", "ops",
-           "version"]
+__all__ = ["BskError", "Context", "ConvVisible", "Device", "DeviceError",
+           "EnvironmentVariableError", "FormatError", "InvalidError", "Layout", "OutOfMemoryError",
+           "PluginError", "StagedWarning", "UnsupportedError", "context", "device", "devices",
+           "init", "ops", "version"]
 
 
 def __getattr__(name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import ctypes
 import hashlib
 import html
@@ -59,6 +60,94 @@ def _is_number(x):
     return hasattr(x, "__index__") and not hasattr(x, "__len__")
 
 
+def pair(x, name="block"):
+    """(x, x) of a number, two numbers as a tuple."""
+    both = (x, x) if _is_number(x) else tuple(x) if hasattr(x, "__iter__") else ()
+    if len(both) != 2:
+        raise _c.InvalidError(f"{name} is {x!r}; must be a number, or two of them")
+    return both
+
+
+_ElementFunction = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64,
+                                    ctypes.c_int64)
+
+
+@contextlib.contextmanager
+def _element_function(visible):
+    """(function, its first argument) for the C interface. What a function of Python raises comes
+    out when the library is done."""
+    if isinstance(visible, ConvVisible):
+        yield visible.function, ctypes.addressof(visible.pattern)
+        return
+    raised = []
+
+    @_ElementFunction
+    def function(_, head, row, col):
+        try:
+            return not raised and bool(visible(head, row, col))
+        except BaseException as error:
+            raised.append(error)
+            return False
+
+    try:
+        yield function, None
+    finally:
+        if raised:
+            raise raised[0]
+
+
+class ConvVisible:
+    """Which elements of attention in the shape of a convolution are visible: queries and keys are
+    pixels, and a query sees those under a filter around its own. `Layout.from_elements` and
+    `Layout.element_bits` take it without a call of Python for each element.
+
+    Parameters
+    ----------
+    height, width : int
+        Of the keys' picture; height 1 for a sequence.
+    filter : (int, int)
+    stride : int
+        The queries' picture is smaller by it.
+    causal : bool
+    transposed : bool
+        Queries at the high resolution.
+
+    Attributes
+    ----------
+    shape : (queries, keys)
+
+    Examples
+    --------
+    >>> import bsk
+    >>> visible = bsk.ConvVisible(8, 8, (3, 3))
+    >>> visible(head=0, row=9, col=0), visible(head=0, row=9, col=10)
+    (True, False)
+    """
+
+    def __init__(self, height: int, width: int, filter: tuple[int, int], stride: int = 1,
+                 causal: bool = True, transposed: bool = False) -> None:
+        self.pattern = _c.new("bsk_conv_pattern", height=height, width=width,
+                              filter_height=filter[0], filter_width=filter[1], stride=stride,
+                              causal=int(causal))
+        if stride < 1:
+            raise _c.InvalidError(f"stride is {stride}; must be at least 1")
+        small = (height // stride if height > 1 else 1) * (width // stride)
+        self.shape = (height * width, small) if transposed else (small, height * width)
+        self.name = "deconv" if transposed else "conv"
+        self.function = getattr(lib, f"bsk_{self.name}_visible")
+        self.layout(self.shape)  # checks the pattern
+
+    def layout(self, block: Pair) -> Layout:
+        """The blocks with a visible element, as `Layout.conv` gives them."""
+        return Layout._attention(self.name, self.shape, block, 1, ctypes.addressof(self.pattern))
+
+    def __call__(self, head: int, row: int, col: int) -> bool:
+        for name, value, size in (("row", row, self.shape[0]), ("col", col, self.shape[1])):
+            if not 0 <= value < size:
+                raise _c.InvalidError(f"{name} is {value}; must be in [0, {size})")
+        return bool(self.function(ctypes.addressof(self.pattern), head, row, col))
+
+
 # Where only numbers can be passed on, a layout has one that follows from what it is: compiled code
 # outlives a process, in the caches of torch.compile and in what torch.export saved.
 by_token = weakref.WeakValueDictionary()
@@ -69,7 +158,7 @@ class Layout:
 
     Made by the class methods ``from_mask``, ``from_coo``, ``from_bsr``, ``from_csc``,
     ``from_dense``, ``from_torch_bsr``, ``from_scipy``, ``from_bytes``, ``full``, ``random``,
-    ``barabasi_albert``, ``watts_strogatz``, ``from_predicate``, the attention patterns (``causal``,
+    ``barabasi_albert``, ``watts_strogatz``, ``from_predicate``, ``from_elements``, the attention patterns (``causal``,
     ``local``, ``sink_local``, ``strided``, ``fixed``, ``sliding``, ``bigbird``, ``longformer``,
     ``variable``, ``conv``), and by the operators ``a | b`` and ``a & b``.
 
@@ -122,9 +211,8 @@ class Layout:
 
     @classmethod
     def _make(cls, function, shape, block, heads, order, *arguments):
-        block = (block, block) if _is_number(block) else tuple(block)
-        if isinstance(order, str):
-            order = int(_c.enums["bsk_order"][order])
+        block = pair(block)
+        order = _c.choice("bsk_order", order, "order")
         params = _c.new("bsk_layout_params", rows=shape[0], cols=shape[1], block_rows=block[0],
                         block_cols=block[1], heads=heads, order=order)
         return cls._call(function, None, ctypes.addressof(params), *arguments)
@@ -147,7 +235,7 @@ class Layout:
         heads, *grid = size if len(size) == 3 else (1, *size)
         if len(grid) != 2:
             raise _c.InvalidError(f"the mask has {len(size)} dimensions; must be 2 or 3")
-        block = (block, block) if _is_number(block) else tuple(block)
+        block = pair(block)
         shape = shape or (grid[0] * block[0], grid[1] * block[1])
         expected = [-(-shape[i] // block[i]) for i in (0, 1)]
         if grid != expected:
@@ -187,7 +275,7 @@ class Layout:
     @staticmethod
     def _check_offsets(start, index, slot, heads, size, block, axis):
         """The lengths that the C interface cannot see."""
-        side = block if _is_number(block) else block[axis]
+        side = pair(block)[axis]
         expected = heads * (-(-size // side) + 1)
         if len(start) != expected:
             raise _c.InvalidError(f"there are {len(start)} offsets; must be {expected}")
@@ -207,14 +295,15 @@ class Layout:
         if len(size) not in (2, 3):
             raise _c.InvalidError(f"the matrix has {len(size)} dimensions; must be 2 or 3")
         desc = _arrays.tensor(signature, "the matrix")
-        block = (block, block) if _is_number(block) else tuple(block)
+        block = pair(block)
         heads = size[0] if len(size) == 3 else 1
         if keep is not None and not keep >= 0:
             raise _c.InvalidError(f"keep is {keep}; must not be negative")
         if keep is not None and not hasattr(keep, "__index__"):  # a share
-            keep = round(float(keep) * (-(-size[-2] // block[0])) * (-(-size[-1] // block[1])))
+            grid = -(-size[-2] // block[0]) * -(-size[-1] // block[1])
+            keep = int(float(keep) * grid + 0.5)  # as `random` rounds
         return cls._make("bsk_layout_from_dense", size[-2:], block, heads, 0,
-                         ctypes.addressof(desc), address, int(_c.enums["bsk_norm"][norm]),
+                         ctypes.addressof(desc), address, _c.choice("bsk_norm", norm, "norm"),
                          float(threshold), -1 if keep is None else keep)
 
     @classmethod
@@ -243,7 +332,7 @@ class Layout:
     @classmethod
     def random(cls, shape: tuple[int, int], block: Pair, density: float, seed: int = 0,
                heads: int = 1, order: str = "row") -> Layout:
-        """round(density * grid) blocks of each head, drawn without replacement."""
+        """density * grid blocks of each head, halves rounded up, drawn without replacement."""
         return cls._make("bsk_layout_random", shape, block, heads, order, float(density), seed)
 
     @classmethod
@@ -261,17 +350,32 @@ class Layout:
     def from_predicate(cls, keep: Callable[..., bool], shape: tuple[int, int], block: Pair,
                        heads: int = 1, order: str = "row") -> Layout:
         """The blocks (i, j) of head h for which ``keep(h, i, j)`` is true."""
-        block = (block, block) if _is_number(block) else tuple(block)
+        block = pair(block)
         rows, cols = -(-shape[0] // block[0]), -(-shape[1] // block[1])
         return cls.from_mask([[[keep(h, i, j) for j in range(cols)] for i in range(rows)]
                               for h in range(heads)], block, shape, order)
+
+    @classmethod
+    def from_elements(cls, visible: Callable[[int, int, int], bool], shape: tuple[int, int],
+                      block: Pair, heads: int = 1, order: str = "row") -> Layout:
+        """The blocks that have an element for which ``visible(head, row, col)`` is true.
+
+        Parameters
+        ----------
+        visible : callable
+            Called once at least for each element until one of its block is visible: its answers
+            must not change. What it raises is raised here. A `ConvVisible` is not called through
+            Python.
+        """
+        with _element_function(visible) as function:
+            return cls._make("bsk_layout_from_elements", shape, block, heads, order, *function)
 
     # --- attention patterns: rows are queries, columns keys. time is the length of both, or a pair
     # (queries, keys); align="end" lets the last query meet the last key. ---
 
     @classmethod
     def _attention(cls, name, time, block, heads, *arguments):
-        size = (time, time) if _is_number(time) else tuple(time)
+        size = pair(time, "time")
         return cls._make(f"bsk_layout_{name}", size, block, heads, 0, *arguments)
 
     @staticmethod
@@ -357,34 +461,19 @@ class Layout:
     @classmethod
     def conv(cls, height: int, width: int, filter: tuple[int, int], block: Pair, stride: int = 1,
              causal: bool = True, transposed: bool = False) -> Layout:
-        """Queries and keys are pixels: a query sees those under a filter around its own.
-
-        Parameters
-        ----------
-        height, width : int
-            Of the keys' picture; height 1 for a sequence.
-        filter : (int, int)
-        stride : int
-            The queries' picture is smaller by it.
-        causal : bool
-        transposed : bool
-            Queries at the high resolution.
-        """
-        pattern = _c.new("bsk_conv_pattern", height=height, width=width, filter_height=filter[0],
-                         filter_width=filter[1], stride=stride, causal=int(causal))
-        if stride < 1:
-            raise _c.InvalidError(f"stride is {stride}; must be at least 1")
-        small = (height // stride if height > 1 else 1) * (width // stride)
-        size = (height * width, small) if transposed else (small, height * width)
-        return cls._attention("deconv" if transposed else "conv", size, block, 1,
-                              ctypes.addressof(pattern))
+        """The blocks with elements of a `ConvVisible`, which explains the arguments."""
+        return ConvVisible(height, width, filter, stride, causal, transposed).layout(block)
 
     # --- algebra ---
 
     def __or__(self, other):
+        if not isinstance(other, Layout):
+            return NotImplemented
         return self._call("bsk_layout_union", self.handle, other.handle)
 
     def __and__(self, other):
+        if not isinstance(other, Layout):
+            return NotImplemented
         return self._call("bsk_layout_intersect", self.handle, other.handle)
 
     def union(self, other: Layout) -> Layout:
@@ -455,6 +544,32 @@ class Layout:
         return made, keep[:self.nnz]
 
     # --- looking at them ---
+
+    def element_bits(self, visible: Callable[[int, int, int], bool]
+                     ) -> tuple[memoryview, array.array]:
+        """The masks of the kept blocks as attention takes them.
+
+        Parameters
+        ----------
+        visible : callable
+            As `from_elements` has it.
+
+        Returns
+        -------
+        bits : memoryview [masks, r, ceil(c / 8)] of bytes
+            Equal masks are there once.
+        index : array.array of int
+            For each slot the number of its mask, or -1 where all of the block is visible.
+        """
+        room, rows, width = max(self.nnz, 1), self.block[0], -(-self.block[1] // 8)
+        bits, masks = bytearray(room * rows * width), ctypes.c_int64(room)
+        index = array.array("i", bytes(4 * room))
+        with _element_function(visible) as function:
+            _c.call("bsk_layout_element_bits", self.handle, *function, _address(index),
+                    ctypes.addressof(ctypes.c_char.from_buffer(bits)), ctypes.addressof(masks))
+        count = max(masks.value, 1)  # a view has no size 0: there is one that nothing names
+        view = memoryview(bits)[:count * rows * width].cast("B", (count, rows, width))
+        return view, index[:self.nnz]
 
     def find(self, row: int, col: int, head: int = 0) -> int | None:
         """The slot of a block, or None."""

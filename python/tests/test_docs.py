@@ -21,7 +21,8 @@ def test_guide():
     assert got.attempted > 30 and not got.failed
 
 
-@pytest.mark.parametrize("module", [bsk, bsk._conv, bsk.compat, bsk.ops, bsk.torch.patch],
+@pytest.mark.parametrize("module", [bsk, bsk._conv, bsk.compat, bsk.layout, bsk.ops,
+                                    bsk.torch.patch],
                          ids=lambda m: m.__name__)
 def test_docstrings(module):
     got = doctest.testmod(module)

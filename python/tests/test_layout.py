@@ -96,6 +96,10 @@ def test_from_dense(np):
     assert Layout.from_dense(dense, 4, threshold=0.5).find(2, 1) == 1
     assert Layout.from_dense(dense, 4, keep=1).find(2, 1) == 0
     assert Layout.from_dense(dense, 4, keep=0.5).nnz == 6
+    for grid in ((1, 1), (1, 5), (3, 1)):  # halves are rounded as `random` rounds them
+        matrix = np.ones((4 * grid[0], 4 * grid[1]), np.float32)
+        kept = Layout.from_dense(matrix, 4, keep=0.5)
+        assert kept.nnz == Layout.random(matrix.shape, 4, 0.5).nnz == int(matrix.size / 32 + 0.5)
 
 
 def test_from_scipy(np):
@@ -184,3 +188,76 @@ def test_numbers_of_numpy():
     np = pytest.importorskip("numpy")
     assert Layout.full((64, 64), np.int64(16)) == Layout.full((64, 64), 16)
     assert Layout.causal(np.int64(64), np.int32(16)) == Layout.causal(64, 16)
+
+
+def test_from_elements_and_their_bits():
+    asked = []
+
+    def visible(head, row, col):
+        asked.append((head, row, col))
+        return col <= row and (row - col) % 3 == head
+
+    layout = Layout.from_elements(visible, (13, 11), (4, 8), heads=2)
+    assert all(0 <= h < 2 and 0 <= i < 13 and 0 <= j < 11 for h, i, j in asked)
+    full = [[[visible(h, i, j) for j in range(11)] for i in range(13)] for h in range(2)]
+    assert layout.to_mask() == [[[int(any(full[h][i][j] for i in range(4 * a, min(4 * a + 4, 13))
+                                          for j in range(8 * b, min(8 * b + 8, 11))))
+                                  for b in range(2)] for a in range(4)] for h in range(2)]
+    bits, index = layout.element_bits(visible)
+    assert bits.shape == (max(index) + 1, 4, 1) and len(index) == layout.nnz
+    for slot, (h, a, b) in enumerate(zip(*layout.to_coo())):
+        for i in range(4 * a, min(4 * a + 4, 13)):
+            for j in range(8 * b, min(8 * b + 8, 11)):
+                seen = index[slot] < 0 or bits[index[slot], i % 4, 0] >> j % 8 & 1
+                assert bool(seen) == full[h][i][j]
+    bits, index = Layout.full((8, 8), 4).element_bits(lambda head, row, col: True)
+    assert list(index) == [-1] * 4 and bits.shape == (1, 4, 1)
+    assert not len(Layout.from_mask([[0]], 8).element_bits(lambda head, row, col: True)[1])
+
+
+def test_errors_of_predicates():
+    def visible(head, row, col):
+        raise KeyError(row)
+
+    for call in (lambda: Layout.from_elements(visible, (8, 8), 4),
+                 lambda: Layout.full((8, 8), 4).element_bits(visible)):
+        with pytest.raises(KeyError, match="0"):
+            call()
+    with pytest.raises(TypeError):
+        Layout.from_elements(lambda: True, (8, 8), 4)
+    with pytest.raises(bsk.InvalidError, match="cols = -8"):
+        Layout.from_elements(lambda *_: True, (8, -8), 4)
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "causal": False},
+                                     {"stride": 2, "transposed": True}])
+def test_elements_of_convolutions(options):
+    visible = bsk.ConvVisible(4, 8, (3, 3), **options)
+    layout = Layout.conv(4, 8, (3, 3), 4, **options)
+    elements = Layout.conv(4, 8, (3, 3), 1, **options).to_mask()
+    assert visible.shape == layout.shape
+    assert [[int(visible(0, i, j)) for j in range(layout.shape[1])]
+            for i in range(layout.shape[0])] == elements
+    assert Layout.from_elements(visible, visible.shape, 4) == layout
+    assert layout.element_bits(visible) == layout.element_bits(lambda *at: visible(*at))
+    with pytest.raises(bsk.InvalidError, match="stride = 2 must divide"):
+        bsk.ConvVisible(7, 8, (3, 3), stride=2)
+    with pytest.raises(bsk.InvalidError, match="row is -1"):
+        visible(0, -1, 0)
+
+
+def test_wrong_words_and_types():
+    layout = Layout.full((8, 8), 8)
+    with pytest.raises(bsk.InvalidError, match="order is 'rows'; must be one of row, col"):
+        Layout.random((8, 8), 8, 0.5, order="rows")
+    for block in (None, 0.5, (8, 8, 8)):
+        with pytest.raises(bsk.InvalidError, match="block is .*; must be a number, or two"):
+            Layout.full((8, 8), block)
+    for call in (lambda: layout | 3, lambda: layout & None, lambda: layout.union(3)):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            call()
+
+
+def test_unknown_norm(np):
+    with pytest.raises(bsk.InvalidError, match="norm is 'l1'; must be one of max, l2"):
+        Layout.from_dense(np.eye(8, dtype=np.float32), 4, norm="l1")
