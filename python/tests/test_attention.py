@@ -349,3 +349,36 @@ def test_masks_with_several_leading_dimensions():
             if hasattr(torch.nn.functional, "scaled_dot_product_attention") else
             torch.softmax((q @ k.transpose(-1, -2) / 8**0.5).masked_fill(~mask, -1e30), -1) @ v,
             rtol=1e-4, atol=1e-5)
+
+
+def test_masks_of_heads_and_of_other_types():
+    layout = Layout.full((20, 12), 8, heads=2)
+    masks = torch.rand(2, 20, 12) < 0.5
+    bits = bt.mask_bits(masks, layout)
+    for head in (0, 1):
+        alone = bt.mask_bits(masks[head], Layout.full((20, 12), 8))
+        assert torch.equal(bits.reshape(2, 6, 8, 1)[head], alone)
+    assert torch.equal(bt.mask_bits(masks[0], layout), bt.mask_bits(masks[:1].expand(2, 20, 12), layout))
+    for wrong in (masks.int(), masks.float()):
+        with pytest.raises(TypeError, match="mask_bits: mask is of .*; must be torch.bool"):
+            bt.mask_bits(wrong, layout)
+
+
+def test_tensors_without_heads():
+    q, layout = torch.randn(2, 8, 4), Layout.full((8, 8), 8)
+    with pytest.raises(bsk.InvalidError, match=r"attention: q is \[2, 8, 4\]; must be \[batch"):
+        bt.attention(q, q, q, layout)
+    with pytest.raises(bsk.InvalidError, match=r"attention: v is \[2, 8, 4\]"):
+        bt.attention(q[None], q[None], q, layout)
+
+
+def test_masks_of_a_function(device):
+    visible = bsk.ConvVisible(4, 8, (3, 3))
+    layout = Layout.from_elements(visible, visible.shape, 8)
+    bits, index = layout.element_bits(visible)
+    q, k, v = (torch.randn(1, 2, 32, 8, device=device) for _ in range(3))
+    got = bt.attention(q, k, v, layout, bits_index=torch.tensor(index, device=device),
+                       bits=torch.tensor(bits.tolist(), dtype=torch.uint8, device=device))
+    seen = torch.tensor([[visible(0, i, j) for j in range(32)] for i in range(32)], device=device)
+    s = (q @ k.transpose(-1, -2) * 8 ** -0.5).masked_fill(~seen, -math.inf)
+    assert torch.allclose(got, torch.softmax(s, -1) @ v, atol=1e-5)

@@ -788,3 +788,81 @@ def test_export_keeps_layouts():
     x = torch.randn(2, 16, 32)
     program = torch.export.export(heads, (x,), strict=False)
     assert torch.allclose(program.module()(x), heads(x), atol=1e-5)
+
+
+def test_blocks_and_matrices_have_their_shapes(device):
+    layout = Layout.random((20, 28), 8, 0.6, seed=3, heads=2)
+    dense = torch.randn(2, 20, 28, dtype=torch.float64, device=device, requires_grad=True)
+    blocks = bt.blocks_from_dense(dense, layout)
+    inside = torch.tensor(layout.to_mask(), dtype=torch.float64, device=device)
+    inside = inside.repeat_interleave(8, 1).repeat_interleave(8, 2)[:, :20, :28]
+    assert torch.equal(bt.blocks_to_dense(blocks, layout), dense * inside)
+    assert torch.autograd.gradcheck(lambda d: bt.blocks_from_dense(d, layout), dense)
+    assert torch.autograd.gradcheck(lambda b: bt.blocks_to_dense(b, layout),
+                                    torch.randn_like(blocks).requires_grad_())
+    alike = bt.blocks_from_dense(dense[0], layout)  # of all heads
+    assert torch.equal(bt.blocks_to_dense(alike, layout), dense[0] * inside)
+    one = Layout.full((32, 32), 16)
+    for function, name, x, legal in (
+            (bt.blocks_from_dense, "dense", torch.ones(48, 20), r"\[32, 32\] or \[1, 32, 32\]"),
+            (bt.blocks_from_dense, "dense", torch.ones(1, 32), r"\[32, 32\]"),
+            (bt.blocks_from_dense, "dense", torch.ones(2, 32, 32), r"\[32, 32\]"),
+            (bt.blocks_to_dense, "blocks", torch.ones(1, 16, 16), r"\[4, 16, 16\]"),
+            (bt.mask_bits, "mask", torch.ones(1, 32, dtype=torch.bool), r"\[32, 32\]")):
+        shape = ", ".join(map(str, x.shape))
+        with pytest.raises(bsk.InvalidError,
+                           match=rf"{function.__name__}: {name} is \[{shape}\]; must be {legal}"):
+            function(x, one)
+    with pytest.raises(TypeError, match="layout is a NoneType; must be a bsk.Layout"):
+        bt.blocks_from_dense(torch.ones(32, 32), None)
+    with pytest.raises(TypeError, match="layout is a int"):
+        bt.matmul(torch.ones(4, 32), torch.ones(4, 16, 16), 3)
+
+
+def test_inputs_without_features(device):
+    layer = bt.BlockSparseLinear(32, 32, block_shape=16, density=1.0).to(device)
+    assert layer.layout.block == (16, 16)
+    with pytest.raises(bsk.InvalidError, match="matmul: x has no dimensions"):
+        layer(torch.tensor(1.0, device=device))
+    with pytest.raises(bsk.InvalidError, match="matmul_sampled: dy has no dimensions"):
+        bt.matmul_sampled(torch.ones(32), torch.tensor(1.0), layer.layout)
+
+
+def sparse_inside(model, pseudo=False):
+    patcher = bt.BlockSparseModelPatcher()
+    patcher.add_pattern(".*", {"density": 0.5, "block_shape": 8, "pseudo_linear": pseudo})
+    assert not any(rule.endswith("out_proj") for rule, _ in patcher.get_patchable_layers(model))
+    return patcher.patch_model(model)
+
+
+@pytest.mark.parametrize("pseudo", [False, True])
+@pytest.mark.parametrize("padding", [False, True])
+def test_encoders_of_torch(device, pseudo, padding):
+    """Inference, which has a fast path of its own, gives what training does."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).to(device)
+    assert sparse_inside(model, pseudo) == 4
+    assert isinstance(model.layers[0].self_attn.out_proj, nn.Linear)
+    x = torch.randn(3, 8, 32, device=device)
+    mask = torch.arange(8, device=device)[None] >= torch.tensor([[8], [5], [3]], device=device)
+    mask = mask if padding else None
+    expected = model.train()(x, src_key_padding_mask=mask)
+    fresh = nn.TransformerEncoder(layer, 2).to(device)
+    if not pseudo:
+        bt.sparsify_like(fresh, model.state_dict())
+        fresh.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        for made in [model] + [fresh] * (not pseudo):
+            got = made.eval()(x, src_key_padding_mask=mask)
+            assert got.shape == expected.shape and torch.allclose(got, expected, atol=1e-5)
+
+
+def test_attention_of_torch_stays_dense(device):
+    attention = nn.MultiheadAttention(32, 4).to(device)
+    with pytest.warns(UserWarning, match="no nn.Linear"):
+        assert sparse_inside(attention) == 0
+    shared = nn.ModuleDict({"attention": attention, "out": attention.out_proj})
+    assert sparse_inside(shared) == 1 and isinstance(shared["out"], bt.BlockSparseLinear)
+    x = torch.randn(3, 2, 32, device=device)
+    assert attention(x, x, x)[0].shape == x.shape

@@ -4,7 +4,7 @@ import inspect
 
 import torch
 
-from ..layout import by_token
+from ..layout import Layout, by_token
 from ._packed import unwatch
 
 CUSTOM_OPS = hasattr(torch.library, "custom_op")
@@ -19,6 +19,8 @@ constant_result = getattr(getattr(torch, "compiler", None), "assume_constant_res
 
 def token_of(layout):
     """The number that stands for a layout: custom ops take numbers."""
+    if not isinstance(layout, Layout):
+        raise TypeError(f"layout is a {type(layout).__name__}; must be a bsk.Layout")
     return layout.token
 
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
+from .._c import InvalidError
 from ..layout import Layout
 from ._register import autocast_dtype, constant_result, differentiable, layout_of, token_of
-from .functional import blocks_from_dense
+from .functional import kept_blocks
 
 # The optional tensors of the op, in the order of its arguments.
 MASKS = ("bias", "slopes", "q_len", "k_len", "prefix", "q_segment", "k_segment", "bits",
@@ -151,11 +152,13 @@ def mask_bits(mask: Tensor, layout: Layout) -> Tensor:
 
     Parameters
     ----------
-    mask : Tensor [rows, cols] of bool
+    mask : Tensor [rows, cols] or [heads of the layout, rows, cols] of bool
         True where a query sees a key.
     layout : bsk.Layout
     """
-    blocks = blocks_from_dense(mask, layout).to(torch.uint8)
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask_bits: mask is of {mask.dtype}; must be torch.bool")
+    blocks = kept_blocks("mask_bits", "mask", mask, layout).to(torch.uint8)
     blocks = nn.functional.pad(blocks, (0, -layout.block[1] % 8))
     powers = torch.tensor([1 << i for i in range(8)], dtype=torch.uint8, device=mask.device)
     return (blocks.reshape(*blocks.shape[:2], -1, 8) * powers).sum(3, dtype=torch.uint8)
@@ -198,7 +201,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, causal: bool = Fa
     window : int
         If > 0, keys at that distance and beyond are not visible.
     scale : float, optional
-        By default 1 / sqrt(d).
+        By default 1 / sqrt(d). 0 is refused: a tiny number does the same.
     interleave : int
         For ``Layout.strided``: its stride.
     dropout : float
@@ -238,6 +241,10 @@ def _attention_by_token(q, k, v, token, causal=False, window=0, scale=None, inte
                         key_padding_mask=None, documents=None, q_len=None, k_len=None, prefix=None,
                         bits=None, bits_index=None, align="start"):
     """`attention` with the number of a layout, which compiled code can hold."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 4:
+            raise InvalidError(f"attention: {name} is {list(x.shape)}; must be [batch, heads, time, "
+                               f"d]")
     wanted = autocast_dtype(q)
     if wanted is not None and q.dtype != torch.float64:
         q, k, v = q.to(wanted), k.to(wanted), v.to(wanted)

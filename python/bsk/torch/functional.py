@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from .._c import InvalidError
 from ..layout import Layout
 from ._packed import packed_of, trained
 from ._register import autocast_dtype, constant_result, differentiable, layout_of, token_of
@@ -201,6 +202,8 @@ def _autocast(a, b):
 def matmul_by_token(x: Tensor, weight: Tensor, token: int, bias: Optional[Tensor] = None,
                     gate: Optional[Tensor] = None, transpose: bool = False) -> Tensor:
     """`matmul` with the number of a layout, which compiled code can hold."""
+    if not x.dim():
+        raise InvalidError("matmul: x has no dimensions; must be [..., features]")
     x, weight = _autocast(x, weight)
     if x.dim() == 2:
         return _matmul(x, weight, bias, gate, token, transpose)
@@ -210,6 +213,9 @@ def matmul_by_token(x: Tensor, weight: Tensor, token: int, bias: Optional[Tensor
 
 def matmul_sampled(x: Tensor, dy: Tensor, layout: Layout) -> Tensor:
     """The kept blocks of x^T dy: Tensor [nnz, *layout.block], for x [..., rows], dy [..., cols]."""
+    for name, t in (("x", x), ("dy", dy)):
+        if not t.dim():
+            raise InvalidError(f"matmul_sampled: {name} has no dimensions; must be [..., features]")
     x, dy = _autocast(x, dy)
     return _wgrad(x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1]), None, None,
                   token_of(layout), False, False)[0]
@@ -221,28 +227,45 @@ def _padded_grid(layout):
 
 @constant_result
 def _places(token):
-    """(row, col) of the blocks, as lists."""
-    _, row, col = layout_of(token).to_coo()
-    return row.tolist(), col.tolist()
+    """(head, row, col) of the blocks, as lists."""
+    return tuple(c.tolist() for c in layout_of(token).to_coo())
 
 
 def _coordinates(layout, device):
-    row, col = _places(operator.index(token_of(layout)))  # a constant for the compiler
-    return (torch.tensor(row, device=device, dtype=torch.long),
-            torch.tensor(col, device=device, dtype=torch.long))
+    places = _places(operator.index(token_of(layout)))  # a constant for the compiler
+    head, row, col = [torch.tensor(c, device=device, dtype=torch.long) for c in places]
+    return head, row, col
+
+
+def _of_shape(function, name, x, *shapes):
+    """Refuses a tensor that has none of the shapes."""
+    if tuple(x.shape) not in shapes:
+        legal = " or ".join(str(list(s)) for s in shapes)
+        raise InvalidError(f"{function}: {name} is {list(x.shape)}; must be {legal}")
+
+
+def kept_blocks(function, name, dense, layout):
+    """`blocks_from_dense` for a function and its argument of a name."""
+    head, row, col = _coordinates(layout, dense.device)
+    (rows, cols), (r, c), (height, width) = layout.shape, layout.block, _padded_grid(layout)
+    _of_shape(function, name, dense, (rows, cols), (layout.heads, rows, cols))
+    grid = torch.nn.functional.pad(dense, (0, width - cols, 0, height - rows))
+    grid = grid.expand(layout.heads, height, width).reshape(-1, height // r, r, width // c, c)
+    return grid.permute(0, 1, 3, 2, 4)[head, row, col].contiguous()
 
 
 def blocks_from_dense(dense: Tensor, layout: Layout) -> Tensor:
-    """The kept blocks of a matrix: Tensor [nnz, *layout.block]. Differentiable."""
-    (r, c), (height, width) = layout.block, _padded_grid(layout)
-    dense = torch.nn.functional.pad(dense, (0, width - dense.shape[1], 0, height - dense.shape[0]))
-    row, col = _coordinates(layout, dense.device)
-    return dense.reshape(height // r, r, width // c, c).permute(0, 2, 1, 3)[row, col].contiguous()
+    """The kept blocks of a matrix [rows, cols] of all heads, or of one for each [heads, rows, cols]:
+    Tensor [nnz, *layout.block]. Differentiable."""
+    return kept_blocks("blocks_from_dense", "dense", dense, layout)
 
 
 def blocks_to_dense(blocks: Tensor, layout: Layout) -> Tensor:
-    """The matrix whose kept blocks are given, zeros elsewhere. Differentiable."""
-    (r, c), (height, width) = layout.block, _padded_grid(layout)
-    row, col = _coordinates(layout, blocks.device)
-    grid = blocks.new_zeros((height // r, width // c, r, c)).index_put((row, col), blocks)
-    return grid.permute(0, 2, 1, 3).reshape(height, width)[:layout.shape[0], :layout.shape[1]]
+    """The matrix whose kept blocks are given, zeros elsewhere: Tensor [rows, cols], for a layout of
+    several heads [heads, rows, cols]. Differentiable."""
+    places = _coordinates(layout, blocks.device)
+    (rows, cols), (r, c), (height, width) = layout.shape, layout.block, _padded_grid(layout)
+    _of_shape("blocks_to_dense", "blocks", blocks, (layout.nnz, r, c))
+    grid = blocks.new_zeros((layout.heads, height // r, width // c, r, c)).index_put(places, blocks)
+    dense = grid.permute(0, 1, 3, 2, 4).reshape(-1, height, width)[:, :rows, :cols]
+    return dense if layout.heads > 1 else dense[0]

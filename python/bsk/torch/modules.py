@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..layout import Layout
+from ..layout import Layout, Pair, pair
 from ._packed import forget_packed
 from .functional import blocks_from_dense, blocks_to_dense, matmul_by_token
 from ._register import token_of
@@ -85,10 +85,16 @@ def train_alike(made, source):
         made.bias.requires_grad_(source.bias.requires_grad)
 
 
+def _parent(model, name):
+    return model.get_submodule(name.rpartition(".")[0])
+
+
 def linears(model):
-    """(name, module) for each place of an nn.Linear; one that is shared has several."""
+    """(name, module) for each place of an nn.Linear; one that is shared has several. Left out are
+    those of nn.MultiheadAttention, which reads their weights and does not call them."""
     return [(name, module) for name, module in model.named_modules(remove_duplicate=False)
-            if isinstance(module, nn.Linear)]
+            if isinstance(module, nn.Linear)
+            and not isinstance(_parent(model, name), nn.MultiheadAttention)]
 
 
 def replace(model, made):
@@ -97,8 +103,15 @@ def replace(model, made):
         raise ValueError("the model is itself a layer to be replaced: put it into a module")
     for name, module in linears(model):
         if module in made:
-            parent, _, child = name.rpartition(".")
-            setattr(model.get_submodule(parent), child, made[module])
+            parent = _parent(model, name)
+            setattr(parent, name.rpartition(".")[2], made[module])
+            if isinstance(parent, nn.TransformerEncoderLayer):
+                # Its fast path, for inference, reads dense weights past their modules.
+                parent.activation_relu_or_gelu = 0
+    for encoder in model.modules():
+        if isinstance(encoder, nn.TransformerEncoder) and any(
+                getattr(layer, "activation_relu_or_gelu", 1) == 0 for layer in encoder.layers):
+            encoder.enable_nested_tensor = encoder.use_nested_tensor = False  # for that path alone
 
 
 class BlockSparseLinear(LayoutModule):
@@ -115,7 +128,7 @@ class BlockSparseLinear(LayoutModule):
         A layer to be made sparse: its sizes, its bias and its largest blocks are taken.
     verbose : bool
         Print what was made.
-    block_shape : (int, int)
+    block_shape : int or (int, int)
         Of a block of the weight in torch's orientation: (outputs, inputs).
     pattern : bsk.Layout, optional
         Of the matrix [in_features, out_features]; instead of density and block_shape.
@@ -133,7 +146,7 @@ class BlockSparseLinear(LayoutModule):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, density: float = 0.5,
                  torch_nn_linear: nn.Linear | None = None, verbose: bool = False,
-                 block_shape: tuple[int, int] = (32, 32), *, pattern: Layout | None = None,
+                 block_shape: Pair = (32, 32), *, pattern: Layout | None = None,
                  seed: int | None = None, dtype: torch.dtype | None = None,
                  device: Any = None) -> None:
         super().__init__()
@@ -145,7 +158,7 @@ class BlockSparseLinear(LayoutModule):
         if not 0 <= density <= 1:
             raise ValueError(f"density is {density}; must be in [0, 1]")
         self.in_features, self.out_features = in_features, out_features
-        size, block = (in_features, out_features), (block_shape[1], block_shape[0])
+        size, block = (in_features, out_features), pair(block_shape, "block_shape")[::-1]
         if pattern is not None:
             if pattern.shape != size or pattern.heads != 1:
                 raise ValueError(f"the pattern is {pattern}; must be {size} with one head")

@@ -14,7 +14,8 @@ OPTIONS = {"density", "block_shape", "pseudo_linear", "pattern", "seed"}
 
 
 class BlockSparseModelPatcher:
-    """Replaces nn.Linear modules whose names match rules.
+    """Replaces nn.Linear modules whose names match rules; not those inside of
+    nn.MultiheadAttention, which reads their weights without calling them.
 
     Examples
     --------
@@ -53,8 +54,10 @@ class BlockSparseModelPatcher:
 
     def get_patchable_layers(self, model: nn.Module) -> list[tuple[str, nn.Linear]]:
         """(regular expression that matches this name only, module) for each nn.Linear."""
-        return [(re.escape(name), module) for name, module in model.named_modules()
-                if isinstance(module, nn.Linear)]
+        first = {}
+        for name, module in linears(model):
+            first.setdefault(module, name)
+        return [(re.escape(name), module) for module, name in first.items()]
 
     def pattern_match(self, name: str) -> dict[str, Any] | None:
         """The patch_info of the first rule that matches, or None."""
