@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from . import ops
+from . import _abi, ops
 from ._arrays import dtype_name
 from .layout import Layout
 from .torch._register import once
@@ -61,6 +61,25 @@ def _made(forward, backward):
     return function
 
 
+RANK = _abi.CONSTANTS["BSK_MAX_RANK"]
+
+
+def _low(x):
+    """A tensor with as many dimensions as the library takes: the first ones joined."""
+    return x if x.dim() <= RANK else x.flatten(0, -RANK)
+
+
+def _each(made):
+    """A differentiable function of any rank from one by elements or rows, with results like x."""
+    return lambda x, **options: made((_low(x),), **options).reshape(x.shape)
+
+
+def nonzero(x):
+    """A coefficient for the library, for which 0 stands for a default: what is next to 0 is as
+    good."""
+    return x or ops.TINY
+
+
 def _side(like):
     return torch.float64 if like.dtype == torch.float64 else torch.float32
 
@@ -97,17 +116,17 @@ def _seed():
 
 # --- element by element ---------------------------------------------------------------------------
 
-_unary = _made(lambda o, x: (ops.unary(x, **o), (x,)),
-               lambda o, kept, dy: (ops.unary_grad(dy, x=kept[0], **o),))
+_unary = _each(_made(lambda o, x: (ops.unary(x, **o), (x,)),
+                     lambda o, kept, dy: (ops.unary_grad(dy, x=kept[0], **o),)))
 
 
 def _unary_function(name, kind, coefficient=None):
     if coefficient is None:
         def function(x, name=None):
-            return _unary((x,), kind=kind)
+            return _unary(x, kind=kind)
     else:
         def function(x, alpha=coefficient, name=None):
-            return _unary((x,), kind=kind, coefficient=alpha)
+            return _unary(x, kind=kind, coefficient=nonzero(alpha))
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{kind} of each element."
@@ -126,7 +145,7 @@ def gelu(x, alpha=0.044715, name=None):
     """gelu of each element."""
     if alpha != 0.044715:
         raise NotImplementedError(f"gelu: alpha is {alpha}; must be 0.044715")
-    return _unary((x,), kind="gelu")
+    return _unary(x, kind="gelu")
 
 
 def fast_gelu(x, name=None):
@@ -142,6 +161,9 @@ _binary = _made(
 def _binary_function(name, kind):
     def function(x, y, name=None):
         rank = max(x.dim(), y.dim())
+        if rank > RANK:
+            x, y = torch.broadcast_tensors(x, y)
+            return _binary((_low(x), _low(y)), kind=kind).reshape(x.shape)
         x, y = (t.reshape((1,) * (rank - t.dim()) + tuple(t.shape)) for t in (x, y))
         return _binary((x, y), kind=kind)
 
@@ -154,7 +176,8 @@ add, subtract = _binary_function("add", "add"), _binary_function("subtract", "su
 multiply, divide = _binary_function("multiply", "mul"), _binary_function("divide", "div")
 maximum, minimum = _binary_function("maximum", "max"), _binary_function("minimum", "min")
 
-_add_n = _made(lambda o, *xs: (ops.add_n([x.contiguous() for x in xs]), ()),
+_add_n = _made(lambda o, *xs: (ops.add_n([_low(x.contiguous()) for x in xs]).reshape(xs[0].shape),
+                               ()),
                lambda o, kept, dy: (dy,) * o["count"])
 
 
@@ -170,31 +193,36 @@ def assign_add(y, x, use_tf=False, name=None):
     """y += x in place."""
     _off("assign_add", use_tf=use_tf)
     with torch.no_grad():
-        return ops.assign_add(x, y)
+        if y.dim() > RANK and not y.is_contiguous():
+            return y.add_(x)
+        ops.assign_add(_low(x), _low(y))
+        return y
 
 
-_cast = _made(lambda o, x: (ops.cast(x, y=o["dtype"]), ()),
-              lambda o, kept, dy: (dy if dy.dtype == o["back"] else dy.to(o["back"]),))
+_cast = _each(_made(lambda o, x: (ops.cast(x, y=o["dtype"]), ()),
+                    lambda o, kept, dy: (dy if dy.dtype == o["back"] else dy.to(o["back"]),)))
 
 
 def float_cast(x, dtype, dx_dtype=None, name=None):
     """x in another type; its gradient arrives in dx_dtype's precision."""
     if x.dtype == dtype:
         return x
-    return _cast((x,), dtype=dtype_name(dtype), back=dx_dtype or x.dtype)
+    return _cast(x, dtype=dtype_name(dtype), back=dx_dtype or x.dtype)
 
 
 def _filter_options(o):
     return {n: int(v) if isinstance(v, bool) else v for n, v in o.items()}
 
 
-_filter = _made(lambda o, x: (ops.filter(x, **_filter_options(o)), ()),
-                lambda o, kept, dy: (ops.filter(dy, **_filter_options(o)),))
+_filter = _each(_made(lambda o, x: (ops.filter(x, **_filter_options(o)), ()),
+                      lambda o, kept, dy: (ops.filter(dy, **_filter_options(o)),)))
 
 
 def filter_tensor(x, scale=1.0, saturate=0.0, zero_infs=False, zero_nans=False):
     """x without infinities or NaN, times scale, within +-saturate; so is its gradient."""
-    return _filter((x,), scale=scale, saturate=saturate, zero_infs=zero_infs, zero_nans=zero_nans)
+    if not scale:
+        return 0 * filter_tensor(x, 1.0, saturate, zero_infs, zero_nans)
+    return _filter(x, scale=scale, saturate=saturate, zero_infs=zero_infs, zero_nans=zero_nans)
 
 
 def scale_tensor(x, scale=1.0):
@@ -219,7 +247,13 @@ def dropout(x, keep_prob=0.8, mask=None, mask_shape=None, name=None):
     if mask is None:
         shared = sum(1 << d for d, n in enumerate(mask_shape or ()) if n == 1 != x.shape[d])
         mask = _seed(), shared
-    return _dropout((x.contiguous(),), keep=float(keep_prob), seed=mask[0], shared=mask[1]), mask
+    options = {"keep": float(keep_prob), "seed": mask[0]}
+    if x.dim() <= RANK:
+        return _dropout((x.contiguous(),), shared=mask[1], **options), mask
+    # The decisions, which are made for fewer dimensions, as factors.
+    shape = [1 if mask[1] >> d & 1 else n for d, n in enumerate(x.shape)]
+    factor = ops.dropout(x.new_ones(math.prod(shape)), **options).reshape(shape)
+    return (x * factor).masked_fill(factor == 0, 0), mask
 
 
 _bias = _made(
@@ -285,13 +319,13 @@ def _gate_forward(o, loga):
 
 def concrete_gate(loga, tempurature=2.0 / 3.0, limit_a=-0.1, limit_b=1.1, epsilon=1e-6):
     """A random gate in [0, 1] of the hard-concrete distribution."""
-    return _gate((loga,), temperature=tempurature, limit_a=limit_a, limit_b=limit_b, eps=epsilon,
-                 seed=_seed())[0]
+    return _gate((loga,), temperature=nonzero(tempurature), limit_a=limit_a or -ops.TINY,
+                 limit_b=limit_b, eps=nonzero(epsilon), seed=_seed())[0]
 
 
 def concrete_gate_infer(loga, limit_a=-0.1, limit_b=1.1):
     """The gate without chance; no gradient."""
-    return ops.concrete_gate_infer(loga.detach(), limit_a=limit_a, limit_b=limit_b)
+    return ops.concrete_gate_infer(loga.detach(), limit_a=limit_a or -ops.TINY, limit_b=limit_b)
 
 
 # --- along rows -----------------------------------------------------------------------------------
@@ -309,9 +343,7 @@ def _softmax_forward(o, x, mask):
 
 def masked_softmax(x, mask=None, scale=1.0):
     """softmax of scale mask x along the last dimension; elements of mask 0 take no part."""
-    if mask is not None:
-        mask = mask.reshape((1,) * (x.dim() - mask.dim()) + tuple(mask.shape))
-    return _softmax((x.contiguous(), mask), k=0, scale=scale)
+    return masked_top_k_softmax(x, 0, mask, scale)
 
 
 def softmax(x, scale=1.0):
@@ -320,10 +352,13 @@ def softmax(x, scale=1.0):
 
 
 def masked_top_k_softmax(x, k, mask=None, scale=1.0):
-    """`masked_softmax` of the k largest of each row, zeros elsewhere."""
+    """`masked_softmax` of the k largest of each row, zeros elsewhere; with k = 0 of all."""
     if mask is not None:
         mask = mask.reshape((1,) * (x.dim() - mask.dim()) + tuple(mask.shape))
-    return _softmax((x.contiguous(), mask), k=k, scale=scale)
+        if x.dim() > RANK:
+            mask = _low(mask.expand(x.shape[:1 - RANK] + mask.shape[1 - RANK:]))
+    y = _softmax((_low(x.contiguous()), mask), k=k, scale=nonzero(scale))
+    return y.reshape(x.shape)
 
 
 _topk = _made(lambda o, x: _topk_forward(o, x),
@@ -473,13 +508,15 @@ def layer_norm(x, g, b, axis=1, segments=1, epsilon=1e-6, relu=False, atomics=Tr
     _off("layer_norm", bench, use_tf)
     flat, order = _rows(x, "layer_norm", axis)
     y = _layer_norm((flat, _vector(g, x), _vector(b, x)), axis=order, segments=segments,
-                    eps=epsilon, relu=int(relu))
+                    eps=nonzero(epsilon), relu=int(relu))
     return y.reshape(x.shape)
 
 
 _batch_norm = _made(lambda o, x, g, b: _batch_norm_forward(o, x, g, b),
-                    lambda o, kept, dy, dmean, dvar: tuple(ops.batch_norm_grad(
-                        dy, *kept[:3], gain=kept[3], dx=True, dgain=True, dbias=True, **o)))
+                    lambda o, kept, dy, dmean, dvar: _batch_norm_grad(o, *kept, dy))
+_batch_norm_infer = _made(
+    lambda o, x, g, b, m, v: (ops.batch_norm_infer(x, m, v, gain=g, bias=b, **o), (x, m, v, g)),
+    lambda o, kept, dy: (*_batch_norm_grad(o, *kept, dy, infer=1), None, None))
 
 
 def _batch_norm_forward(o, x, g, b):
@@ -487,19 +524,23 @@ def _batch_norm_forward(o, x, g, b):
     return (got.y, got.mean, got.var), (x, got.mean, got.var, g)
 
 
+def _batch_norm_grad(o, x, mean, var, g, dy, infer=0):
+    return tuple(ops.batch_norm_grad(dy, x, mean, var, gain=g, dx=True, dgain=True, dbias=True,
+                                     infer=infer, **o))
+
+
 def batch_norm(x, g, b, epsilon=1e-6):
     """(y, mean, var) of the channels of x [N, channels, ...]; no gradient by mean and var."""
     flat = x.reshape(x.shape[0], x.shape[1], -1).contiguous()
-    y, mean, var = _batch_norm((flat, _vector(g, x), _vector(b, x)), eps=epsilon)
+    y, mean, var = _batch_norm((flat, _vector(g, x), _vector(b, x)), eps=nonzero(epsilon))
     return y.reshape(x.shape), mean.detach(), var.detach()
 
 
 def batch_norm_inference(x, g, b, m, v, epsilon=1e-6):
-    """The same with given means and variances; no gradient."""
-    flat = x.detach().reshape(x.shape[0], x.shape[1], -1).contiguous()
-    given = (_vector(t.detach(), x) for t in (m, v))
-    return ops.batch_norm_infer(flat, *given, gain=_vector(g.detach(), x),
-                                bias=_vector(b.detach(), x), eps=epsilon).reshape(x.shape)
+    """The same with given means and variances, which are constants."""
+    flat = x.reshape(x.shape[0], x.shape[1], -1).contiguous()
+    vectors = (_vector(t, x) for t in (g, b, m.detach(), v.detach()))
+    return _batch_norm_infer((flat, *vectors), eps=nonzero(epsilon)).reshape(x.shape)
 
 
 _lstm = _made(lambda o, c, bias, *gates: _lstm_forward(o, c, bias, gates),

@@ -5,6 +5,7 @@ import functools
 import torch
 
 from . import ops
+from ._blocksparse import nonzero
 from ._quantize import rounded
 from .layout import Layout
 
@@ -92,8 +93,21 @@ def reset_scalar_constants():
 
 # --- optimizers -----------------------------------------------------------------------------------
 
+def _whole(x):
+    """A tensor as the ops take it, with a dimension at least and without gaps: itself, or a copy."""
+    x = x.detach().contiguous()
+    return x if x.dim() else x.reshape(1)
+
+
+def _put_back(*pairs):
+    """Copies (tensor, what `_whole` made of it) back, where that is a copy."""
+    for x, made in pairs:
+        if made.data_ptr() != x.data_ptr():
+            x.copy_(made.reshape(x.shape))
+
+
 def _filtered(grad, saturate, zero_infs, zero_nans):
-    grad = grad.detach().contiguous()
+    grad = _whole(grad)
     if not (saturate or zero_infs or zero_nans):
         return grad
     return ops.filter(grad, scale=1.0, saturate=saturate, zero_infs=int(zero_infs),
@@ -207,21 +221,23 @@ class AdamOptimizer(_Optimizer):
                 self.state[p][n] = x.to(p.device)
 
     def _update(self, p, grad, group, norm_scale, name):
-        options = {n: group[n] for n in ("lr", "beta1", "beta2", "eps", "clip_sigma", "grad_scale",
-                                         "gate")}
+        options = {n: group[n] for n in ("lr", "clip_sigma", "grad_scale", "gate")}
+        options.update((n, nonzero(group[n])) for n in ("beta1", "beta2", "eps"))
         if self.gated and options["gate"] is None:
             options["gate"] = getattr(p, "gate", None)
         state = self.state[p]
         if not state:
             kind = torch.uint16 if self.fp16 and p.numel() >= 8192 else p.dtype
-            state.update(step=0, exp_avg=torch.zeros_like(p, dtype=kind),
-                         exp_avg_sq=torch.zeros_like(p, dtype=kind))
+            state.update(step=0, **{n: torch.zeros(p.shape, dtype=kind, device=p.device)
+                                    for n in ("exp_avg", "exp_avg_sq")})
         m, v = state["exp_avg"], state["exp_avg_sq"]
-        ops.adam(p, grad, m, v, norm_scale=norm_scale, steps=self._steps(p), step=1,
-                 lazy=int(group["lazy"]), **options)
-        for (what, spec), x in zip(self.specs.items(), (p, m, v)):
+        whole = [_whole(x) for x in (p, m, v)]
+        ops.adam(whole[0], grad, *whole[1:], norm_scale=norm_scale, steps=self._steps(p),
+                 step=1, lazy=int(group["lazy"]), **options)
+        for (what, spec), x in zip(self.specs.items(), whole):
             if spec is not None:
-                x.copy_(rounded(x.detach(), spec, f"{what}_{name}"))
+                x.copy_(rounded(x, spec, f"{what}_{name}"))
+        _put_back(*zip((p, m, v), whole))
 
 
 class AdafactorOptimizer(_Optimizer):
@@ -235,7 +251,8 @@ class AdafactorOptimizer(_Optimizer):
                          norm_scale, saturate, zero_infs, zero_nans)
 
     def _update(self, p, grad, group, norm_scale, name):
-        options = {n: group[n] for n in ("lr", "beta2", "eps", "clip", "grad_scale")}
+        options = {n: group[n] for n in ("lr", "clip", "grad_scale")}
+        options.update((n, nonzero(group[n])) for n in ("beta2", "eps"))
         state = self.state[p]
         if not state:
             if p.dim() not in (1, 2):
@@ -243,8 +260,10 @@ class AdafactorOptimizer(_Optimizer):
             state.update(step=0, col=p.new_zeros(p.shape[-1]))
             if p.dim() == 2:
                 state["row"] = p.new_zeros(p.shape[0])
-        ops.adafactor(p, grad, state["col"], row=state.get("row"), norm_scale=norm_scale,
+        whole = _whole(p)
+        ops.adafactor(whole, grad, state["col"], row=state.get("row"), norm_scale=norm_scale,
                       steps=self._steps(p), step=1, **options)
+        _put_back((p, whole))
 
 
 @torch.no_grad()
@@ -255,7 +274,8 @@ def blocksparse_adam_op(param, mean, var, grad, grad_scale, lr_old, lr_new, lr_s
     one Tensor [blocks], has not 0 for, and lr_old for the others; the rates have the correction of
     the moments' bias in them."""
     grad = _filtered(grad, saturate, zero_infs, zero_nans)
-    options = {"beta1": decay_mean, "beta2": decay_var, "eps": epsilon, "grad_scale": grad_scale,
+    options = {"beta1": nonzero(decay_mean), "beta2": nonzero(decay_var), "eps": nonzero(epsilon),
+               "grad_scale": grad_scale,
                "norm_scale": norm_scale[0] if len(norm_scale) else None,
                "step": 1 << 40}  # at which there is no bias left to correct
     if not len(lr_select):
@@ -289,13 +309,17 @@ class Ema:
         rounded to a format."""
         for number, p in enumerate(params):
             if p not in self.averages:
-                self.averages[p] = p.detach().clone().to(torch.float16 if self.fp16 else p.dtype)
+                kind = torch.float16 if self.fp16 else p.dtype
+                self.averages[p] = p.detach().clone(
+                    memory_format=torch.contiguous_format).to(kind)
                 continue
             average = self.averages[p]
             gate = getattr(p, "gate", None) if self.gated else None
-            ops.ema(average, p.detach(), gate=gate, decay=self.decay)
+            whole = _whole(average)
+            ops.ema(whole, _whole(p), gate=gate, decay=self.decay)
             if qspec is not None:
-                average.copy_(rounded(average, qspec, f"ema_{number}"))
+                whole.copy_(rounded(whole, qspec, f"ema_{number}"))
+            _put_back((average, whole))
 
     def average(self, param):
         """The average of a parameter, or None."""
@@ -319,7 +343,7 @@ def _blocks(param):
 @torch.no_grad()
 def blocksparse_l2_decay(param, gate=None, rate=0.05, epsilon=1e-12):
     """Shortens each block of param [blocks, b, b] by at most rate, in place."""
-    return ops.block_l2_decay(_blocks(param), param, gate=gate, rate=rate, eps=epsilon)
+    return ops.block_l2_decay(_blocks(param), param, gate=gate, rate=rate, eps=nonzero(epsilon))
 
 
 @torch.no_grad()

@@ -21,13 +21,13 @@ from torch.utils.checkpoint import checkpoint
 from . import _blocksparse, _collectives, _conv, _lstm, _quantize, _training, ops
 from ._arrays import dtype_name
 from ._blocksparse import *  # noqa: F403
-from ._blocksparse import _off
+from ._blocksparse import _off, nonzero
 from ._collectives import *  # noqa: F403
 from ._conv import *  # noqa: F403
 from ._lstm import *  # noqa: F403
 from ._quantize import *  # noqa: F403
 from ._training import *  # noqa: F403
-from .layout import Layout
+from .layout import Layout, pair
 from .torch import (BlockSparseLinear, PatternOptimizer, PseudoBlockSparseLinear, attention,
                     blocks_from_dense, blocks_to_dense, matmul, matmul_sampled, patch)
 from .torch._register import once
@@ -187,7 +187,7 @@ class BlocksparseMatMul:
 
     def l2_normalize(self, w, gain=None, epsilon=1e-12, dtype=None):
         """Columns of the matrix at length 1 (times gain)."""
-        return _L2Normalize.apply(self.layout, w, gain, epsilon,
+        return _L2Normalize.apply(self.layout, w, gain, nonzero(epsilon),
                                   None if dtype is None else dtype_name(dtype))
 
     def _dense(self, w, gate=None):
@@ -427,7 +427,7 @@ class BlocksparseTransformer:
         return self._softmax(x, scale, bits, dtype)
 
     def _softmax(self, x, scale, bits, dtype):
-        return self._apart(_Softmax.apply(self.layout, self._joined(x), scale, bits, None,
+        return self._apart(_Softmax.apply(self.layout, self._joined(x), nonzero(scale), bits, None,
                                           dtype or x.dtype))
 
     def _autoregressive(self, key):
@@ -677,7 +677,7 @@ class BlockSparseMatrix(LayoutModule):
         """`blocks` are coordinates, or `n_blocks` random ones are drawn; else all blocks."""
         if n_blocks is not None and blocks is not None:
             raise ValueError("n_blocks and blocks exclude each other")
-        grid = [-(-shape[i] // block_shape[i]) for i in (0, 1)]
+        grid = [-(-n // b) for n, b in zip(shape, pair(block_shape, "block_shape"))]
         if blocks is not None:
             layout = Layout.from_coo([b[0] for b in blocks], [b[1] for b in blocks], shape,
                                      block_shape)
@@ -755,13 +755,17 @@ class BlockSparseMatrix(LayoutModule):
         return torch.sparse_coo_tensor(self.build_coo_block_index().to(data.device), data,
                                        (*self.layout.grid, *self.layout.block))
 
+    def _inside(self):
+        """The values with zeros where blocks reach beyond the edges of the matrix."""
+        return blocks_from_dense(self.to_dense().detach(), self.layout)
+
     def check_with_dense(self, dense):
         """Raises ValueError where a kept block differs from the matrix."""
-        if not torch.allclose(self.data, blocks_from_dense(dense, self.layout), atol=1e-5):
+        if not torch.allclose(self._inside(), blocks_from_dense(dense, self.layout), atol=1e-5):
             raise ValueError("the blocks differ from those of the matrix")
 
     def block_norm(self, p=2):
-        return self.data.detach().flatten(1).norm(p, 1)
+        return self._inside().flatten(1).norm(p, 1)
 
     def block_replace(self, moves):
         """Rows (row, column, slot): each block of these slots gets a new position."""

@@ -167,6 +167,9 @@ def test_batch_norm():
     equal(y, F.batch_norm(x, None, None, g, b, True, eps=1e-6), x, g, b)
     assert torch.allclose(mean, x.mean((0, 2, 3)).to(mean.dtype))
     assert torch.allclose(bs.batch_norm_inference(x, g, b, mean, var), y, atol=1e-5)
+    mean, var = rand(4, seed=2).detach(), rand(4, seed=3).detach()
+    equal(bs.batch_norm_inference(x, g, b, mean, var),
+          F.batch_norm(x, mean, var, g, b, eps=1e-6), x, g, b)
 
 
 @pytest.mark.parametrize("merged", [True, False])
@@ -299,3 +302,84 @@ def test_conv_layouts(make):
     q_, k_, v_ = (bs.split_heads(x, 2) for x in (q, k, v))
     s = (q_ @ k_.transpose(-1, -2) * 8 ** -0.5).masked_fill(~seen, float("-inf"))
     equal(got, bs.merge_heads(torch.softmax(s, -1) @ v_), q, k, v)
+
+
+def test_ranks_beyond_those_of_the_library():
+    x, y, low = rand(2, 1, 3, 2, 2, 4, low=-1.0), rand(2, 1, 1, 2, 1, 4, seed=1), rand(2, 4)
+    equal(bs.relu(x), torch.relu(x), x)
+    equal(bs.swish(x, 2.0), x * torch.sigmoid(2 * x), x)
+    equal(bs.add(x, y), x + y, x, y)
+    equal(bs.multiply(low, x), low * x, low, x)
+    equal(bs.add_n([x, x]), 2 * x, x)
+    equal(bs.filter_tensor(x, 2.0), 2 * x, x)
+    assert torch.equal(bs.float_cast(x, torch.float32), x.float())
+    for total in (torch.zeros_like(x), torch.zeros(4, 2, 2, 3, 1, 2).double().permute(5, 4, 3, 2, 1, 0)):
+        bs.assign_add(total, x.detach())
+        assert torch.equal(total, x)
+    mask = (rand(3, 1, 2, 4, seed=2) > 0.3).double()
+    mask[..., 0] = 1
+    equal(bs.softmax(x), torch.softmax(x, -1), x)
+    equal(bs.masked_softmax(x, mask),
+          torch.softmax(x.masked_fill(mask == 0, float("-inf")), -1), x)
+    for shape in (None, (2, 1, 1, 2, 1, 4)):
+        y, mask = bs.dropout(x, 0.5, mask_shape=shape)
+        kept = (y != 0).double()
+        equal(y, 2 * x * kept, x)
+        assert 0 < kept.mean() < 1 and torch.equal(bs.dropout(x, 0.5, mask=mask)[0], y)
+        assert shape is None or torch.equal(kept, kept[:, :, :1, :, :1].expand_as(kept))
+
+
+def test_zero_is_no_default():
+    x, g, b = rand(3, 4, low=-1.0), rand(4), rand(4, seed=1)
+    equal(bs.filter_tensor(x, 0.0, saturate=0.5), 0 * x, x)
+    equal(bs.softmax(x, 0.0), torch.softmax(0 * x, -1), x)
+    mask = torch.tensor([1.0, 0, 1, 1]).double()
+    equal(bs.masked_softmax(x, mask, 0.0), (0 * x + 1) * mask / 3, x)
+    equal(bs.swish(x, alpha=0.0), x / 2, x)
+    equal(bs.elu(x, alpha=0.0), torch.relu(x), x)
+    equal(bs.layer_norm(x, g, b, epsilon=0.0), F.layer_norm(x, (4,), g, b, 0.0), x, g, b)
+    equal(bs.batch_norm(x, g, b, epsilon=0.0)[0], F.batch_norm(x, None, None, g, b, True, eps=0.0),
+          x, g, b)
+    loga = rand(50, low=-2.0, high=2.0)
+    gate = bs.concrete_gate(loga, limit_a=0.0, epsilon=0.0)
+    assert 0 < float(gate.min()) < 0.1 and torch.autograd.grad(gate.sum(), loga)[0].min() >= 0
+    assert torch.allclose(bs.concrete_gate_infer(loga, limit_a=0.0),
+                          (1.1 * torch.sigmoid(loga)).clamp_max(1), atol=1e-6)
+    bst = bs.BlocksparseTransformer([[1, 1]], 8, 1)
+    scores = rand(1, 1, 2, 8, 8)
+    assert torch.allclose(bst.masked_softmax(scores, 0.0), torch.full_like(scores, 1 / 16))
+    p, q = (torch.ones(4, requires_grad=True) for _ in range(2))
+    ours = bs.AdamOptimizer([p], 0.1, beta1=0.0, beta2=0.0, epsilon=0.0)
+    theirs = torch.optim.Adam([q], 0.1, betas=(0.0, 0.0), eps=0.0)
+    for _ in range(3):
+        for t, optimizer in ((p, ours), (q, theirs)):
+            t.grad = torch.tensor([1.0, -2.0, 3.0, 4.0])
+            optimizer.step()
+    assert torch.allclose(p, q)
+
+
+def shapes_of_parameters():
+    yield torch.tensor(2.0)
+    yield torch.arange(12.0).reshape(3, 4).t()
+    yield torch.arange(24.0).reshape(4, 6)[:, ::2]
+
+
+@pytest.mark.parametrize("start", shapes_of_parameters(), ids=lambda t: f"{tuple(t.stride())}")
+def test_parameters_of_any_strides(start):
+    ours, theirs = (start.clone(memory_format=torch.preserve_format) if n else start
+                    for n in (0, 1))
+    ours, theirs = ours.requires_grad_(), theirs.requires_grad_()
+    strides, address = ours.stride(), ours.data_ptr()
+    mine, other = bs.AdamOptimizer([ours], 0.1), torch.optim.Adam([theirs], 0.1)
+    ema, averages = bs.Ema(0.5), []
+    for step in range(3):
+        ema.apply([ours])
+        averages = ours.detach().clone() if not step else 0.5 * (averages + ours.detach())
+        for p, optimizer in ((ours, mine), (theirs, other)):
+            optimizer.zero_grad()
+            (p - 1).square().sum().backward()
+            optimizer.step()
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    assert ours.stride() == strides and ours.data_ptr() == address
+    assert torch.allclose(ema.average(ours), averages)
+    assert float(bs.global_norm([ours.grad])) == pytest.approx(float(ours.grad.norm()))
