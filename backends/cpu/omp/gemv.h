@@ -31,7 +31,8 @@ enum { FN(whole_COLS) = 1, FN(half_COLS) = 1, FN(duo_COLS) = 2 };
     OMP_INLINE void FN(W##_load)(FN(W) * w, const T *s, int64_t stride, int count)                 \
     {                                                                                              \
         (void)stride;                                                                              \
-        memcpy(w, s, (size_t)count * sizeof *w);                                                   \
+        _Pragma("GCC unroll 4") for (int v = 0; v < count; v++) /* at once, GCC goes by memory */  \
+            memcpy(&w[v], s + v * (LANES), sizeof *w);                                             \
     }                                                                                              \
     OMP_INLINE FN(W) FN(W##_madd)(FN(W) sum, FN(W) w, const T *x)                                  \
     {                                                                                              \
@@ -185,9 +186,18 @@ typedef void (*FN(gemv_tile))(const FN(share) *, int64_t, const FN(pass) *);
     GEMV_TILE(W, LANES, 4, NV)
 GEMV_TILES(whole, FN(VL), 1)
 GEMV_TILES(whole, FN(VL), 2)
-GEMV_TILES(whole, FN(VL), 4)
+GEMV_TILE(whole, FN(VL), 1, 4)
+GEMV_TILE(whole, FN(VL), 2, 4)
 GEMV_TILE(whole, FN(VL), 8, 1)
+#if REGISTERS == 32
+GEMV_TILE(whole, FN(VL), 4, 4)
 GEMV_TILE(whole, FN(VL), 8, 2)
+#define WHOLE_4_4 FN(whole_4_4)
+#define WHOLE_8_2 FN(whole_8_2)
+#else
+#define WHOLE_4_4 NULL
+#define WHOLE_8_2 NULL
+#endif
 #ifdef BSK_ISA_AVX512
 GEMV_TILE(whole, FN(VL), 16, 1)
 GEMV_TILE(half, FN(VL) / 2, 1, 1)
@@ -242,8 +252,8 @@ static bool FN(gemv_choose)(const FN(dsd) * d, FN(gemv) * g)
         int64_t width;
         FN(gemv_tile) tile[5];
     } kinds[] = {
-        {4 * FN(VL), {FN(whole_1_4), FN(whole_2_4), FN(whole_4_4), NULL, NULL}},
-        {2 * FN(VL), {FN(whole_1_2), FN(whole_2_2), FN(whole_4_2), FN(whole_8_2), NULL}},
+        {4 * FN(VL), {FN(whole_1_4), FN(whole_2_4), WHOLE_4_4, NULL, NULL}},
+        {2 * FN(VL), {FN(whole_1_2), FN(whole_2_2), FN(whole_4_2), WHOLE_8_2, NULL}},
         {FN(VL), {FN(whole_1_1), FN(whole_2_1), FN(whole_4_1), FN(whole_8_1), WHOLE_16}},
 #ifdef BSK_ISA_AVX512
         {FN(VL) / 2, {FN(half_1_1), SMALL(2), SMALL(4), SMALL(8), SMALL(16)}},
@@ -269,6 +279,8 @@ static bool FN(gemv_choose)(const FN(dsd) * d, FN(gemv) * g)
     return g->tile != NULL;
 }
 #undef WHOLE_16
+#undef WHOLE_4_4
+#undef WHOLE_8_2
 #undef SMALL
 
 /* Whether S is walked by the lists of the depth, as it lies in memory. */

@@ -107,6 +107,12 @@ enum { VEC_BYTES = 16, DSD_MR = 4, SDD_MR = 4, TILE_DEPTH = 1 };
 enum { NEAR = 1 << 18, DSD_SLICE = 24 << 10 };
 #endif
 
+#if defined(BSK_ISA_AVX512) || defined(BSK_ISA_NEON)
+#define REGISTERS 32 /* of vectors */
+#else
+#define REGISTERS 16
+#endif
+
 /* Makes GCC hold a vector in a register, where it knows that it is also in memory. */
 #if defined(BSK_ISA_AVX2)
 #define KEEP_VECTOR(v) __asm__("" : "+x"(v))
