@@ -57,7 +57,8 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 #define TRANSPOSE_LARGE transpose_large_f32
 #endif
 #if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2)
-#define TRANSPOSE_HALF transpose_half_f32
+#define TRANSPOSE_QUAD transpose_quad_f32
+#define QUADS_LOAD     quads_load_f32
 #endif
 #if !defined(MATRIX_TILES)
 #define GEMV
@@ -199,7 +200,8 @@ static void depth_load_i8(float *restrict dst, int64_t ld, const matrix_i8 *m, i
 
 #ifdef PRODUCTS_WIDE
 #undef TRANSPOSE_LARGE
-#undef TRANSPOSE_HALF
+#undef TRANSPOSE_QUAD
+#undef QUADS_LOAD
 #undef FEW
 #define GEMV
 #define UNIT     1

@@ -54,20 +54,66 @@ OMP_INLINE void transpose_square_f32(float *dst, int64_t dst_ld, const float *sr
     }
 }
 
-/* The same for 4 rows of 8. */
-OMP_INLINE void transpose_half_f32(float *dst, int64_t dst_ld, const float *src, int64_t src_ld)
+/* The same for 4 x 4. */
+OMP_INLINE void transpose_quad_f32(float *dst, int64_t dst_ld, const float *src, int64_t src_ld)
 {
-    for (int64_t c = 0; c < 8; c += 4) {
-        const float *s = src + c * src_ld;
-        __m128 a0 = _mm_loadu_ps(s), a1 = _mm_loadu_ps(s + src_ld);
-        __m128 a2 = _mm_loadu_ps(s + 2 * src_ld), a3 = _mm_loadu_ps(s + 3 * src_ld);
-        _MM_TRANSPOSE4_PS(a0, a1, a2, a3);
-        _mm_storeu_ps(dst + c, a0);
-        _mm_storeu_ps(dst + dst_ld + c, a1);
-        _mm_storeu_ps(dst + 2 * dst_ld + c, a2);
-        _mm_storeu_ps(dst + 3 * dst_ld + c, a3);
-    }
+    __m128 a0 = _mm_loadu_ps(src), a1 = _mm_loadu_ps(src + src_ld);
+    __m128 a2 = _mm_loadu_ps(src + 2 * src_ld), a3 = _mm_loadu_ps(src + 3 * src_ld);
+    _MM_TRANSPOSE4_PS(a0, a1, a2, a3);
+    _mm_storeu_ps(dst, a0);
+    _mm_storeu_ps(dst + dst_ld, a1);
+    _mm_storeu_ps(dst + 2 * dst_ld, a2);
+    _mm_storeu_ps(dst + 3 * dst_ld, a3);
 }
+
+/* Four numbers of 16 bits. */
+OMP_INLINE __m128 quad_load_f16(const uint16_t *src)
+{
+    return _mm_cvtph_ps(_mm_loadl_epi64((const void *)src));
+}
+
+OMP_INLINE __m128 quad_load_bf16(const uint16_t *src)
+{
+    const __m128i low = _mm_loadl_epi64((const void *)src);
+    return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), low));
+}
+
+/* Few rows or columns of numbers of 16 bits, as many as a row group has, for which row_load would take
+ * more time than for the numbers: dst[r][c] of src[r * row_stride + c * col_stride], of which one is 1.
+ * False where it is not that. */
+#define QUADS_LOAD(load)                                                                           \
+    for (int64_t c = 0; c < cols; c += 4)                                                          \
+        for (int64_t r = 0; r < rows; r += lie ? 1 : 4) {                                          \
+            const uint16_t *s = src + r * row_stride + c * col_stride;                             \
+            float *to = dst + r * ld + c;                                                          \
+            if (lie) {                                                                             \
+                _mm_storeu_ps(to, load(s));                                                        \
+            } else {                                                                               \
+                __m128 a0 = load(s), a1 = load(s + col_stride);                                    \
+                __m128 a2 = load(s + 2 * col_stride), a3 = load(s + 3 * col_stride);               \
+                _MM_TRANSPOSE4_PS(a0, a1, a2, a3);                                                 \
+                _mm_storeu_ps(to, a0);                                                             \
+                _mm_storeu_ps(to + ld, a1);                                                        \
+                _mm_storeu_ps(to + 2 * ld, a2);                                                    \
+                _mm_storeu_ps(to + 3 * ld, a3);                                                    \
+            }                                                                                      \
+        }
+
+static inline bool quads_load_f32(float *restrict dst, int64_t ld, bsk_dtype type,
+                                  const uint16_t *restrict src, int64_t row_stride,
+                                  int64_t col_stride, int64_t rows, int64_t cols)
+{
+    const bool lie = col_stride == 1;
+    if ((type != BSK_F16 && type != BSK_BF16) || cols > 8 || cols % 4 != 0 ||
+        (!lie && (row_stride != 1 || rows % 4 != 0)))
+        return false;
+    if (type == BSK_F16)
+        QUADS_LOAD(quad_load_f16)
+    else
+        QUADS_LOAD(quad_load_bf16)
+    return true;
+}
+#undef QUADS_LOAD
 
 #ifdef BSK_ISA_AVX512
 /* The same for 16 x 16, whose lines are whole ones of the cache. */
@@ -291,15 +337,32 @@ static inline void f16_to_f32_row(float *dst, const uint16_t *src, int64_t count
 #if defined(BSK_ISA_AVX512)
     for (; i + 16 <= count; i += 16)
         _mm512_storeu_ps(dst + i, _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(src + i))));
-#elif defined(BSK_ISA_AVX2)
+#endif
+#if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2)
     for (; i + 8 <= count; i += 8)
         _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(src + i))));
+    for (; i + 4 <= count; i += 4)
+        _mm_storeu_ps(dst + i, quad_load_f16(src + i));
 #elif defined(BSK_ISA_NEON)
     for (; i + 4 <= count; i += 4)
         vst1q_f32(dst + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(src + i))));
 #endif
     for (; i < count; i++)
         dst[i] = bski_f16_to_f32(src[i]);
+}
+
+static inline void bf16_to_f32_row(float *restrict dst, const uint16_t *restrict src, int64_t count)
+{
+    const int64_t vectors = count / 16 * 16;
+    int64_t i = 0;
+    for (; i < vectors; i++)
+        dst[i] = bski_bf16_to_f32(src[i]);
+#if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2)
+    for (; i + 4 <= count; i += 4)
+        _mm_storeu_ps(dst + i, quad_load_bf16(src + i));
+#endif
+    for (; i < count; i++)
+        dst[i] = bski_bf16_to_f32(src[i]);
 }
 
 static inline void f32_to_f16_row(uint16_t *dst, const float *src, int64_t count)
@@ -349,8 +412,7 @@ static inline void row_load_f32(float *restrict dst, bsk_dtype type, const void 
         f16_to_f32_row(dst, (const uint16_t *)src + index, count);
         break;
     case BSK_BF16:
-        for (int64_t i = 0; i < count; i++)
-            dst[i] = bski_bf16_to_f32(((const uint16_t *)src + index)[i]);
+        bf16_to_f32_row(dst, (const uint16_t *)src + index, count);
         break;
     case BSK_I8:
         for (int64_t i = 0; i < count; i++)

@@ -35,16 +35,20 @@ OMP_INLINE void FN(transpose_ahead)(T *restrict dst, int64_t dst_ld, const T *re
         int64_t r = 0;
         for (; r + FN(SQUARE) <= rows; r += FN(SQUARE))
             FN(transpose_square)(dst + r * dst_ld + c, dst_ld, s + r, src_ld);
-#ifdef TRANSPOSE_HALF
-        if (r + FN(SQUARE) / 2 <= rows) {
-            TRANSPOSE_HALF(dst + r * dst_ld + c, dst_ld, s + r, src_ld);
-            r += FN(SQUARE) / 2;
-        }
+#ifdef TRANSPOSE_QUAD
+        for (; r + 4 <= rows; r += 4)
+            for (int64_t k = 0; k < FN(SQUARE); k += 4)
+                TRANSPOSE_QUAD(dst + r * dst_ld + c + k, dst_ld, s + k * src_ld + r, src_ld);
 #endif
         for (; r < rows; r++)
             for (int64_t k = 0; k < FN(SQUARE); k++)
                 dst[r * dst_ld + c + k] = s[k * src_ld + r];
     }
+#ifdef TRANSPOSE_QUAD
+    for (; rows % 4 == 0 && c + 4 <= cols; c += 4)
+        for (int64_t r = 0; r < rows; r += 4)
+            TRANSPOSE_QUAD(dst + r * dst_ld + c, dst_ld, src + c * src_ld + r, src_ld);
+#endif
     for (; c < cols; c++)
         for (int64_t r = 0; r < rows; r++)
             dst[r * dst_ld + c] = src[c * src_ld + r];
@@ -85,6 +89,11 @@ static void FN(tile_load)(T *restrict dst, int64_t ld, const FN(matrix) * m, int
     const int64_t rs = m->row_stride, cs = m->col_stride, origin = row * rs + col * cs;
     const bool own = m->type == OWN;
 
+#ifdef QUADS_LOAD
+    if (QUADS_LOAD(dst, ld, m->type, (const uint16_t *)(const void *)m->data + origin, rs, cs, rows,
+                   cols))
+        return;
+#endif
     if (cs == 1 || cols == 1) {
         for (int64_t r = 0; r < rows; r++)
             FN(row_load)(dst + r * ld, m->type, m->data, origin + r * rs, cols);
