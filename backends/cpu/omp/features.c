@@ -207,12 +207,13 @@ OMP_LAUNCH(dsd_nc_f32)
  * sums of a few rows of a block stay in registers meanwhile. */
 enum { STEPS_LEAST = 64, STEPS_MOST = 512, WALK = 128, PACK = 16 };
 
-/* Steps from which on that is faster: blocks pass through memory once more than in `sdd`, which stores
- * them past the caches where there are instructions for it. */
+/* LONG: steps from which on that is faster: blocks pass through memory once more than in `sdd`, which
+ * stores them past the caches where there are instructions for it. FIRST: bytes of both operands that
+ * are walked at a time. */
 #if defined(BSK_ISA_AVX512)
-enum { LONG = 512 };
+enum { LONG = 512, FIRST = 128 << 10 };
 #else
-enum { LONG = WALK };
+enum { LONG = WALK, FIRST = 16 << 10 };
 #endif
 
 typedef struct weights {
@@ -325,9 +326,10 @@ static void block_sum(const weights *d, int64_t slot, int64_t count)
     const float *a = d->packed[0] + d->t->slot_row[slot] * d->a_panel;
     const float *b = d->packed[1] + d->t->slot_col[slot] * d->b_panel;
     float *sum = d->sum + slot * rows * cols;
-    for (int64_t k = 0; k < count; k += WALK, a += WALK * rows, b += WALK * cols)
+    const int64_t walk = max_i64(PACK, min_i64(WALK, FIRST / ((rows + cols) * (int64_t)sizeof *a)));
+    for (int64_t k = 0; k < count; k += walk, a += walk * rows, b += walk * cols)
         for (int64_t r = 0; r < rows; r += HIGH) {
-            const int64_t steps = min_i64(WALK, count - k);
+            const int64_t steps = min_i64(walk, count - k);
             for (int64_t c = 0; c < cols; c += STRIP)
                 steps_sum(sum + r * cols + c, a + r, rows, b + c, cols, steps);
         }
