@@ -79,9 +79,9 @@ OMP_INLINE __m128 quad_load_bf16(const uint16_t *src)
 }
 
 /* Few rows or columns of numbers of 16 bits, as many as a row group has, for which row_load would take
- * more time than for the numbers: dst[r][c] of src[r * row_stride + c * col_stride], of which one is 1.
- * False where it is not that. */
-#define QUADS_LOAD(load)                                                                           \
+ * more time than for the numbers: dst[r][c] of what is at index + r * row_stride + c * col_stride, where
+ * one of the strides is 1. False where it is not that. */
+#define QUADS_EACH(load)                                                                           \
     for (int64_t c = 0; c < cols; c += 4)                                                          \
         for (int64_t r = 0; r < rows; r += lie ? 1 : 4) {                                          \
             const uint16_t *s = src + r * row_stride + c * col_stride;                             \
@@ -100,20 +100,21 @@ OMP_INLINE __m128 quad_load_bf16(const uint16_t *src)
         }
 
 static inline bool quads_load_f32(float *restrict dst, int64_t ld, bsk_dtype type,
-                                  const uint16_t *restrict src, int64_t row_stride,
+                                  const void *restrict data, int64_t index, int64_t row_stride,
                                   int64_t col_stride, int64_t rows, int64_t cols)
 {
     const bool lie = col_stride == 1;
     if ((type != BSK_F16 && type != BSK_BF16) || cols > 8 || cols % 4 != 0 ||
         (!lie && (row_stride != 1 || rows % 4 != 0)))
         return false;
+    const uint16_t *src = (const uint16_t *)data + index;
     if (type == BSK_F16)
-        QUADS_LOAD(quad_load_f16)
+        QUADS_EACH(quad_load_f16)
     else
-        QUADS_LOAD(quad_load_bf16)
+        QUADS_EACH(quad_load_bf16)
     return true;
 }
-#undef QUADS_LOAD
+#undef QUADS_EACH
 
 #ifdef BSK_ISA_AVX512
 /* The same for 16 x 16, whose lines are whole ones of the cache. */

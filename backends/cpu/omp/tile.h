@@ -90,8 +90,7 @@ static void FN(tile_load)(T *restrict dst, int64_t ld, const FN(matrix) * m, int
     const bool own = m->type == OWN;
 
 #ifdef QUADS_LOAD
-    if (QUADS_LOAD(dst, ld, m->type, (const uint16_t *)(const void *)m->data + origin, rs, cs, rows,
-                   cols))
+    if (QUADS_LOAD(dst, ld, m->type, m->data, origin, rs, cs, rows, cols))
         return;
 #endif
     if (cs == 1 || cols == 1) {
