@@ -129,17 +129,6 @@ static bsk_status check_dtype(const bski_op_info *op, const bski_arg *a, const b
                      bsk_dtype_name(t->dtype), (int)t->dtype, legal);
 }
 
-bool bski_is_contiguous(const bsk_tensor *t, int first)
-{
-    int64_t stride = 1;
-    for (int i = t->rank - 1; i >= first; i--) {
-        if (t->dims[i] > 1 && t->strides[i] != stride)
-            return false;
-        stride *= t->dims[i] > 0 ? t->dims[i] : 1;
-    }
-    return true;
-}
-
 static bool is_unit_axis(const bsk_tensor *t, int axis)
 {
     return axis < 0 || t->dims[axis] <= 1 || t->strides[axis] == 1;

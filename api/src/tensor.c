@@ -85,6 +85,17 @@ bsk_status bski_tensor_check(const char *op, const char *name, const bsk_tensor 
     return BSK_OK;
 }
 
+bool bski_is_contiguous(const bsk_tensor *t, int first)
+{
+    int64_t stride = 1;
+    for (int i = t->rank - 1; i >= first; i--) {
+        if (t->dims[i] > 1 && t->strides[i] != stride)
+            return false;
+        stride *= t->dims[i] > 0 ? t->dims[i] : 1;
+    }
+    return true;
+}
+
 bsk_status bsk_tensor_bytes(const bsk_tensor *tensor, size_t *bytes)
 {
     if (!tensor || !bytes)

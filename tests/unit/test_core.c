@@ -668,7 +668,9 @@ static void test_layout_lifetime(bsk_context *context, const bsk_device *device)
     CHECK_OK(bsk_plan_query(plan, &info));
     CHECK_OK(bsk_mem_alloc(device, info.workspace_bytes, &workspace));
     if (info.workspace_bytes) {
-        CHECK_ERROR(bsk_matmul_run(plan, queue, &args), BSK_E_INVALID, "workspace");
+        CHECK_ERROR(bsk_matmul_run(plan, queue, &args), BSK_E_INVALID, "workspace has 0 bytes");
+        args.workspace = (bsk_mem){BSK_MEM_HOST, NULL, 0, info.workspace_bytes};
+        CHECK_ERROR(bsk_matmul_run(plan, queue, &args), BSK_E_INVALID, "workspace.handle is NULL");
         args.workspace = workspace;
     }
     CHECK_OK(bsk_matmul_run(plan, queue, &args));

@@ -766,6 +766,9 @@ static void test_serialize(void)
                         "slots that are in order");
         }
         bsk_layout_release(&l);
+        data[34] ^= 1; /* a block of 65536 rows more */
+        repair(data, bytes);
+        CHECK_ERROR(bsk_layout_deserialize(NULL, data, bytes, &l), BSK_E_CORRUPT, "block_rows");
         data[8] = 2;
         CHECK_ERROR(bsk_layout_deserialize(NULL, data, bytes, &l), BSK_E_VERSION, "version 2");
         CHECK(!l);

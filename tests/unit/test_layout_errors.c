@@ -225,6 +225,11 @@ static void test_bad_algebra(void)
     CHECK_ERROR(bsk_layout_block_coord(a, -1, NULL, NULL, NULL), BSK_E_INVALID, "slot = -1");
     CHECK_ERROR(bsk_layout_query(NULL, NULL), BSK_E_INVALID, "layout");
     CHECK(slot == 77 && !l);
+    bsk_layout_params none = BSK_INIT(bsk_layout_params);
+    none.rows = none.cols = none.block_rows = none.block_cols = 8;
+    CHECK_OK(bsk_layout_random(NULL, &none, 0, 1, &l));
+    CHECK_ERROR(bsk_layout_block_coord(l, 0, NULL, NULL, NULL), BSK_E_INVALID, "no blocks");
+    bsk_layout_release(&l);
     bsk_layout_release(&a);
     bsk_layout_release(&b);
 }
