@@ -256,6 +256,36 @@ static void list_uneven(test_list *list)
         }
 }
 
+/* One list of all blocks among short ones, of an odd number of slices of 64. */
+static void list_lone(test_list *list)
+{
+    static const struct {
+        uint32_t options;
+        int64_t n;
+        bsk_dtype out;
+        double alpha, beta;
+    } ends[] = {{0, 300, 0, 0, 0},
+                {OPT_BIAS | OPT_RESIDUAL, 130, 0, 2, 0},
+                {OPT_LD8, 70, 0, -0.5, 0.5},
+                {0, 200, BSK_F32, 0, 0.5}};
+    for (int i = 0; i < 16; i++) {
+        const int o = i / 4 % 2, axis = (i / 8 + i) % 2, end = i % TEST_COUNT(ends);
+        if (list->tier == TIER_QUICK && i % 9)
+            continue;
+        const int32_t block = (i + i / 4) % 3 ? 64 : 128;
+        test_spec s = product(linear[o], dtypes[i / 2 % 2], block, block, 576);
+        s.m = s.k;
+        s.pattern = PATTERN_SKEWED;
+        s.pattern_value = 0.12;
+        s.options = o ? ends[end].options & OPT_LD8 : ends[end].options;
+        s.out = ends[end].out;
+        s.alpha = ends[end].alpha;
+        s.beta = ends[end].beta;
+        s.transpose = o == 0; /* the long list is one of rows */
+        emit_axis(list, s, ends[end].n, axis);
+    }
+}
+
 /* Small minibatches of large blocks with long lists, four tiles of 64 features or six, which a device
  * of four cannot share out evenly. */
 static void list_wide(test_list *list)
@@ -469,6 +499,7 @@ void cases_products_tiles(test_list *list)
     list_epilogues(list);
     list_shapes(list);
     list_uneven(list);
+    list_lone(list);
     list_wide(list);
     list_wide_many(list);
     list_wgrad(list);

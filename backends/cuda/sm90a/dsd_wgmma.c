@@ -13,7 +13,7 @@ CUDA_PACKED_FUNCTIONS(dsd_wgmma)
 
 /* --- The problem in the kernel's terms --- */
 
-enum { MAX_BLOCK = 128, PAIR = 2, WORD = 64, PACKED_ALIGNMENT = 128 };
+enum { MAX_BLOCK = 128, PAIR = 2, QUARTERS = 4, WORD = 64, PACKED_ALIGNMENT = 128 };
 
 /* op(S) as lists of blocks by block of features, and as a grid of cells. */
 typedef struct weights {
@@ -127,6 +127,21 @@ static double stage_seconds(int cells)
     return loads > product ? loads : product;
 }
 
+/* Of a stage of a long list, in one of whose tiles a group has half as much. */
+static double quarter_seconds(void)
+{
+    return (DSD_SLICE_BYTES + 2 * DSD_CELL_BYTES) / load_rate;
+}
+
+/* Whether lists that are so many times as long as the mean may be taken out (find_long): their sums are
+ * not looked at for gaps, and a stage has the numbers of two slices. */
+enum { LONG_MEANS = 4 };
+
+static bool takes_long(const weights *w)
+{
+    return w->block_features >= DSD_CELL && w->block_k >= DSD_CELL && w->slices <= INT16_MAX;
+}
+
 /* Counts the slices of k that blocks of a panel and the next one meet, both or one of them. */
 static void count_stages(const weights *w, int32_t panel, int64_t *both, int64_t *single)
 {
@@ -178,6 +193,10 @@ double cuda_dsd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
     const double bytes = 2 * outputs * (double)(w.features + w.depth) + cells * DSD_CELL_BYTES;
     const double memory = bytes / memory_rate;
     const double packing = bski_dsd_image_seconds(problem, cells * DSD_CELL_BYTES, packing_rate);
+    /* What is taken out as a long list has narrower tiles. */
+    const double mean = sum / (double)bski_ceil_div(w.panels, PAIR);
+    if (takes_long(&w) && longest > LONG_MEANS * mean)
+        longest *= quarter_seconds() / (2 * stage_seconds(1));
     const double busy = tiles * (double)bski_ceil_div(w.panels, PAIR) / units;
     const double crowd = busy < 1 ? alone + (1 - alone) * busy : 1;
     const double product = spread > longest ? spread : longest * crowd;
@@ -186,17 +205,19 @@ double cuda_dsd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
 
 /* --- Plans --- */
 
-/* Two panels that share tiles: their stages, as in dsd_tile. */
+/* Two panels that share tiles, or one with a long list: their stages, as in dsd_tile. */
 typedef struct dsd_pair {
     int32_t first;
     int32_t two, both, one;
     int32_t feature[PAIR];
+    bool quarters;
 } dsd_pair;
 
 typedef struct kernel_row {
     bsk_dtype dtype;
     bool along_n;
     int32_t cluster;
+    bool longs;
     dsd_end end;
     const char *name;
     const void *function;
@@ -205,12 +226,13 @@ typedef struct kernel_row {
 typedef struct state {
     const bsk_host *host;
     bski_cuda_encoder encoder;
-    bski_cuda_tensor b;
+    bski_cuda_tensor b, narrow; /* the activations, for whole tiles and for quarters */
     const kernel_row *kernel[DSD_ENDS];
     int32_t cluster;
     int32_t units; /* thread blocks or clusters that have tiles */
     int64_t cells;
     bool idle;                                     /* C is empty */
+    bool quarters;                                 /* there are long lists */
     bool pack_early;                               /* packing starts early */
     bsk_mem stages, tiles, tile_start, cell, slot; /* device */
     dsd_wgmma_arg arg;
@@ -219,14 +241,16 @@ typedef struct state {
 
 /* Host memory while a plan is made. */
 typedef struct scratch {
-    uint64_t *kept;    /* [2 pairs][words] bit k % 64 of word k / 64: slice k is kept */
-    int32_t *order;    /* [2 pairs] panels */
-    int32_t *cell;     /* [panels][slices] number of the cell in the image */
-    dsd_pair *pairs;   /* [pairs] */
-    dsd_stage *stages; /* [stages] */
-    dsd_cell *cells;   /* [cells] */
-    int32_t *slots;    /* [cells][parts] */
-    load *loads;       /* [units] */
+    uint64_t *kept;      /* [2 pairs][words] bit k % 64 of word k / 64: slice k is kept */
+    uint64_t *kept_long; /* [longs][words] the same of long lists, which are empty in kept */
+    int32_t *panel;      /* [longs] theirs */
+    int32_t *order;      /* [2 pairs] panels */
+    int32_t *cell;       /* [panels][slices] number of the cell in the image */
+    dsd_pair *pairs;     /* [pairs + longs] */
+    dsd_stage *stages;   /* [stages] */
+    dsd_cell *cells;     /* [cells] */
+    int32_t *slots;      /* [cells][parts] */
+    load *loads;         /* [units] */
     dsd_tile *tiles, *assigned;
     int32_t *rank, *unit, *tile_start;
 } scratch;
@@ -235,7 +259,7 @@ typedef struct builder {
     simt_device *device;
     const bsk_host *host;
     weights w;
-    int32_t pairs, words, parts_features, parts_k;
+    int32_t pairs, longs, words, parts_features, parts_k;
     int64_t stage_count, tile_count;
     scratch s;
     state *out;
@@ -243,9 +267,9 @@ typedef struct builder {
 
 static void scratch_free(builder *b)
 {
-    void *all[] = {b->s.kept,  b->s.order, b->s.cell,      b->s.pairs,    b->s.stages,
-                   b->s.cells, b->s.slots, b->s.loads,     b->s.assigned, b->s.tiles,
-                   b->s.rank,  b->s.unit,  b->s.tile_start};
+    void *all[] = {b->s.kept,     b->s.kept_long, b->s.panel, b->s.order, b->s.cell,
+                   b->s.pairs,    b->s.stages,    b->s.cells, b->s.slots, b->s.loads,
+                   b->s.assigned, b->s.tiles,     b->s.rank,  b->s.unit,  b->s.tile_start};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         host_drop(b->host, all[i]);
 }
@@ -282,12 +306,57 @@ static void place_part(builder *b, int32_t panel, int32_t slice, int32_t part, i
     b->s.slots[cell * b->parts_features * b->parts_k + part] = slot;
 }
 
-static bool is_kept(const builder *b, int32_t panel, int32_t slice)
+static bool is_kept(const builder *b, const uint64_t *lists, int32_t line, int32_t slice)
 {
-    return b->s.kept[(int64_t)panel * b->words + slice / WORD] >> slice % WORD & 1;
+    return lists[(int64_t)line * b->words + slice / WORD] >> slice % WORD & 1;
+}
+
+/* Takes the lists out that would keep a thread block busy when all others are done: those that take
+ * half of a unit's work and are several times as long as the mean. */
+static bsk_status find_long(builder *b, int32_t rows, int32_t units)
+{
+    enum { SHARE = 2 };
+    int64_t sum = 0;
+    if (!takes_long(&b->w))
+        return BSK_OK;
+    TRY(host_array(b->host, &b->s.panel, b->w.panels, sizeof *b->s.panel));
+    for (int64_t i = 0; i < (int64_t)b->w.panels * b->words; i++)
+        sum += __builtin_popcountll(b->s.kept[i]);
+    const double work = (double)sum * stage_seconds(1) + b->pairs * tile_seconds;
+    for (int32_t panel = 0; panel < b->w.panels; panel++) {
+        int64_t count = 0;
+        for (int32_t i = 0; i < b->words; i++)
+            count += __builtin_popcountll(b->s.kept[(int64_t)panel * b->words + i]);
+        if (count * b->w.panels > LONG_MEANS * sum &&
+            (double)count * stage_seconds(1) * SHARE > work * rows / units)
+            b->s.panel[b->longs++] = panel;
+    }
+    TRY(host_array(b->host, &b->s.kept_long, (int64_t)b->longs * b->words, sizeof *b->s.kept_long));
+    for (int32_t i = 0; i < b->longs; i++) {
+        uint64_t *list = b->s.kept + (int64_t)b->s.panel[i] * b->words;
+        memcpy(b->s.kept_long + (int64_t)i * b->words, list, (size_t)b->words * sizeof *list);
+        memset(list, 0, (size_t)b->words * sizeof *list);
+    }
+    b->out->quarters = b->longs > 0;
+    return BSK_OK;
+}
+
+static bool is_long(const builder *b, int32_t panel)
+{
+    bool found = false;
+    for (int32_t i = 0; i < b->longs; i++)
+        found |= b->s.panel[i] == panel;
+    return found;
 }
 
 /* --- Stages --- */
+
+static void add_cell(builder *b, int32_t panel, int32_t slice)
+{
+    if (slice < b->w.slices)
+        b->s.cell[(int64_t)panel * b->w.slices + slice] = (int32_t)b->out->cells;
+    b->s.cells[b->out->cells++] = (dsd_cell){panel * DSD_CELL, slice * DSD_CELL};
+}
 
 /* The stages of a pair in which exactly these of its panels have cells: bit 0, bit 1. Writes them
  * unless it only counts. */
@@ -295,7 +364,8 @@ static int32_t list_stages(builder *b, const int32_t *panel, int wanted, bool wr
 {
     int32_t count = 0;
     for (int32_t slice = 0; slice < b->w.slices; slice++) {
-        const int has = (int)is_kept(b, panel[0], slice) | (int)is_kept(b, panel[1], slice) << 1;
+        const int has = (int)is_kept(b, b->s.kept, panel[0], slice) |
+                        (int)is_kept(b, b->s.kept, panel[1], slice) << 1;
         if (has != wanted)
             continue;
         count++;
@@ -305,16 +375,39 @@ static int32_t list_stages(builder *b, const int32_t *panel, int wanted, bool wr
         for (int half = 0; half < PAIR; half++) {
             if (!(wanted >> half & 1))
                 continue;
-            b->s.cell[(int64_t)panel[half] * b->w.slices + slice] = (int32_t)b->out->cells;
-            b->s.cells[b->out->cells++] = (dsd_cell){panel[half] * DSD_CELL, slice * DSD_CELL};
+            add_cell(b, panel[half], slice);
         }
     }
     return count;
 }
 
+/* The same of long list i, two slices a stage; beside the last of an odd number a slice and a cell of
+ * zeros. */
+static int32_t list_long(builder *b, int32_t i, bool write)
+{
+    enum { SECOND = 16 /* bit */ };
+    int32_t count = 0;
+    for (int32_t slice = 0; slice < b->w.slices; slice++) {
+        if (!is_kept(b, b->s.kept_long, i, slice))
+            continue;
+        if (count++ % 2 == 0 && write)
+            b->s.stages[b->stage_count++] = (dsd_stage){slice, (int32_t)b->out->cells};
+        else if (write)
+            b->s.stages[b->stage_count - 1].k |= slice << SECOND;
+        if (write)
+            add_cell(b, b->s.panel[i], slice);
+    }
+    if (write && count % 2) {
+        b->s.stages[b->stage_count - 1].k |= b->w.slices << SECOND;
+        add_cell(b, b->s.panel[i], b->w.slices);
+    }
+    return (count + 1) / 2;
+}
+
 static void make_pairs(builder *b, bool write)
 {
     static const int kinds[] = {2, 3, 1}; /* in the order of dsd_pair */
+    const int32_t outside = b->w.panels * DSD_CELL;
     int64_t stages = 0, cells = 0;
     b->stage_count = b->out->cells = 0;
     for (int32_t i = 0; i < b->pairs; i++) {
@@ -326,17 +419,28 @@ static void make_pairs(builder *b, bool write)
             stages += count[kind];
             cells += (int64_t)count[kind] * (kinds[kind] == 3 ? PAIR : 1);
         }
-        b->s.pairs[i] = (dsd_pair){.first = (int32_t)first,
-                                   .two = count[0],
-                                   .both = count[1],
-                                   .one = count[2],
-                                   .feature = {panel[0] * DSD_CELL, panel[1] * DSD_CELL}};
+        b->s.pairs[i] =
+            (dsd_pair){.first = (int32_t)first,
+                       .two = count[0],
+                       .both = count[1],
+                       .one = count[2],
+                       .feature = {is_long(b, panel[0]) ? outside : panel[0] * DSD_CELL,
+                                   is_long(b, panel[1]) ? outside : panel[1] * DSD_CELL}};
+    }
+    for (int32_t i = 0; i < b->longs; i++) {
+        const int32_t count = list_long(b, i, write);
+        b->s.pairs[b->pairs + i] = (dsd_pair){.first = (int32_t)stages,
+                                              .two = count,
+                                              .feature = {outside, b->s.panel[i] * DSD_CELL},
+                                              .quarters = true};
+        stages += count;
+        cells += PAIR * (int64_t)count;
     }
     b->stage_count = stages;
     b->out->cells = cells;
 }
 
-static bsk_status build_cells(builder *b)
+static bsk_status build_cells(builder *b, int32_t rows)
 {
     const weights *w = &b->w;
     int64_t words, grid, slots;
@@ -346,9 +450,10 @@ static bsk_status build_cells(builder *b)
         return b->host->fail(b->host->context, BSK_E_UNSUPPORTED, "dsd: too many cells");
     TRY(host_array(b->host, &b->s.kept, words, sizeof *b->s.kept));
     TRY(host_array(b->host, &b->s.order, PAIR * b->pairs, sizeof *b->s.order));
-    TRY(host_array(b->host, &b->s.pairs, b->pairs, sizeof *b->s.pairs));
     TRY(host_array(b->host, &b->s.cell, grid, sizeof *b->s.cell));
     for_each_part(b, keep_part);
+    TRY(find_long(b, rows, b->device->props.compute_units));
+    TRY(host_array(b->host, &b->s.pairs, b->pairs + b->longs, sizeof *b->s.pairs));
     bski_dsd_pairing(b->s.kept, b->words, b->pairs, b->s.order);
     make_pairs(b, false);
     slots = b->out->cells * parts; /* at most a cell for each pair of 32-bit counts */
@@ -363,8 +468,16 @@ static bsk_status build_cells(builder *b)
 
 /* --- Who computes which tile --- */
 
+static int32_t tiles_of(const dsd_pair *p)
+{
+    return p->quarters ? QUARTERS : 1;
+}
+
+/* Of one of its tiles. */
 static double pair_seconds(const dsd_pair *p)
 {
+    if (p->quarters)
+        return p->two * quarter_seconds() + tile_seconds;
     return p->both * stage_seconds(2) + (p->one + p->two) * stage_seconds(1) + tile_seconds;
 }
 
@@ -372,7 +485,7 @@ static double pair_seconds(const dsd_pair *p)
 static void rank_pairs(builder *b)
 {
     /* Insertion by halves: pairs are few, and the order of equals must not depend on a library. */
-    for (int32_t i = 0; i < b->pairs; i++) {
+    for (int32_t i = 0; i < b->pairs + b->longs; i++) {
         int32_t low = 0, high = i;
         const double mine = pair_seconds(&b->s.pairs[i]);
         while (low < high) {
@@ -390,33 +503,44 @@ static void rank_pairs(builder *b)
 static void assign(builder *b, int32_t pair, int32_t n)
 {
     const dsd_pair *p = &b->s.pairs[pair];
-    const int32_t unit = loads_give(b->s.loads, b->out->units, pair_seconds(p));
-    b->s.assigned[b->tile_count] =
-        (dsd_tile){p->first, p->two, p->both, p->one, {p->feature[0], p->feature[1]}, n, 0};
-    b->s.unit[b->tile_count++] = unit;
-    b->s.tile_start[unit + 1]++;
+    for (int32_t i = 0; i < tiles_of(p); i++) {
+        const int32_t unit = loads_give(b->s.loads, b->out->units, pair_seconds(p));
+        b->s.assigned[b->tile_count] = (dsd_tile){p->first,
+                                                  p->two,
+                                                  p->both,
+                                                  p->one,
+                                                  {p->feature[0], p->feature[1]},
+                                                  n,
+                                                  p->quarters ? 1 + i : 0};
+        b->s.unit[b->tile_count++] = unit;
+        b->s.tile_start[unit + 1]++;
+    }
 }
 
 /* How many of the ranked pairs are so long that their tiles must be handed out first. */
 static int32_t count_long(const builder *b, int32_t rows, int32_t units)
 {
     enum { SHARE = 2 }; /* of a unit's work */
+    const int32_t lists = b->pairs + b->longs;
     double sum = 0;
     int32_t count = 0;
-    for (int32_t i = 0; i < b->pairs; i++)
-        sum += pair_seconds(&b->s.pairs[i]);
+    for (int32_t i = 0; i < lists; i++)
+        sum += tiles_of(&b->s.pairs[i]) * pair_seconds(&b->s.pairs[i]);
     const double limit = sum * rows / units / SHARE;
-    while (count < b->pairs && pair_seconds(&b->s.pairs[b->s.rank[count]]) > limit)
+    while (count < lists && pair_seconds(&b->s.pairs[b->s.rank[count]]) > limit)
         count++;
-    return count < b->pairs ? count : 0; /* all alike: none is long */
+    return count < lists ? count : 0; /* all alike: none is long */
 }
 
 /* How many rows of tiles go together. Weights that the L2 cache cannot keep are read from memory for
  * each of these, so once for two rows; but samples of two rows stay there only while all tiles go
- * through the depth in step, in one sweep. */
+ * through the depth in step, in one sweep. Beside long lists as many as run at a time. */
 static int32_t rows_together(const builder *b)
 {
     static const int64_t kept = 24 << 20, swept = 10; /* bytes; one stage in so many may not be */
+    const int32_t at_once = b->out->units / (b->pairs + b->longs);
+    if (b->longs)
+        return at_once > 1 ? at_once : 1;
     int64_t both = 0, others = 0;
     for (int32_t i = 0; i < b->pairs; i++) {
         both += b->s.pairs[i].both;
@@ -442,13 +566,14 @@ static void assign_all(builder *b, int32_t first, int32_t last, int32_t low, int
 static bsk_status build_schedule(builder *b, int32_t rows, int32_t units)
 {
     enum { LAST = 2 }; /* tiles of a unit: more, and too many samples were in use at once */
+    const int32_t lists = b->pairs + b->longs;
     int64_t tiles;
-    if (!bski_mul_i64(rows, b->pairs, &tiles) || tiles > INT32_MAX)
+    if (!bski_mul_i64(rows, b->pairs + (int64_t)QUARTERS * b->longs, &tiles) || tiles > INT32_MAX)
         return b->host->fail(b->host->context, BSK_E_UNSUPPORTED, "dsd: too many tiles");
     units = tiles < units ? (int32_t)tiles : units;
     TRY(host_array(b->host, &b->s.loads, units, sizeof *b->s.loads));
     loads_open(b->s.loads, units);
-    TRY(host_array(b->host, &b->s.rank, b->pairs, sizeof *b->s.rank));
+    TRY(host_array(b->host, &b->s.rank, lists, sizeof *b->s.rank));
     TRY(host_array(b->host, &b->s.assigned, tiles, sizeof *b->s.assigned));
     TRY(host_array(b->host, &b->s.tiles, tiles, sizeof *b->s.tiles));
     TRY(host_array(b->host, &b->s.unit, tiles, sizeof *b->s.unit));
@@ -456,11 +581,11 @@ static bsk_status build_schedule(builder *b, int32_t rows, int32_t units)
     rank_pairs(b);
     b->out->units = units;
     const int32_t many = count_long(b, rows, units);
-    const int64_t last = bski_ceil_div(LAST * (int64_t)units, b->pairs);
+    const int64_t last = bski_ceil_div(LAST * (int64_t)units, lists);
     const int32_t early = last < rows ? rows - (int32_t)last : 0;
     assign_all(b, 0, many, 0, rows, rows);
-    assign_all(b, many, b->pairs, 0, early, rows_together(b));
-    assign_all(b, many, b->pairs, early, rows, rows - early);
+    assign_all(b, many, lists, 0, early, rows_together(b));
+    assign_all(b, many, lists, early, rows, rows - early);
     for (int32_t u = 0; u < units; u++)
         b->s.tile_start[u + 1] += b->s.tile_start[u];
     /* tile_start serves as the next free place of each unit, and is then one unit ahead. */
@@ -475,27 +600,24 @@ static bsk_status build_schedule(builder *b, int32_t rows, int32_t units)
 
 /* The address of the symbol that the compiler makes for a kernel stands for it. */
 extern const char cuda_dsd_wgmma_pack_kernel[];
+#define KERNEL_ENDS(X, dtype, type, axis, along_n, kind, cluster, longs)                           \
+    X(dtype, along_n, cluster, longs, DSD_END_BARE,                                                \
+      cuda_dsd_wgmma_##type##_##axis##_##kind##_bare)                                              \
+    X(dtype, along_n, cluster, longs, DSD_END_ANY, cuda_dsd_wgmma_##type##_##axis##_##kind##_any)
+#define KERNEL_KINDS(X, dtype, type, axis, along_n)                                                \
+    KERNEL_ENDS(X, dtype, type, axis, along_n, 1, 1, false)                                        \
+    KERNEL_ENDS(X, dtype, type, axis, along_n, 2, 2, false)                                        \
+    KERNEL_ENDS(X, dtype, type, axis, along_n, long, 1, true)
 #define KERNELS(X)                                                                                 \
-    X(BSK_BF16, false, 1, DSD_END_BARE, cuda_dsd_wgmma_bf16_nc_1_bare)                             \
-    X(BSK_BF16, false, 1, DSD_END_ANY, cuda_dsd_wgmma_bf16_nc_1_any)                               \
-    X(BSK_BF16, false, 2, DSD_END_BARE, cuda_dsd_wgmma_bf16_nc_2_bare)                             \
-    X(BSK_BF16, false, 2, DSD_END_ANY, cuda_dsd_wgmma_bf16_nc_2_any)                               \
-    X(BSK_BF16, true, 1, DSD_END_BARE, cuda_dsd_wgmma_bf16_cn_1_bare)                              \
-    X(BSK_BF16, true, 1, DSD_END_ANY, cuda_dsd_wgmma_bf16_cn_1_any)                                \
-    X(BSK_BF16, true, 2, DSD_END_BARE, cuda_dsd_wgmma_bf16_cn_2_bare)                              \
-    X(BSK_BF16, true, 2, DSD_END_ANY, cuda_dsd_wgmma_bf16_cn_2_any)                                \
-    X(BSK_F16, false, 1, DSD_END_BARE, cuda_dsd_wgmma_f16_nc_1_bare)                               \
-    X(BSK_F16, false, 1, DSD_END_ANY, cuda_dsd_wgmma_f16_nc_1_any)                                 \
-    X(BSK_F16, false, 2, DSD_END_BARE, cuda_dsd_wgmma_f16_nc_2_bare)                               \
-    X(BSK_F16, false, 2, DSD_END_ANY, cuda_dsd_wgmma_f16_nc_2_any)                                 \
-    X(BSK_F16, true, 1, DSD_END_BARE, cuda_dsd_wgmma_f16_cn_1_bare)                                \
-    X(BSK_F16, true, 1, DSD_END_ANY, cuda_dsd_wgmma_f16_cn_1_any)                                  \
-    X(BSK_F16, true, 2, DSD_END_BARE, cuda_dsd_wgmma_f16_cn_2_bare)                                \
-    X(BSK_F16, true, 2, DSD_END_ANY, cuda_dsd_wgmma_f16_cn_2_any)
-#define KERNEL_EXTERN(dtype, along_n, cluster, end, name) extern const char name[];
+    KERNEL_KINDS(X, BSK_BF16, bf16, nc, false)                                                     \
+    KERNEL_KINDS(X, BSK_BF16, bf16, cn, true)                                                      \
+    KERNEL_KINDS(X, BSK_F16, f16, nc, false)                                                       \
+    KERNEL_KINDS(X, BSK_F16, f16, cn, true)
+#define KERNEL_EXTERN(dtype, along_n, cluster, longs, end, name) extern const char name[];
 KERNELS(KERNEL_EXTERN)
 #undef KERNEL_EXTERN
-#define KERNEL_ROW(dtype, along_n, cluster, end, name) {dtype, along_n, cluster, end, #name, name},
+#define KERNEL_ROW(dtype, along_n, cluster, longs, end, name)                                      \
+    {dtype, along_n, cluster, longs, end, #name, name},
 static const kernel_row kernels[] = {KERNELS(KERNEL_ROW)};
 #undef KERNEL_ROW
 
@@ -504,7 +626,8 @@ static bsk_status find_kernels(builder *b, bsk_dtype dtype, bool along_n)
     const bski_cuda_device *d = (const bski_cuda_device *)b->device;
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         const kernel_row *k = &kernels[i];
-        if (k->dtype != dtype || k->along_n != along_n || k->cluster != b->out->cluster)
+        if (k->dtype != dtype || k->along_n != along_n || k->cluster != b->out->cluster ||
+            k->longs != b->out->quarters)
             continue;
         b->out->kernel[k->end] = k;
         TRY(bski_cuda_kernel(d, k->function, DSD_SHARED_BYTES, k->name));
@@ -565,7 +688,7 @@ static int32_t cluster_size(const builder *b, int32_t rows)
     enum { LONG = 12 /* stages */, TILES = 6 /* of a unit */, ROWS = 16 };
     const bool many = (int64_t)rows * b->pairs >= (int64_t)TILES * b->device->props.compute_units;
     const bool even = rows % 2 == 0 || rows >= ROWS;
-    return many && even && b->stage_count > (int64_t)LONG * b->pairs ? 2 : 1;
+    return many && even && !b->longs && b->stage_count > (int64_t)LONG * b->pairs ? 2 : 1;
 }
 
 static bsk_status build(builder *b, const bsk_problem *problem)
@@ -580,12 +703,13 @@ static bsk_status build(builder *b, const bsk_problem *problem)
     b->parts_features = b->w.block_features < DSD_CELL ? DSD_CELL / b->w.block_features : 1;
     b->parts_k = b->w.block_k < DSD_CELL ? DSD_CELL / b->w.block_k : 1;
     s->host = b->host;
-    s->b = activations_of(problem, &along_n);
+    s->b = s->narrow = activations_of(problem, &along_n);
+    s->narrow.box[1] = DSD_CELL;
     bski_cuda_epilogue_fill(problem, &s->arg.epilogue);
     fill_gaps(b, problem);
     fill_pack(b, problem);
     TRY(bski_cuda_encoder_find(b->device, &s->encoder));
-    TRY(build_cells(b));
+    TRY(build_cells(b, rows));
     s->cluster = cluster_size(b, rows);
     TRY(find_kernels(b, problem->dtype, along_n));
     s->idle = rows == 0;
@@ -667,8 +791,10 @@ bsk_status cuda_dsd_wgmma_launch(const bsk_prepared *prepared, void *queue, cons
         packed = a->workspace;
         TRY(cuda_dsd_wgmma_pack(prepared, queue, a->s, packed));
     }
-    CUtensorMap map;
+    CUtensorMap map, narrow = {0};
     TRY(bski_cuda_tensor_map(&st->encoder, &st->b, bsk_mem_address(a->b), &map));
+    if (st->quarters)
+        TRY(bski_cuda_tensor_map(&st->encoder, &st->narrow, bsk_mem_address(a->b), &narrow));
     dsd_wgmma_arg arg = st->arg;
     arg.b = bsk_mem_address(a->b);
     arg.parts = st->pack.parts;
@@ -676,7 +802,7 @@ bsk_status cuda_dsd_wgmma_launch(const bsk_prepared *prepared, void *queue, cons
     bski_cuda_epilogue_bind(a, &arg.epilogue);
     const dsd_epilogue *e = &arg.epilogue;
     const kernel_row *kernel = st->kernel[e->bare ? DSD_END_BARE : DSD_END_ANY];
-    void *arguments[] = {&map, &arg};
+    void *arguments[] = {&map, &narrow, &arg};
     const bski_cuda_run run = {.function = kernel->function,
                                .name = kernel->name,
                                .grid = {(unsigned)(st->units * st->cluster), 1, 1},

@@ -54,7 +54,7 @@ __device__ __forceinline__ dsd_tile load_tile(const dsd_wgmma_arg &a, int i, int
 {
     const int4 *p = (const int4 *)(a.tiles + (i < end ? i : end - 1));
     const int4 low = __ldg(p), high = __ldg(p + 1);
-    return {low.x, low.y, low.z, low.w, {high.x, high.y}, high.z, 0};
+    return {low.x, low.y, low.z, low.w, {high.x, high.y}, high.z, high.w};
 }
 
 __device__ __forceinline__ int count_stages(const dsd_tile &tile)
@@ -88,6 +88,20 @@ __device__ __forceinline__ void fetch_slice(const CUtensorMap *map, uint32_t to,
     }
 }
 
+/* Of a long list: two slices of 64 samples. */
+template <int TRANS>
+__device__ __forceinline__ void fetch_slices(const CUtensorMap *map, uint32_t to, int slices,
+                                             int sample, int member, uint32_t bar)
+{
+    mbar_expect(bar, DSD_SLICE_BYTES);
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        const int k = (m ? slices >> 16 : slices & 0xffff) * DSD_CELL;
+        tensor_load_3d(to + m * (DSD_SLICE_BYTES / 2), map, TRANS ? sample : k, TRANS ? k : sample,
+                       member, bar);
+    }
+}
+
 /* Each block of a cluster brings its share of the weights to all of them. */
 template <int CLUSTER>
 __device__ __forceinline__ void fetch_cells(memory m, int slot, uint32_t parity, const char *from,
@@ -106,9 +120,10 @@ __device__ __forceinline__ void fetch_cells(memory m, int slot, uint32_t parity,
     }
 }
 
-template <int TRANS, int CLUSTER, int RING>
-__device__ __forceinline__ void produce(const CUtensorMap *map, const dsd_wgmma_arg &a, memory m,
-                                        int begin, int end, uint32_t rank)
+template <int TRANS, int CLUSTER, bool LONG, int RING>
+__device__ __forceinline__ void produce(const CUtensorMap *map, const CUtensorMap *narrow,
+                                        const dsd_wgmma_arg &a, memory m, int begin, int end,
+                                        uint32_t rank)
 {
     cursor<RING == WEIGHTS ? DSD_WEIGHTS : DSD_SLICES> at = {0, 0};
     dsd_tile tile = load_tile(a, begin, end), next = load_tile(a, begin + 1, end);
@@ -119,22 +134,29 @@ __device__ __forceinline__ void produce(const CUtensorMap *map, const dsd_wgmma_
         const dsd_stage ahead = load_stage(a, next, 0);
         const int stages = count_stages(tile);
         const int n = tile.n * CLUSTER + rank;
-        const int sample = n % a.member_tiles * DSD_TILE_N + RING * DSD_GROUP_N;
+        const bool quarter = LONG && tile.quarter;
+        const int sample = n % a.member_tiles * DSD_TILE_N +
+                           (quarter ? (tile.quarter - 1) * DSD_CELL : RING * DSD_GROUP_N);
         const int member = n / a.member_tiles;
         for (int t = 0; t < stages; t++) {
             if (t && t % LANES == 0)
                 mine = load_stage(a, tile, t);
             const int k = __shfl_sync(~0u, mine.k, t % LANES);
             const int64_t cell = __shfl_sync(~0u, mine.cell, t % LANES);
+            if (quarter && RING != WEIGHTS && t % 2 != RING)
+                continue;
             if (threadIdx.x % LANES == 0) {
                 if (RING == WEIGHTS) {
-                    const bool both = t >= tile.two && t < tile.two + tile.both;
+                    const bool both = quarter || (t >= tile.two && t < tile.two + tile.both);
                     fetch_cells<CLUSTER>(m, at.slot, at.parity, a.weights + cell * DSD_CELL_BYTES,
                                          both ? 2 * DSD_CELL_BYTES : DSD_CELL_BYTES, rank);
                 } else {
                     mbar_wait(m.empty(RING, at.slot), at.parity ^ 1);
-                    fetch_slice<TRANS>(map, m.data(RING, at.slot), k, sample, member,
-                                       m.full(RING, at.slot));
+                    const uint32_t to = m.data(RING, at.slot), bar = m.full(RING, at.slot);
+                    if (quarter)
+                        fetch_slices<TRANS>(narrow, to, k, sample, member, bar);
+                    else
+                        fetch_slice<TRANS>(map, to, k, sample, member, bar);
                 }
             }
             __syncwarp();
@@ -176,8 +198,8 @@ struct reader {
 };
 
 /* The products of one stage: this group's two parts of 64 samples by N features, in N / 2 of R
- * registers each. */
-template <int TYPE, int TRANS, int N, int R>
+ * registers each. Of a long list the parts are two slices of the same samples, and each has a cell. */
+template <int TYPE, int TRANS, int N, bool LONG, int R>
 __device__ __forceinline__ void multiply(float (&acc)[2][R], uint32_t slice, uint32_t cells)
 {
     /* Activations: rows of 128 bytes, swizzled. A row is a sample, or with TRANS a k. */
@@ -192,24 +214,31 @@ __device__ __forceinline__ void multiply(float (&acc)[2][R], uint32_t slice, uin
         for (int m = 0; m < 2; m++)
             wgmma_ss<TYPE, N, TRANS, 0>(
                 acc[m], descriptor(a + ((m * DSD_CELL * 128 + k * a_step) >> 4), a_high),
-                descriptor(b + (k * 256 >> 4), b_high), 1);
+                descriptor(b + ((k * 256 + (LONG ? m * DSD_CELL_BYTES : 0)) >> 4), b_high), 1);
 }
 
-/* `count` stages of one kind; one stage of products stays in flight. */
-template <int TYPE, int TRANS, int N, int R>
+/* `count` stages of one kind; one stage of products stays in flight. Of a long list the group has
+ * every second one, and gives the others back. */
+template <int TYPE, int TRANS, int N, bool LONG = false, int R>
 __device__ __forceinline__ void consume(float (&acc)[2][R], memory m, reader &r, int count)
 {
     const bool speaker = threadIdx.x % LANES == 0;
     uint32_t slice = 0, weights = 0; /* barriers of the stage in flight */
     for (int t = 0; t < count; t++) {
         mbar_wait(m.full(WEIGHTS, r.weights.slot), r.weights.parity);
+        if (LONG && t % 2 != r.group) {
+            if (speaker)
+                mbar_arrive(m.empty(WEIGHTS, r.weights.slot));
+            r.weights.next();
+            continue;
+        }
         mbar_wait(m.full(r.group, r.slice.slot), r.slice.parity);
         wgmma_fence();
-        multiply<TYPE, TRANS, N>(acc, m.data(r.group, r.slice.slot),
-                                 m.data(WEIGHTS, r.weights.slot));
+        multiply<TYPE, TRANS, N, LONG>(acc, m.data(r.group, r.slice.slot),
+                                       m.data(WEIGHTS, r.weights.slot));
         wgmma_commit();
         wgmma_wait<1>();
-        if (speaker && t) {
+        if (speaker && t > (LONG ? r.group : 0)) {
             mbar_arrive(slice);
             mbar_arrive(weights);
         }
@@ -221,18 +250,41 @@ __device__ __forceinline__ void consume(float (&acc)[2][R], memory m, reader &r,
     wgmma_wait<0>(); /* on every path: the compiler must see that acc is complete */
     wgmma_settle(acc[0]);
     wgmma_settle(acc[1]);
-    if (speaker && count) {
+    if (speaker && count > (LONG ? r.group : 0)) {
         mbar_arrive(slice);
         mbar_arrive(weights);
     }
 }
 
+/* A long list's sums: both parts of both groups, in the first group's first part. */
+__device__ __forceinline__ void add_groups(float (&acc)[2][32], memory m, int group)
+{
+    const uint32_t mine = m.scratch(0) + threadIdx.x % 128 * 4;
+#pragma unroll
+    for (int j = 0; j < 32; j++)
+        acc[0][j] += acc[1][j];
+    named_barrier(3, DSD_CONSUMERS); /* the scratch of the last tile's stores is free */
+    if (group) {
+#pragma unroll
+        for (int j = 0; j < 32; j++)
+            shared_store_4(mine + j * 512, __float_as_uint(acc[0][j]));
+    }
+    named_barrier(3, DSD_CONSUMERS);
+    if (!group) {
+#pragma unroll
+        for (int j = 0; j < 32; j++)
+            acc[0][j] += __uint_as_float(shared_load_4(mine + j * 512));
+    }
+    named_barrier(3, DSD_CONSUMERS);
+}
+
 /* The packer orders a cell's features so that a thread has runs of eight: register 4 j + 2 h + e of
  * quad lane q is feature 32 (j / 4) + 8 q + 2 (j % 4) + e of its panel. */
 
-/* Where a warp's sums belong: the first of its 16 samples of each part of 64. */
+/* Where a warp's sums belong: the first of its 16 samples of the first part of 64, and how far the
+ * second part is (of a long list, which has one part, beyond all samples). */
 struct place {
-    int64_t sample, member;
+    int64_t sample, member, part;
 };
 
 /* C = alpha * sum, straight from the registers. */
@@ -245,7 +297,7 @@ __device__ __forceinline__ void store_bare(const float (&acc)[2][64], const dsd_
     for (int m = 0; m < 2; m++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int64_t n = at.sample + m * 64 + h * 8 + lane / 4;
+            const int64_t n = at.sample + m * at.part + h * 8 + lane / 4;
             if (n >= e.n)
                 continue;
             uint16_t *row = (uint16_t *)e.c.data + at.member * e.c.batch + n * e.c.n;
@@ -282,7 +334,7 @@ __device__ __forceinline__ void store_biased(const float (&acc)[2][64], const ds
 #pragma unroll
         for (int line = 0; line < 4; line++) {
             const int m = line / 2, h = line % 2;
-            const int64_t n = at.sample + m * 64 + h * 8 + lane / 4;
+            const int64_t n = at.sample + m * at.part + h * 8 + lane / 4;
             float v[DSD_RUN];
 #pragma unroll
             for (int i = 0; i < DSD_RUN; i++)
@@ -312,7 +364,7 @@ __device__ __forceinline__ void store_lines(const float (&acc)[2][64], const dsd
 #pragma unroll
             for (int i = 0; i < DSD_RUN; i++)
                 v[i] = fmaf(e.alpha, acc[m][run * 16 + i / 2 * 4 + h * 2 + i % 2], bias[i]);
-            dsd_finish_line(e, v, f, at.sample + m * 64 + h * 8 + lane / 4, at.member);
+            dsd_finish_line(e, v, f, at.sample + m * at.part + h * 8 + lane / 4, at.member);
         }
     }
 }
@@ -357,7 +409,7 @@ __device__ __forceinline__ void store_plain_n(const float (&acc)[2][64], const d
             }
         }
         named_barrier(1 + group, 128);
-        const int64_t n = at.sample - warp * 16 + m * 64 + thread % 8 * 8;
+        const int64_t n = at.sample - warp * 16 + m * at.part + thread % 8 * 8;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int feature = thread / 8 + i * 16;
@@ -474,7 +526,7 @@ __device__ __forceinline__ void store_any(const float (&acc)[2][64], const dsd_w
 #pragma unroll 1
         for (int h = 0; h < 2; h++) {
             const int64_t f = (panel ? tile.feature[1] : tile.feature[0]) + feature;
-            const int64_t n = at.sample + part / 4 * 64 + h * 8 + (e.along_n ? 0 : lane / 4);
+            const int64_t n = at.sample + part / 4 * at.part + h * 8 + (e.along_n ? 0 : lane / 4);
             const int step = e.along_n ? 0 : 1; /* of the feature from number to number */
             float v[DSD_RUN];
 #pragma unroll 1
@@ -500,7 +552,7 @@ __device__ __forceinline__ void store_any(const float (&acc)[2][64], const dsd_w
 
 /* --- Tiles --- */
 
-template <int TYPE, int TRANS, int CLUSTER, int END>
+template <int TYPE, int TRANS, int CLUSTER, bool LONG, int END>
 __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, int begin, int end,
                                               uint32_t rank)
 {
@@ -518,7 +570,13 @@ __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, 
 #pragma unroll
         for (int j = 0; j < 32; j++)
             upper[0][j] = upper[1][j] = 0;
-        consume<TYPE, TRANS, 64>(upper, m, r, tile.two);
+        const bool quarter = LONG && tile.quarter;
+        if (quarter) {
+            consume<TYPE, TRANS, 64, true>(upper, m, r, tile.two);
+            add_groups(upper, m, group);
+        } else {
+            consume<TYPE, TRANS, 64>(upper, m, r, tile.two);
+        }
 #pragma unroll
         for (int j = 0; j < 64; j++) {
             acc[0][j] = j < 32 ? 0 : upper[0][j % 32] + zero;
@@ -527,12 +585,15 @@ __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, 
         consume<TYPE, TRANS, 128>(acc, m, r, tile.both);
         consume<TYPE, TRANS, 64>(acc, m, r, tile.one);
         const int n = tile.n * CLUSTER + rank;
-        const place at = {(int64_t)(n % a.member_tiles) * DSD_TILE_N + group * DSD_GROUP_N +
+        const int first = quarter ? (tile.quarter - 1) * DSD_CELL : group * DSD_GROUP_N;
+        const place at = {(int64_t)(n % a.member_tiles) * DSD_TILE_N + first +
                               warp % GROUP_WARPS * 16,
-                          n / a.member_tiles};
+                          n / a.member_tiles, quarter ? INT64_C(1) << 40 : DSD_CELL};
         const bool wild = a.gaps && any_wild(acc, group);
         if (CLUSTER > 1 && at.member >= a.members)
             ; /* the second tile of a cluster where their number is odd */
+        else if (quarter && group)
+            ; /* the first has its sums */
         else if (END == DSD_END_BARE) {
             if (a.epilogue.plain)
                 store_bare(acc, a.epilogue, tile, at);
@@ -553,8 +614,9 @@ __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, 
     }
 }
 
-template <int TYPE, int TRANS, int CLUSTER, int END>
-__device__ __forceinline__ void dsd_body(const CUtensorMap *map, const dsd_wgmma_arg &a)
+template <int TYPE, int TRANS, int CLUSTER, bool LONG, int END>
+__device__ __forceinline__ void dsd_body(const CUtensorMap *map, const CUtensorMap *narrow,
+                                         const dsd_wgmma_arg &a)
 {
     extern __shared__ __align__(1024) char shared[];
     const memory m = {shared_address(shared)};
@@ -579,36 +641,39 @@ __device__ __forceinline__ void dsd_body(const CUtensorMap *map, const dsd_wgmma
     if (warp >= CONSUMER_WARPS) {
         registers_lower<PRODUCER_REGISTERS>();
         if (warp == CONSUMER_WARPS)
-            produce<TRANS, CLUSTER, 0>(map, a, m, begin, end, rank);
+            produce<TRANS, CLUSTER, LONG, 0>(map, narrow, a, m, begin, end, rank);
         else if (warp == CONSUMER_WARPS + 1)
-            produce<TRANS, CLUSTER, 1>(map, a, m, begin, end, rank);
+            produce<TRANS, CLUSTER, LONG, 1>(map, narrow, a, m, begin, end, rank);
         else if (warp == CONSUMER_WARPS + 2)
-            produce<TRANS, CLUSTER, WEIGHTS>(map, a, m, begin, end, rank);
+            produce<TRANS, CLUSTER, LONG, WEIGHTS>(map, narrow, a, m, begin, end, rank);
         else if (CLUSTER > 1 && threadIdx.x % LANES == 0)
             relay<CLUSTER>(a, m, begin, end);
         __syncwarp();
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume_tiles<TYPE, TRANS, CLUSTER, END>(a, m, begin, end, rank);
+        consume_tiles<TYPE, TRANS, CLUSTER, LONG, END>(a, m, begin, end, rank);
     }
     /* A block must not end while its neighbour still writes to it. */
     if (CLUSTER > 1)
         cluster_sync();
 }
 
-#define DSD_KERNEL(type, TYPE, kind, trans, cluster, end)                                          \
+#define DSD_KERNEL(type, TYPE, kind, trans, cluster, lists, end)                                   \
     extern "C" __global__ void __launch_bounds__(DSD_THREADS, 1) cuda_dsd_wgmma_##type##_##kind(   \
-        const __grid_constant__ CUtensorMap map, const __grid_constant__ dsd_wgmma_arg a)          \
+        const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap narrow,       \
+        const __grid_constant__ dsd_wgmma_arg a)                                                   \
     {                                                                                              \
-        dsd_body<TYPE, trans, cluster, end>(&map, a);                                              \
+        dsd_body<TYPE, trans, cluster, lists, end>(&map, &narrow, a);                              \
     }
-#define DSD_KERNELS(kind, trans, cluster)                                                          \
-    FOR_HALVES_WGMMA(DSD_KERNEL, kind##_bare, trans, cluster, DSD_END_BARE)                        \
-    FOR_HALVES_WGMMA(DSD_KERNEL, kind##_any, trans, cluster, DSD_END_ANY)
-DSD_KERNELS(nc_1, 0, 1)
-DSD_KERNELS(nc_2, 0, 2)
-DSD_KERNELS(cn_1, 1, 1)
-DSD_KERNELS(cn_2, 1, 2)
+#define DSD_KERNELS(kind, trans, cluster, lists)                                                   \
+    FOR_HALVES_WGMMA(DSD_KERNEL, kind##_bare, trans, cluster, lists, DSD_END_BARE)                 \
+    FOR_HALVES_WGMMA(DSD_KERNEL, kind##_any, trans, cluster, lists, DSD_END_ANY)
+DSD_KERNELS(nc_1, 0, 1, false)
+DSD_KERNELS(nc_2, 0, 2, false)
+DSD_KERNELS(nc_long, 0, 1, true)
+DSD_KERNELS(cn_1, 1, 1, false)
+DSD_KERNELS(cn_2, 1, 2, false)
+DSD_KERNELS(cn_long, 1, 1, true)
 
 /* --- Packing --- */
 

@@ -6,7 +6,10 @@
 
 /* A tile of C: two panels of features by two groups of samples. Weights are cut into cells of
  * CELL features x CELL along the inner dimension; a stage is one slice of the activations, a part
- * of it for each group, and the cells of one or both panels that meet it. */
+ * of it for each group, and the cells of one or both panels that meet it.
+ *
+ * A panel whose list is much longer than the others' has tiles of its own, a quarter of the samples
+ * wide: a stage is then two slices and their cells, and the groups take stages in turn. */
 enum {
     DSD_CELL = 64,
     DSD_GROUP_N = 128,
@@ -31,8 +34,8 @@ enum {
 typedef enum dsd_end { DSD_END_BARE, DSD_END_ANY, DSD_ENDS } dsd_end;
 
 typedef struct dsd_stage {
-    int32_t k;    /* of the activations' slice */
-    int32_t cell; /* of the packed weights */
+    int32_t k; /* of the activations' slice; in a quarter the numbers of two slices, 16 bits each */
+    int32_t cell; /* of the packed weights; in a quarter the first of two */
 } dsd_stage;
 
 /* A tile's stages in their order: those with a cell of the second panel only, of both, of the first
@@ -42,7 +45,7 @@ typedef struct dsd_tile {
     int32_t two, both, one;
     int32_t feature[2]; /* where the panels begin; outside of C for a panel that is not there */
     int32_t n;          /* in tiles, of all members of the batch; in pairs of them for clusters */
-    int32_t unused;
+    int32_t quarter; /* 0, or 1 + the quarter of the samples of a long list: all stages are `two` */
 } dsd_tile;
 
 /* How blocks lie in cells. */
