@@ -335,7 +335,8 @@ static void list_wide_many(test_list *list)
         {384, 256, 33, PATTERN_ONE, 0, NULL, 0.5},
     };
     for (int i = 0; i < TEST_COUNT(shapes) && list->tier != TIER_QUICK; i++)
-        for (int b = 0; b < 2; b++) {
+        for (int v = 0; v < 4; v++) {
+            const int b = v % 2, along = v / 2; /* values along the depth */
             if (list->tier == TIER_CI && i < 4 && (i + b) % 2)
                 continue;
             const int o = (i / 2 + b) % 2;
@@ -348,7 +349,7 @@ static void list_wide_many(test_list *list)
             s.pattern_value = shapes[i].value;
             s.layout = shapes[i].layout;
             s.beta = shapes[i].beta;
-            s.transpose = o == 0; /* values along the depth */
+            s.transpose = (o == 0) == along;
             test_emit(list, s);
         }
 }

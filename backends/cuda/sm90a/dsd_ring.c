@@ -24,10 +24,10 @@ bsk_reason cuda_sm90a_dsd_ring_accept(const bsk_problem *problem, const bsk_devi
 
 enum { WIDE = 64 };
 
-/* Whether tiles may be WIDE. These gain where both operands are contiguous along the depth. */
+/* Whether tiles may be WIDE. These gain where b is contiguous along the depth. */
 static bool may_widen(const dsd_few_shape *s)
 {
-    return !s->flip && s->along_k && s->block_i % WIDE == 0 && s->columns == DSD_FEW_COLUMNS;
+    return s->along_k && s->block_i % WIDE == 0 && s->columns == DSD_FEW_COLUMNS;
 }
 
 double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_props *props)
@@ -70,7 +70,8 @@ double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_
     TILES(X, type, dtype, cols, true, cn, false)                                                   \
     SIZES(X, type, dtype, rows, false, cn, false, 8)                                               \
     SIZES(X, type, dtype, cols, true, cn, false, 8)                                                \
-    X(type, dtype, rows, false, nc, true, 64, 64)
+    X(type, dtype, rows, false, nc, true, 64, 64)                                                  \
+    X(type, dtype, cols, true, nc, true, 64, 64)
 #define KERNELS(X)                                                                                 \
     ORDERS(X, bf16, BSK_BF16)                                                                      \
     ORDERS(X, f16, BSK_F16)

@@ -86,12 +86,12 @@ template <bool ACROSS_, int WIDTH_, int UNIT_, int PARTS_> struct copier {
     static constexpr bool ACROSS = ACROSS_;
     static constexpr int WIDTH = WIDTH_, UNIT = UNIT_; /* elements that are copied at once */
     static constexpr int UNITS = ACROSS ? WIDTH / UNIT : DSD_FEW_STEP, LINES = 32 / UNITS;
-    static constexpr int PARTS = PARTS_, OWN = WIDTH / PARTS; /* lines of a warp */
-    static_assert(!ACROSS || PARTS == 1, "not written");
+    /* lines of a warp */
+    static constexpr int PARTS = PARTS_, OWN = (ACROSS ? 4 * DSD_RUN : WIDTH) / PARTS;
     const char *from;
     int32_t pitch;
     uint32_t to; /* from the operand's begin in a slot */
-    int run;     /* ACROSS: the first of the four that it copies of */
+    int run;     /* of a step: the one that it copies of, ACROSS the first */
     uint32_t on; /* bits: ACROSS, of a run's bits that of the lane's samples; else, its lines */
     int place;   /* not ACROSS: of a run's bits that of the first line */
 };
@@ -103,10 +103,10 @@ template <class P> FN P copier_open(const void *from, int32_t pitch, int count, 
     P p;
     p.pitch = pitch;
     if (P::ACROSS) {
-        const int first = unit * P::UNIT;
+        const int first = unit * P::UNIT, at = part * P::OWN + line;
         p.from = (const char *)from + (int64_t)(line % 8) * pitch + first * 2;
-        p.to = piece_at<true, P::WIDTH>(line, first / 8) + first % 8 * 2;
-        p.run = line / 8;
+        p.to = piece_at<true, P::WIDTH>(at, first / 8) + first % 8 * 2;
+        p.run = at / 8;
         p.on = first < count ? 1u << (DSD_FEW_PLACE + first / 16) : 0;
         p.place = 0;
     } else {
@@ -136,7 +136,7 @@ template <bool NEAR, class P> FN void weights_copy(const P &p, uint32_t to, uint
 {
     if (P::ACROSS) {
 #pragma unroll
-        for (int i = 0; i < 32; i += P::LINES) {
+        for (int i = 0; i < P::OWN; i += P::LINES) {
             const uint32_t run = run_of(runs, step, p.run + i / 8);
             weights_copy_16<NEAR>(to + p.to + i * P::UNITS * 16, weights_address(p.from, run), run);
         }
@@ -155,7 +155,7 @@ template <class P> FN void lines_copy(const P &p, uint32_t to, uint32_t runs, in
     if (P::ACROSS) {
         uint32_t run = 0;
 #pragma unroll
-        for (int i = 0; i < 32; i += P::LINES) {
+        for (int i = 0; i < P::OWN; i += P::LINES) {
             if (i % 8 == 0)
                 run = run_of(runs, step, p.run + i / 8);
             const char *from = lines_address(p.from, run) + (int64_t)(i % 8) * p.pitch;
@@ -644,5 +644,6 @@ template <class C> FN void product(const dsd_ring_arg &a)
     RING_TILES(T, type, true, cols, false, cn)                                                     \
     RING_SIZES(T, type, false, rows, false, cn, 8)                                                 \
     RING_SIZES(T, type, true, cols, false, cn, 8)                                                  \
-    RING(T, type, false, rows, true, nc, 64, 64)
+    RING(T, type, false, rows, true, nc, 64, 64)                                                   \
+    RING(T, type, true, cols, true, nc, 64, 64)
 FOR_HALVES(RING_ORDERS)
