@@ -23,7 +23,8 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TILE_, int COLUMNS_> struc
     static constexpr int TI = TILE / ACROSS, TN = COLUMNS / ALONG, NT = TI / 8, ROWS = TN / 16;
     static constexpr int SLOTS = DSD_RING_SLOTS(TILE, COLUMNS);
     /* Whether copies of weights bring the lines beside them to the second-level cache: those of the
-     * next step along the depth; across it those of another multiprocessor, where samples are many. */
+     * next step along the depth; across it those of another multiprocessor, where samples are many,
+     * else where the plan says so. */
     static constexpr bool NEAR = !FLIP || COLUMNS == 64;
     /* Steps whose weights are fetched ahead of the queue's earlier work. */
     static constexpr bool PAIR = DSD_RING_PAIR(TILE, COLUMNS);
@@ -122,23 +123,23 @@ template <class P> FN P copier_open(const void *from, int32_t pitch, int count, 
     return p;
 }
 
-template <bool NEAR> FN void weights_copy_16(uint32_t to, const char *from, uint32_t run)
+FN void weights_copy_16(uint32_t to, const char *from, uint32_t run, bool near)
 {
     const uint32_t bytes = run == DSD_FEW_NONE ? 0 : 16;
-    if (NEAR)
+    if (near)
         cp_async_16_near(to, from, bytes);
     else
         cp_async_16(to, from, bytes);
 }
 
 /* Copies a step's weights, or its zeros. */
-template <bool NEAR, class P> FN void weights_copy(const P &p, uint32_t to, uint32_t runs, int step)
+template <class P> FN void weights_copy(const P &p, uint32_t to, uint32_t runs, int step, bool near)
 {
     if (P::ACROSS) {
 #pragma unroll
         for (int i = 0; i < P::OWN; i += P::LINES) {
             const uint32_t run = run_of(runs, step, p.run + i / 8);
-            weights_copy_16<NEAR>(to + p.to + i * P::UNITS * 16, weights_address(p.from, run), run);
+            weights_copy_16(to + p.to + i * P::UNITS * 16, weights_address(p.from, run), run, near);
         }
         return;
     }
@@ -146,7 +147,7 @@ template <bool NEAR, class P> FN void weights_copy(const P &p, uint32_t to, uint
     const char *from = weights_address(p.from, run);
 #pragma unroll
     for (int i = 0; i < P::OWN; i += 8)
-        weights_copy_16<NEAR>(to + p.to + i * 64, from + (int64_t)i * p.pitch, run);
+        weights_copy_16(to + p.to + i * 64, from + (int64_t)i * p.pitch, run, near);
 }
 
 /* Copies a step's lines of b, and zeros where there are none. */
@@ -207,6 +208,7 @@ template <class C> struct lane_places {
     copier<C::FLIP, C::TI, 8, C::ALONG> s;
     copier<!C::ALONG_K, C::COLUMNS, C::COLUMNS == 16 && !C::ALONG_K ? 4 : 8, C::TEAM> b;
     uint32_t w, x; /* of matrices, from the operands' begin in a slot */
+    bool near;
 };
 
 /* Where in a slot the warp's weights begin; b's lines follow those of all. */
@@ -223,7 +225,7 @@ template <class C> FN uint32_t samples_at(uint32_t lane)
 
 template <class C> FN void step_copy(const lane_places<C> &p, uint32_t slot, uint2 runs, int step)
 {
-    weights_copy<C::NEAR>(p.s, slot + weights_at<C>(), runs.y, step);
+    weights_copy(p.s, slot + weights_at<C>(), runs.y, step, p.near);
     lines_copy(p.b, slot + C::TILE * 64, runs.x, step);
     cp_async_commit();
 }
@@ -569,7 +571,7 @@ template <class C> FN void product(const dsd_ring_arg &a)
         copier_open<decltype(lane_places<C>::b)>(a.operands.b, a.operands.b_pitch,
                                                  (int)a.operands.end.n, member<C>()),
         matrix_lane<C::FLIP, C::TI, false>(),
-        samples_at<C>(matrix_lane<!C::ALONG_K, C::COLUMNS, true>())};
+        samples_at<C>(matrix_lane<!C::ALONG_K, C::COLUMNS, true>()), C::NEAR || a.near};
     const uint32_t ended = shared_address(shared) + C::BARRIER_AT;
     if (C::PAIR && a.later) {
         if (threadIdx.x == 0)

@@ -66,6 +66,7 @@ typedef struct dsd_ring_arg {
     const dsd_ring_share *shares;
     const dsd_ring_segment *segments;
     int32_t stride;
+    int32_t near;   /* whether L2 fetches the lines beside weights that lie across the depth */
     uint32_t later; /* 0, or when to fetch what is left of the weights: cycles from the begin */
 } dsd_ring_arg;
 
