@@ -3,7 +3,7 @@
 # under clang, two sanitizer builds, reduced builds, fuzzers and valgrind. Logs and build folders:
 # build*/ only.
 #     ci/test.sh [STEP...]     with names, only those steps; `ci/test.sh --list` names them
-# One line for each step, then 'N passed, N failed, N skipped', the sum of all checks.
+# One line for each step, with its seconds and those of all cores, then 'N passed, N failed, N skipped', the sum of all checks.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -164,13 +164,21 @@ step_deps() {
 
 step_style() { ci/style.sh; }
 
-step_demo() { ci/demo.sh --seconds 5; }
-
 # Without what an earlier run installed, whose modules the tool would find before those it is given.
-step_gcc() {
+setup_gcc() {
     rm -rf build-ci/prefix
     CC=gcc setup gcc --prefix="$PWD/build-ci/prefix" -Dsm=80,90a -Dgfx=gfx90a \
         -Dquick_kernels=true -Demulator=enabled
+}
+
+# In the folder of the next step, of which it builds what it needs.
+step_demo() {
+    setup_gcc
+    DEMO_BUILD=build-ci/gcc ci/demo.sh --seconds 5
+}
+
+step_gcc() {
+    [ -f build-ci/gcc/build.ninja ] || setup_gcc
     ninja -C build-ci/gcc -j "$jobs" all emulators
 }
 
@@ -241,8 +249,9 @@ step_devices() {
     check_small_complete
     # Whole, so that it also proves that cases reach every entry.
     work+=('check_device opencl ci')
-    # Tier ci takes four times as long there.
-    for suite in 'att*_simt' '[a-l]*_simt !att*' '[m-z]*_simt' arguments gradient allocation; do
+    # Tier ci takes four times as long there; f32 is checked there by asan and in other orders by suites.
+    for suite in 'att*_simt !f32' '[a-l]*_simt !att* !f32' '[m-z]*_simt !f32' arguments gradient \
+        allocation; do
         work+=("check_device emu quick '$suite'")
     done
     # Portable kernels in f64 beside results that were computed without the library.
@@ -463,10 +472,10 @@ step_valgrind() {
 # needs what earlier ones built.
 groups=(
     'deps'
-    'style demo gcc'
+    'style demo'
+    'gcc'
     'suites devices support'
-    'oclgrind rusticl install python'
-    'clang asan aarch64 tsan no_openmp'
+    'oclgrind rusticl install python clang asan aarch64 tsan no_openmp'
     'fuzz valgrind'
 )
 read -ra steps <<<"${groups[*]}"
@@ -503,7 +512,7 @@ count() {
     fi
 }
 
-# Runs a step; its status and its time go to a file.
+# Runs a step; its status and its times go to a file.
 run() {
     local start=$SECONDS status
     rm -f "$logs/$1.status"
@@ -514,17 +523,24 @@ run() {
         "step_$1"
     ) >"$logs/$1.log" 2>&1 </dev/null
     status=$?
-    echo "$status $((SECONDS - start))" >"$logs/$1.status"
+    times >"$logs/$1.times"
+    echo "$status $((SECONDS - start)) $(cores_busy "$logs/$1.times")" >"$logs/$1.status"
+}
+
+# The seconds of all cores in the output of `times`, whose second line is of what was called.
+cores_busy() {
+    sed -n 2p "$1" | tr 'ms' '  ' | awk '{ printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }'
 }
 
 # Says how it ended.
 report() {
-    local log=$logs/$1.log status time result=FAILED
-    read -r status time <"$logs/$1.status" || status=1 time=0
+    local log=$logs/$1.log status time busy result=FAILED
+    read -r status time busy <"$logs/$1.status" || status=1 time=0 busy=0
     step_failed=0
     count "$log" "$status"
     [ "$status" != 0 ] || [ "$step_failed" != 0 ] || result=ok
-    printf '%-16s%4d s  %-6s  %s\n' "$1" "$time" "$result" "$(tail -n 1 "$log" | cut -c 1-80)"
+    printf '%-10s%5d s,%5d of cores  %-6s  %s\n' "$1" "$time" "$busy" "$result" \
+        "$(tail -n 1 "$log" | cut -c 1-80)"
     [ "$result" = ok ] || tail -n 60 "$log" | sed 's/^/    /'
 }
 
