@@ -3,7 +3,8 @@
 
     abi.py list HEADERS                            print the declared functions
     abi.py symbols HEADERS LIST LIBRARY [--nm NM]  compare headers, checked-in list and library
-    abi.py headers HEADERS                         compile each header alone, in three languages
+    abi.py headers HEADERS                         compile each header alone and the initialisers of
+                                                   its structs, in three languages
 
 The last line of the two checks is 'N passed, N failed, N skipped'.
 """
@@ -18,6 +19,8 @@ import tempfile
 
 # A prototype: the marker, a type, the name and an opening parenthesis.
 PROTOTYPE = re.compile(r"^BSK_API\s+[^;(]*?\b(bsk_\w+)\s*\(", re.MULTILINE)
+# A struct with a size, which BSK_INIT sets.
+SIZED = re.compile(r"^typedef struct (\w+) \{\n\s+size_t struct_size;", re.MULTILINE)
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 # Symbols that the linker itself may add.
@@ -87,7 +90,11 @@ def check_headers(args):
             for language, compilers, flags in LANGUAGES:
                 source = pathlib.Path(directory, "alone.c")
                 # Twice, so that the guard is tried too.
-                source.write_text(f"#include <bsk/{path.name}>\n" * 2 + "int unused_here;\n")
+                lines = [f"#include <bsk/{path.name}>"] * 2 + ["int unused_here;", "#ifdef BSK_INIT"]
+                lines += [f"size_t init_{name}(void);\nsize_t init_{name}(void)\n"
+                          f"{{ {name} s = BSK_INIT({name}); return s.struct_size; }}"
+                          for name in SIZED.findall(path.read_text())]
+                source.write_text("\n".join([*lines, "#endif\n"]))
                 for compiler in compilers:
                     if not shutil.which(compiler):
                         report.skipped += 1

@@ -92,6 +92,7 @@ typedef struct bski_tuning_record {
     uint64_t key;
     double microseconds;
     char device[BSKI_TUNING_DEVICE], entry[BSKI_TUNING_ENTRY];
+    bool fresh; /* measured since the file was read */
 } bski_tuning_record;
 
 typedef struct bski_tuning {

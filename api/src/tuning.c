@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -192,7 +193,7 @@ static char *read_file(const bsk_context *c, const char *path)
     return text;
 }
 
-static bsk_status parse_text(bsk_context *c, char *text)
+static bsk_status parse_text(const bsk_context *c, char *text, bski_tuning *t)
 {
     char first[80];
     heading(first, sizeof(first));
@@ -207,7 +208,6 @@ static bsk_status parse_text(bsk_context *c, char *text)
     size_t lines = 0;
     for (const char *p = rest; *p && lines < MAX_RECORDS; p++)
         lines += *p == '\n';
-    bski_tuning *t = &c->tuning;
     t->records = bski_calloc(&c->allocator, (lines + 1) * sizeof(*t->records));
     if (!t->records)
         return bski_fail(BSK_E_NOMEM, "no memory for tuning records");
@@ -218,31 +218,37 @@ static bsk_status parse_text(bsk_context *c, char *text)
     return BSK_OK;
 }
 
-bsk_status bski_tuning_load(bsk_context *c)
+/* The records of the file into t, which is empty. */
+static bsk_status load_file(const bsk_context *c, bski_tuning *t)
 {
     char *text = c->settings.tuning ? read_file(c, c->settings.tuning) : NULL;
-    bsk_status status = text ? parse_text(c, text) : BSK_OK;
+    bsk_status status = text ? parse_text(c, text, t) : BSK_OK;
     bski_free(&c->allocator, text);
     return status;
 }
 
-void bski_tuning_free(bsk_context *c)
+bsk_status bski_tuning_load(bsk_context *c)
 {
-    bski_free(&c->allocator, c->tuning.records);
-    c->tuning = (bski_tuning){0};
+    return load_file(c, &c->tuning);
 }
 
-bsk_status bski_tuning_put(const bsk_device *device, const bsk_problem *problem, const char *entry,
-                           double microseconds)
+static void free_records(const bsk_context *c, bski_tuning *t)
 {
-    bsk_context *c = device->context;
-    bski_tuning *t = &c->tuning;
-    bski_tuning_record r = {.key = bski_tuning_key(problem), .microseconds = microseconds};
-    device_text(device, r.device);
-    snprintf(r.entry, sizeof(r.entry), "%s", entry);
+    bski_free(&c->allocator, t->records);
+    *t = (bski_tuning){0};
+}
+
+void bski_tuning_free(bsk_context *c)
+{
+    free_records(c, &c->tuning);
+}
+
+/* Adds a record, or puts it in the place of that of the same problem. */
+static bsk_status put_record(const bsk_context *c, bski_tuning *t, const bski_tuning_record *r)
+{
     for (size_t i = 0; i < t->count; i++)
-        if (t->records[i].key == r.key && !strcmp(t->records[i].device, r.device)) {
-            t->records[i] = r;
+        if (t->records[i].key == r->key && !strcmp(t->records[i].device, r->device)) {
+            t->records[i] = *r;
             return BSK_OK;
         }
     if (t->count == MAX_RECORDS)
@@ -253,8 +259,19 @@ bsk_status bski_tuning_put(const bsk_device *device, const bsk_problem *problem,
     if (!grown)
         return bski_fail(BSK_E_NOMEM, "no memory for tuning records");
     t->records = grown;
-    t->records[t->count++] = r;
+    t->records[t->count++] = *r;
     return BSK_OK;
+}
+
+bsk_status bski_tuning_put(const bsk_device *device, const bsk_problem *problem, const char *entry,
+                           double microseconds)
+{
+    bsk_context *c = device->context;
+    bski_tuning_record r = {
+        .key = bski_tuning_key(problem), .microseconds = microseconds, .fresh = true};
+    device_text(device, r.device);
+    snprintf(r.entry, sizeof(r.entry), "%s", entry);
+    return put_record(c, &c->tuning, &r);
 }
 
 static bool write_records(const bski_tuning *t, FILE *f)
@@ -272,21 +289,17 @@ static bool write_records(const bski_tuning *t, FILE *f)
 }
 
 /* Through a file beside it, so that readers see the old records or the new ones. */
-bsk_status bski_tuning_save(const bsk_context *c)
+static bsk_status write_file(const char *path, const bski_tuning *t)
 {
-    const char *path = c->settings.tuning;
     char fresh[4096];
-    if (!path)
-        return bski_fail(BSK_E_INVALID, "tuning: BSK_TUNING is off or there is no cache directory");
     if ((size_t)snprintf(fresh, sizeof(fresh), "%s.XXXXXX", path) >= sizeof(fresh))
         return bski_fail(BSK_E_INVALID, "tuning: the path %s is too long", path);
-    bski_make_parents(fresh);
     int file = mkstemp(fresh);
     if (file < 0)
         return bski_fail(BSK_E_INVALID, "tuning: %s: %s", fresh, strerror(errno));
     fcntl(file, F_SETFD, FD_CLOEXEC);
     FILE *f = fdopen(file, "w");
-    bool good = f && write_records(&c->tuning, f);
+    bool good = f && write_records(t, f);
     if (f)
         good &= !fclose(f);
     else
@@ -295,5 +308,41 @@ bsk_status bski_tuning_save(const bsk_context *c)
         return BSK_OK;
     bsk_status status = bski_fail(BSK_E_INVALID, "tuning: %s: %s", path, strerror(errno));
     unlink(fresh);
+    return status;
+}
+
+/* Locks the directory of a file with an absolute path, which it makes if need be, until the result is closed; -1 where that
+ * can't be: then who saves last wins. */
+static int lock_directory(const char *path)
+{
+    char above[4096];
+    if ((size_t)snprintf(above, sizeof(above), "%s", path) >= sizeof(above))
+        return -1;
+    bski_make_parents(above);
+    char *end = strrchr(above, '/');
+    end[end == above] = 0;
+    int directory = open(above, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (directory >= 0)
+        flock(directory, LOCK_EX);
+    return directory;
+}
+
+/* What others have saved meanwhile stays, but for the problems of this context's own records. */
+bsk_status bski_tuning_save(const bsk_context *c)
+{
+    const char *path = c->settings.tuning;
+    bski_tuning all = {0};
+    if (!path)
+        return bski_fail(BSK_E_INVALID, "tuning: BSK_TUNING is off or there is no cache directory");
+    const int directory = lock_directory(path);
+    bsk_status status = load_file(c, &all);
+    for (size_t i = 0; i < c->tuning.count && !status; i++)
+        if (c->tuning.records[i].fresh)
+            status = put_record(c, &all, &c->tuning.records[i]);
+    if (!status)
+        status = write_file(path, &all);
+    free_records(c, &all);
+    if (directory >= 0)
+        close(directory);
     return status;
 }

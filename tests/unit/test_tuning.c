@@ -122,6 +122,31 @@ static void test_round_trip(void)
     bsk_context_destroy(&context);
 }
 
+/* Two that tune at a time keep each other's records, and of one problem the last to save wins. */
+static void test_together(void)
+{
+    unlink(path);
+    bsk_context *context[2] = {open_context(), open_context()};
+    for (int i = 0; i < 2; i++)
+        for (int64_t n = 64; n < 67; n += 1 + i) {
+            bsk_plan *plan = make_plan(context[i], n, 128, 0);
+            CHECK_OK(bski_tuning_put(bsk_context_device(context[i], 0), &plan->problem,
+                                     i ? "dsd_second" : "dsd_first", 1));
+            bsk_plan_destroy(&plan);
+        }
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(bski_tuning_save(context[i]));
+    bsk_context_destroy(&context[0]);
+    bsk_context_destroy(&context[1]);
+    context[0] = open_context();
+    if (CHECK(context[0]->tuning.count == 3))
+        for (int i = 0; i < 3; i++)
+            CHECK(
+                !strcmp(context[0]->tuning.records[i].entry, i == 1 ? "dsd_first" : "dsd_second"));
+    bsk_context_destroy(&context[0]);
+    unlink(path);
+}
+
 /* Numbers of blocks count roughly in all of a problem's tensors: gates and stored scores have them on
  * other axes than weights. */
 static void test_near_density(void)
@@ -331,6 +356,7 @@ static void test_full(void)
             r->microseconds = i % 3 == 0 ? 1e30 : i % 3 == 1 ? 1e-9 : 1.5;
             memset(r->device, 'd', sizeof r->device - 1);
             memset(r->entry, 'e', sizeof r->entry - 1);
+            r->fresh = true;
         }
         CHECK_OK(bski_tuning_save(context));
     }
@@ -372,6 +398,7 @@ int main(void)
     lines = unit_log_new();
     test_round_trip();
     test_near_density();
+    test_together();
     test_limits();
     test_bad_files();
     test_read_error();

@@ -147,14 +147,22 @@ static inline bsk_mem bsk_mem_at(bsk_mem m, size_t offset)
  *     bsk_matmul_params p = BSK_INIT(bsk_matmul_params);
  *     bsk_matmul_args a = BSK_INIT_ALPHA(bsk_matmul_args); */
 #ifdef __cplusplus
-#define BSK_INIT(type)                                                                             \
-    {                                                                                              \
-        sizeof(type)                                                                               \
-    }
-#define BSK_INIT_ALPHA(type)                                                                       \
-    {                                                                                              \
-        sizeof(type), 1.0                                                                          \
-    }
+extern "C++" {
+template <class T> inline T bsk_init_struct(void)
+{
+    T t = T();
+    t.struct_size = sizeof(T);
+    return t;
+}
+template <class T> inline T bsk_init_alpha_struct(void)
+{
+    T t = bsk_init_struct<T>();
+    t.alpha = 1.0;
+    return t;
+}
+}
+#define BSK_INIT(type)       bsk_init_struct<type>()
+#define BSK_INIT_ALPHA(type) bsk_init_alpha_struct<type>()
 #else /* by name, so that compilers do not warn of the fields that are left out */
 #define BSK_INIT(type)                                                                             \
     {                                                                                              \
