@@ -20,7 +20,8 @@ import tempfile
 # A prototype: the marker, a type, the name and an opening parenthesis.
 PROTOTYPE = re.compile(r"^BSK_API\s+[^;(]*?\b(bsk_\w+)\s*\(", re.MULTILINE)
 # A struct with a size, which BSK_INIT sets.
-SIZED = re.compile(r"^typedef struct (\w+) \{\n\s+size_t struct_size;", re.MULTILINE)
+SIZED = re.compile(r"^typedef struct (\w+) \{\n\s+size_t struct_size;.*\n(\s+double alpha\b)?",
+                   re.MULTILINE)
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 # Symbols that the linker itself may add.
@@ -90,11 +91,13 @@ def check_headers(args):
             for language, compilers, flags in LANGUAGES:
                 source = pathlib.Path(directory, "alone.c")
                 # Twice, so that the guard is tried too.
-                lines = [f"#include <bsk/{path.name}>"] * 2 + ["int unused_here;", "#ifdef BSK_INIT"]
-                lines += [f"size_t init_{name}(void);\nsize_t init_{name}(void)\n"
-                          f"{{ {name} s = BSK_INIT({name}); return s.struct_size; }}"
-                          for name in SIZED.findall(path.read_text())]
-                source.write_text("\n".join([*lines, "#endif\n"]))
+                lines = [f"#include <bsk/{path.name}>"] * 2 + ["int unused_here;"]
+                lines += ["#include <bsk/tensor.h>"]  # has BSK_INIT
+                for name, alpha in SIZED.findall(path.read_text()):
+                    init = "BSK_INIT_ALPHA" if alpha else "BSK_INIT"
+                    lines += [f"size_t init_{name}(void);", f"size_t init_{name}(void)",
+                              f"{{ {name} s = {init}({name}); return s.struct_size; }}"]
+                source.write_text("\n".join(lines) + "\n")
                 for compiler in compilers:
                     if not shutil.which(compiler):
                         report.skipped += 1

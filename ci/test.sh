@@ -3,7 +3,8 @@
 # under clang, two sanitizer builds, reduced builds, fuzzers and valgrind. Logs and build folders:
 # build*/ only.
 #     ci/test.sh [STEP...]     with names, only those steps; `ci/test.sh --list` names them
-# One line for each step, with its seconds and those of all cores, then 'N passed, N failed, N skipped', the sum of all checks.
+# One line for each step, with its seconds and those of all cores, then 'N passed, N failed, N skipped',
+# the sum of all checks.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -178,7 +179,7 @@ step_demo() {
 }
 
 step_gcc() {
-    [ -f build-ci/gcc/build.ninja ] || setup_gcc
+    [[ " ${groups[*]} " == *' demo '* ]] || setup_gcc
     ninja -C build-ci/gcc -j "$jobs" all emulators
 }
 
@@ -249,7 +250,7 @@ step_devices() {
     check_small_complete
     # Whole, so that it also proves that cases reach every entry.
     work+=('check_device opencl ci')
-    # Tier ci takes four times as long there; f32 is checked there by asan and in other orders by suites.
+    # Tier ci takes four times as long there, where suites and asan check f32.
     for suite in 'att*_simt !f32' '[a-l]*_simt !att* !f32' '[m-z]*_simt !f32' arguments gradient \
         allocation; do
         work+=("check_device emu quick '$suite'")

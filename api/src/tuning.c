@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "api/src/internal.h"
@@ -165,32 +166,41 @@ static bool is_private(int file, off_t *bytes)
     return true;
 }
 
-/* The whole file with a zero at its end; NULL if it is absent or cannot be trusted. */
-static char *read_file(const bsk_context *c, const char *path)
+/* `bytes` of an open file into text, or fewer if it ends before, and a zero. */
+static bool read_bytes(int file, char *text, off_t bytes)
 {
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    off_t bytes = 0;
-    char *text = NULL;
-    if (file < 0)
-        return NULL;
-    if (is_private(file, &bytes))
-        text = bski_alloc(&c->allocator, (size_t)bytes + 1);
-    else
-        bski_log(c, BSK_LOG_WARN, "%s: not a private regular file of at most %d bytes; ignored",
-                 path, MAX_FILE);
     ssize_t got = 1;
     off_t at = 0;
-    for (; text && got > 0 && at<bytes; at += got> 0 ? got : 0)
+    while (got > 0 && at < bytes) {
         got = read(file, text + at, (size_t)(bytes - at));
-    close(file);
-    if (got < 0) {
-        bski_log(c, BSK_LOG_WARN, "%s: cannot be read; ignored", path);
-        bski_free(&c->allocator, text);
-        return NULL;
+        at += got > 0 ? got : 0;
     }
-    if (text)
-        text[at] = 0;
-    return text;
+    text[at] = 0;
+    return got >= 0;
+}
+
+/* The whole file with a zero at its end; NULL if it is absent or cannot be trusted. */
+static bsk_status read_file(const bsk_context *c, const char *path, char **text)
+{
+    *text = NULL;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    off_t bytes = 0;
+    bsk_status status = BSK_OK;
+    if (file < 0)
+        return BSK_OK;
+    if (!is_private(file, &bytes))
+        bski_log(c, BSK_LOG_WARN, "%s: not a private regular file of at most %d bytes; ignored",
+                 path, MAX_FILE);
+    else if (!(*text = bski_alloc(&c->allocator, (size_t)bytes + 1)))
+        status = bski_fail(BSK_E_NOMEM, "no memory for tuning records");
+    else if (!read_bytes(file, *text, bytes))
+        status = BSK_E_INVALID;
+    close(file);
+    if (status) {
+        bski_free(&c->allocator, *text);
+        *text = NULL;
+    }
+    return status;
 }
 
 static bsk_status parse_text(const bsk_context *c, char *text, bski_tuning *t)
@@ -218,10 +228,12 @@ static bsk_status parse_text(const bsk_context *c, char *text, bski_tuning *t)
     return BSK_OK;
 }
 
-/* The records of the file into t, which is empty. */
+/* The records of the file into t, which is empty. BSK_E_INVALID, without a message, if it cannot be
+ * read. */
 static bsk_status load_file(const bsk_context *c, bski_tuning *t)
 {
-    char *text = c->settings.tuning ? read_file(c, c->settings.tuning) : NULL;
+    char *text;
+    BSKI_TRY(read_file(c, c->settings.tuning, &text));
     bsk_status status = text ? parse_text(c, text, t) : BSK_OK;
     bski_free(&c->allocator, text);
     return status;
@@ -229,7 +241,11 @@ static bsk_status load_file(const bsk_context *c, bski_tuning *t)
 
 bsk_status bski_tuning_load(bsk_context *c)
 {
-    return load_file(c, &c->tuning);
+    bsk_status status = c->settings.tuning ? load_file(c, &c->tuning) : BSK_OK;
+    if (status != BSK_E_INVALID)
+        return status;
+    bski_log(c, BSK_LOG_WARN, "%s: cannot be read; ignored", c->settings.tuning);
+    return BSK_OK;
 }
 
 static void free_records(const bsk_context *c, bski_tuning *t)
@@ -243,6 +259,19 @@ void bski_tuning_free(bsk_context *c)
     free_records(c, &c->tuning);
 }
 
+/* Drops the oldest record that this context has not measured itself, if there is one. */
+static bool drop_record(bski_tuning *t)
+{
+    size_t i = 0;
+    while (i < t->count && t->records[i].fresh)
+        i++;
+    if (i == t->count)
+        return false;
+    memmove(t->records + i, t->records + i + 1, (t->count - i - 1) * sizeof(*t->records));
+    t->count--;
+    return true;
+}
+
 /* Adds a record, or puts it in the place of that of the same problem. */
 static bsk_status put_record(const bsk_context *c, bski_tuning *t, const bski_tuning_record *r)
 {
@@ -251,7 +280,7 @@ static bsk_status put_record(const bsk_context *c, bski_tuning *t, const bski_tu
             t->records[i] = *r;
             return BSK_OK;
         }
-    if (t->count == MAX_RECORDS)
+    if (t->count == MAX_RECORDS && !drop_record(t))
         return bski_fail(BSK_E_UNSUPPORTED, "tuning: there are %d records; no more are legal",
                          MAX_RECORDS);
     bski_tuning_record *grown =
@@ -311,20 +340,27 @@ static bsk_status write_file(const char *path, const bski_tuning *t)
     return status;
 }
 
-/* Locks the directory of a file with an absolute path, which it makes if need be, until the result is closed; -1 where that
- * can't be: then who saves last wins. */
+/* Locks the directory of a file, which it makes if need be, until the result is closed; -1 where that
+ * can't be, as on some file systems, or takes more than a second: then who saves last wins. */
 static int lock_directory(const char *path)
 {
+    enum { TURNS = 100 };
+    static const struct timespec turn = {.tv_nsec = 10 * 1000 * 1000};
     char above[4096];
     if ((size_t)snprintf(above, sizeof(above), "%s", path) >= sizeof(above))
         return -1;
     bski_make_parents(above);
-    char *end = strrchr(above, '/');
+    char *end = strrchr(above, '/'); /* paths are absolute */
     end[end == above] = 0;
     int directory = open(above, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (int i = 0; i < TURNS && directory >= 0; i++) {
+        if (!flock(directory, LOCK_EX | LOCK_NB))
+            return directory;
+        nanosleep(&turn, NULL);
+    }
     if (directory >= 0)
-        flock(directory, LOCK_EX);
-    return directory;
+        close(directory);
+    return -1;
 }
 
 /* What others have saved meanwhile stays, but for the problems of this context's own records. */
@@ -336,6 +372,8 @@ bsk_status bski_tuning_save(const bsk_context *c)
         return bski_fail(BSK_E_INVALID, "tuning: BSK_TUNING is off or there is no cache directory");
     const int directory = lock_directory(path);
     bsk_status status = load_file(c, &all);
+    if (status == BSK_E_INVALID)
+        bski_fail(status, "tuning: %s cannot be read", path);
     for (size_t i = 0; i < c->tuning.count && !status; i++)
         if (c->tuning.records[i].fresh)
             status = put_record(c, &all, &c->tuning.records[i]);

@@ -1,9 +1,13 @@
 /* Tuning records: what is saved is found again and decides among the entries that accept; a file
  * that is damaged, of another version or not private changes nothing. */
 #include <errno.h>
+#include <fcntl.h>
 #include <locale.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "api/src/internal.h"
@@ -144,6 +148,36 @@ static void test_together(void)
             CHECK(
                 !strcmp(context[0]->tuning.records[i].entry, i == 1 ? "dsd_first" : "dsd_second"));
     bsk_context_destroy(&context[0]);
+    unlink(path);
+}
+
+/* Who saves waits for another that does: a child that holds the directory sees no file before it lets
+ * go. */
+static void test_lock(void)
+{
+    int ready[2], status = -1;
+    char byte = 0;
+    bsk_context *context = open_context();
+    unlink(path);
+    if (!CHECK(!pipe(ready)))
+        return;
+    const pid_t child = fork();
+    if (child == 0) {
+        static const struct timespec while_held = {.tv_nsec = 50 * 1000 * 1000};
+        const int directory = open(folder, O_RDONLY | O_DIRECTORY);
+        const bool locked = directory >= 0 && !flock(directory, LOCK_EX);
+        if (write(ready[1], &byte, 1) != 1)
+            _exit(2);
+        nanosleep(&while_held, NULL);
+        _exit(locked && access(path, F_OK) ? 0 : 1);
+    }
+    CHECK(child > 0 && read(ready[0], &byte, 1) == 1);
+    CHECK_OK(bski_tuning_save(context));
+    CHECK(!access(path, F_OK));
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    close(ready[0]);
+    close(ready[1]);
+    bsk_context_destroy(&context);
     unlink(path);
 }
 
@@ -295,7 +329,7 @@ ssize_t read(int file, void *buffer, size_t bytes)
     return got;
 }
 
-/* What cannot be read counts as absent. */
+/* What cannot be read counts as absent, and is not written over. */
 static void test_read_error(void)
 {
     char text[256];
@@ -308,8 +342,13 @@ static void test_read_error(void)
         params.tuning = path;
         read_left = (ssize_t)lengths[i];
         CHECK_OK(bsk_context_create(&params, &context));
-        read_left = -1;
         CHECK(context && context->tuning.count == 0);
+        read_left = (ssize_t)lengths[i];
+        CHECK_ERROR(bski_tuning_save(context), BSK_E_INVALID, "cannot be read");
+        read_left = -1;
+        bsk_context_destroy(&context);
+        context = open_context();
+        CHECK(context->tuning.count == 2 || context->tuning.count == 1);
         bsk_context_destroy(&context);
     }
     unlink(path);
@@ -363,6 +402,19 @@ static void test_full(void)
     bsk_context_destroy(&context);
     context = open_context();
     CHECK(context->tuning.count == MOST);
+    /* One more takes the place of the oldest that was read. */
+    bsk_plan *plan = make_plan(context, 64, 128, 0);
+    CHECK_OK(bski_tuning_put(bsk_context_device(context, 0), &plan->problem, RECORDED, 1));
+    CHECK(context->tuning.count == MOST && context->tuning.records[0].key == 1);
+    check_entry(context, 64, 128, RECORDED, true);
+    bsk_plan_destroy(&plan);
+    /* Of those of this context none gives way. */
+    for (size_t i = 0; i < MOST; i++)
+        context->tuning.records[i].fresh = true;
+    plan = make_plan(context, 65, 128, 0);
+    CHECK_ERROR(bski_tuning_put(bsk_context_device(context, 0), &plan->problem, RECORDED, 1),
+                BSK_E_UNSUPPORTED, "8192");
+    bsk_plan_destroy(&plan);
     bsk_context_destroy(&context);
     unlink(path);
 }
@@ -399,6 +451,7 @@ int main(void)
     test_round_trip();
     test_near_density();
     test_together();
+    test_lock();
     test_limits();
     test_bad_files();
     test_read_error();
