@@ -250,8 +250,9 @@ step_devices() {
     check_small_complete
     # Whole, so that it also proves that cases reach every entry.
     work+=('check_device opencl ci')
-    # Tier ci takes four times as long there, where suites and asan check f32.
-    for suite in 'att*_simt !f32' '[a-l]*_simt !att* !f32' '[m-z]*_simt !f32' arguments gradient \
+    # Tier ci takes four times as long there, where suites and asan check f32; of attention, which
+    # takes longest, one more type.
+    for suite in 'att*_simt f16' '[a-l]*_simt !att* !f32' '[m-z]*_simt !f32' arguments gradient \
         allocation; do
         work+=("check_device emu quick '$suite'")
     done
@@ -390,9 +391,9 @@ step_tsan() {
     ci/sum.py meson build-ci/tsan/meson-logs/testlog.json
 }
 
-# One instruction set beside the base one: what is other without OpenMP is the same text in all.
+# The base instruction set alone: what is other without OpenMP is the same text in all.
 step_no_openmp() {
-    CC=gcc setup_core no-openmp -Dopenmp=disabled -Doptimization=1 -Dcpu_sets=avx2
+    CC=gcc setup_core no-openmp -Dopenmp=disabled -Doptimization=1 -Dcpu_sets=
     meson compile -C build-ci/no-openmp -j "$jobs" bsk:executable
     compile_tests no-openmp layout layout_errors core plugin fallback
     bsk_check no-openmp bf16

@@ -310,14 +310,26 @@ static grad_head grad_head_of(const bsk_attention_grad_params *p, const bsk_atte
                        head_of(&p->dout, a->dout, b, h), head_of(&p->lse, a->lse, b, h)};
 }
 
-/* One visible element: its probability after dropout, and the gradient of its product. */
+/* What each row's gradients of products have in common: sum(dout * o), by head and time. */
+static void grad_rests(const bsk_attention_grad_params *p, const bsk_attention_grad_args *a,
+                       int64_t b, double *rest)
+{
+    for (int64_t h = 0; h < p->q.dims[1]; h++) {
+        const grad_head g = grad_head_of(p, a, b, h);
+        for (int64_t time = 0; time < p->q.dims[2]; time++)
+            *rest++ = dot(&g.dout, time, &g.o, time, p->v.dims[3]);
+    }
+}
+
+/* One visible element: its probability after dropout, and the gradient of its product. rest: of its
+ * row. */
 typedef struct grad_element {
     double p, dx;
 } grad_element;
 
 static grad_element grad_of(const scoring *s, const query *q, const bsk_attention_grad_params *p,
-                            const bsk_attention_grad_args *a, const grad_head *g, int64_t slot,
-                            int64_t c)
+                            const bsk_attention_grad_args *a, const grad_head *g, double rest,
+                            int64_t slot, int64_t c)
 {
     const bsk_layout_tables *t = s->t;
     const drop dropout = DROP_OF(p, a);
@@ -330,7 +342,6 @@ static grad_element grad_of(const scoring *s, const query *q, const bsk_attentio
     const double factor =
         drop_factor(&dropout, t, s->heads, q, slot, q->p % t->block_rows, c % t->block_cols);
     const double dp = dot(&g->dout, q->time, &g->v, key, dv);
-    const double rest = dot(&g->dout, q->time, &g->o, q->time, dv);
     return (grad_element){factor * share, share * (factor * dp - rest) * score_slope(s, x)};
 }
 
@@ -338,7 +349,7 @@ BSKI_CPU_PREPARE(ref_attention_grad)
 {
     (void)device;
     const bsk_attention_grad_params *p = prepared->problem->params;
-    return ask_workspace(prepared, p->q.dims[3] + p->v.dims[3]);
+    return ask_workspace(prepared, p->q.dims[1] * p->q.dims[2] + p->q.dims[3] + p->v.dims[3]);
 }
 
 static void grad_store(const ref_view *to, int64_t time, const double *sum, int64_t count,
@@ -350,7 +361,7 @@ static void grad_store(const ref_view *to, int64_t time, const double *sum, int6
 
 /* dQ of one row. */
 static void grad_query(const scoring *s, const query *q, const bsk_attention_grad_params *p,
-                       const bsk_attention_grad_args *a, double *sum)
+                       const bsk_attention_grad_args *a, const double *rest, double *sum)
 {
     const bsk_layout_tables *t = s->t;
     const int64_t d = p->q.dims[3];
@@ -361,7 +372,8 @@ static void grad_query(const scoring *s, const query *q, const bsk_attention_gra
     for (int64_t e = q->first; e < q->end; e++)
         for (int64_t j = 0; j < slot_width(t, t->row_slot[e]); j++) {
             const int64_t c = (int64_t)t->row_col[e] * t->block_cols + j;
-            const grad_element x = grad_of(s, q, p, a, &g, t->row_slot[e], c);
+            const grad_element x =
+                grad_of(s, q, p, a, &g, rest[q->h * s->q_time + q->time], t->row_slot[e], c);
             for (int64_t f = 0; f < d && x.dx != 0; f++)
                 sum[f] += x.dx * view_get2(&g.k, time_of(t->cols, s->interleave, c), f);
         }
@@ -370,8 +382,8 @@ static void grad_query(const scoring *s, const query *q, const bsk_attention_gra
 
 /* dK and dV of one column from one query head, added to the sums. */
 static void grad_key_add(const scoring *s, const bsk_attention_grad_params *p,
-                         const bsk_attention_grad_args *a, int64_t b, int64_t h, int64_t c,
-                         double *dk, double *dv)
+                         const bsk_attention_grad_args *a, const double *rest, int64_t b, int64_t h,
+                         int64_t c, double *dk, double *dv)
 {
     const bsk_layout_tables *t = s->t;
     const grad_head g = grad_head_of(p, a, b, h);
@@ -382,7 +394,8 @@ static void grad_key_add(const scoring *s, const bsk_attention_grad_params *p,
             const query q = query_of(s, b, h, (int64_t)t->col_row[e] * t->block_rows + i);
             if (!q.live)
                 continue;
-            const grad_element x = grad_of(s, &q, p, a, &g, t->col_slot[e], c);
+            const grad_element x =
+                grad_of(s, &q, p, a, &g, rest[h * s->q_time + q.time], t->col_slot[e], c);
             for (int64_t f = 0; f < p->q.dims[3] && x.dx != 0; f++)
                 dk[f] += x.dx * view_get2(&g.q, q.time, f);
             for (int64_t f = 0; f < p->v.dims[3] && x.p != 0; f++)
@@ -391,7 +404,8 @@ static void grad_key_add(const scoring *s, const bsk_attention_grad_params *p,
 }
 
 static void grad_keys(const scoring *s, const bsk_attention_grad_params *p,
-                      const bsk_attention_grad_args *a, int64_t b, int64_t kv_head, double *sum)
+                      const bsk_attention_grad_args *a, const double *rest, int64_t b,
+                      int64_t kv_head, double *sum)
 {
     const bsk_layout_tables *t = s->t;
     const int64_t group = s->heads / p->k.dims[1], d = p->q.dims[3], width = d + p->v.dims[3];
@@ -404,7 +418,7 @@ static void grad_keys(const scoring *s, const bsk_attention_grad_params *p,
         for (int64_t f = 0; f < width; f++)
             sum[f] = 0;
         for (int64_t g = 0; g < group; g++)
-            grad_key_add(s, p, a, b, kv_head * group + g, c, sum, sum + d);
+            grad_key_add(s, p, a, rest, b, kv_head * group + g, c, sum, sum + d);
         grad_store(&dk, key, sum, d, a);
         grad_store(&dv, key, sum + d, width - d, a);
     }
@@ -414,16 +428,17 @@ REF_LAYOUT_OP(attention_grad, attention_grad)
 {
     const scoring s = SCORING(t, p, a, p->q.dims[1], p->q.dims[2], p->k.dims[2],
                               scale_of(a->scale, p->q.dims[3]));
-    double *sum = bsk_mem_address(a->workspace);
+    double *rest = bsk_mem_address(a->workspace), *sum = rest + s.heads * s.q_time;
     for (int64_t b = 0; b < p->q.dims[0]; b++) {
+        grad_rests(p, a, b, rest);
         for (int64_t h = 0; p->dq.dtype != BSK_NONE && h < s.heads; h++)
             for (int64_t row = 0; row < t->rows; row++) {
                 const query q = query_of(&s, b, h, row);
                 if (q.time < s.q_time)
-                    grad_query(&s, &q, p, a, sum);
+                    grad_query(&s, &q, p, a, rest, sum);
             }
         for (int64_t h = 0; p->dk.dtype != BSK_NONE && h < p->k.dims[1]; h++)
-            grad_keys(&s, p, a, b, h, sum);
+            grad_keys(&s, p, a, rest, b, h, sum);
     }
 }
 

@@ -438,7 +438,7 @@ static bsk_status plan_fill(bski_cuda_device *d, const bsk_problem *problem, tab
     if (!p->c.dims[1])
         return BSK_OK;
     st->arg.stride = t->stride;
-    st->arg.near = t->shape.block_i > WIDE; /* whose lines have more than 128 bytes: measured */
+    st->arg.near = t->shape.block_i * 2 > 128; /* bytes of a block's lines: measured */
     TRY(bski_cuda_kernel(d, k->function, st->shared_bytes, k->name));
     TRY(tables_fill(&d->simt, problem, t));
     TRY(tables_place(&d->simt, t, st));

@@ -89,6 +89,7 @@ template <bool ACROSS_, int WIDTH_, int UNIT_, int PARTS_> struct copier {
     static constexpr int UNITS = ACROSS ? WIDTH / UNIT : DSD_FEW_STEP, LINES = 32 / UNITS;
     /* lines of a warp */
     static constexpr int PARTS = PARTS_, OWN = (ACROSS ? 4 * DSD_RUN : WIDTH) / PARTS;
+    static_assert(!ACROSS || OWN % LINES == 0, "lanes have whole lines");
     const char *from;
     int32_t pitch;
     uint32_t to; /* from the operand's begin in a slot */

@@ -127,19 +127,19 @@ static double stage_seconds(int cells)
     return loads > product ? loads : product;
 }
 
-/* Of a stage of a long list, in one of whose tiles a group has half as much. */
+/* The time of a stage of a long list: 16 KB of activations and two cells, for one group or the other. */
 static double quarter_seconds(void)
 {
     return (DSD_SLICE_BYTES + 2 * DSD_CELL_BYTES) / load_rate;
 }
 
-/* Whether lists that are so many times as long as the mean may be taken out (find_long): their sums are
- * not looked at for gaps, and a stage has the numbers of two slices. */
+/* A list that is so many times as long as the mean may be a long one (find_long). */
 enum { LONG_MEANS = 4 };
 
+/* Whether there can be any: their sums are not looked at for gaps. */
 static bool takes_long(const weights *w)
 {
-    return w->block_features >= DSD_CELL && w->block_k >= DSD_CELL && w->slices <= INT16_MAX;
+    return w->block_features >= DSD_CELL && w->block_k >= DSD_CELL && w->slices <= DSD_MOST_SLICES;
 }
 
 /* Counts the slices of k that blocks of a panel and the next one meet, both or one of them. */
@@ -173,30 +173,39 @@ static void count_stages(const weights *w, int32_t panel, int64_t *both, int64_t
     }
 }
 
+/* The time of a tile of a panel and the next one, whose cells it adds to those that it is given. */
+static double neighbours_seconds(const weights *w, int32_t panel, double *cells)
+{
+    int64_t both = 0, single = 0;
+    count_stages(w, panel, &both, &single);
+    *cells += (double)(2 * both + single);
+    return (double)both * stage_seconds(2) + (double)single * stage_seconds(1) + tile_seconds;
+}
+
 double cuda_dsd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
     const bsk_dsd_params *p = problem->params;
     const weights w = weights_of(problem);
     const double tiles = count_tiles(problem), units = props->compute_units;
-    double sum = 0, longest = 0, cells = 0;
+    double sum = 0, cells = 0;
+    for (int32_t panel = 0; panel < w.panels; panel += PAIR)
+        sum += neighbours_seconds(&w, panel, &cells);
+    const double mean = sum / (double)bski_ceil_div(w.panels, PAIR);
+    double longest = 0;
     for (int32_t panel = 0; panel < w.panels; panel += PAIR) {
-        int64_t both = 0, single = 0;
-        count_stages(&w, panel, &both, &single);
-        const double tile =
-            (double)both * stage_seconds(2) + (double)single * stage_seconds(1) + tile_seconds;
-        sum += tile;
+        double unused = 0, tile = neighbours_seconds(&w, panel, &unused);
+        if (takes_long(&w) && tile > LONG_MEANS * mean) {
+            const double whole = tile;
+            tile *= quarter_seconds() / (2 * stage_seconds(1));
+            sum += QUARTERS * tile - whole;
+        }
         longest = tile > longest ? tile : longest;
-        cells += (double)(2 * both + single);
     }
     const double spread = sum * tiles / units;
     const double outputs = (double)members(&p->c) * (double)p->c.dims[p->c.rank - 1];
     const double bytes = 2 * outputs * (double)(w.features + w.depth) + cells * DSD_CELL_BYTES;
     const double memory = bytes / memory_rate;
     const double packing = bski_dsd_image_seconds(problem, cells * DSD_CELL_BYTES, packing_rate);
-    /* What is taken out as a long list has narrower tiles. */
-    const double mean = sum / (double)bski_ceil_div(w.panels, PAIR);
-    if (takes_long(&w) && longest > LONG_MEANS * mean)
-        longest *= quarter_seconds() / (2 * stage_seconds(1));
     const double busy = tiles * (double)bski_ceil_div(w.panels, PAIR) / units;
     const double crowd = busy < 1 ? alone + (1 - alone) * busy : 1;
     const double product = spread > longest ? spread : longest * crowd;
@@ -260,6 +269,7 @@ typedef struct builder {
     const bsk_host *host;
     weights w;
     int32_t pairs, longs, words, parts_features, parts_k;
+    int64_t samples; /* of a member of the batch */
     int64_t stage_count, tile_count;
     scratch s;
     state *out;
@@ -381,11 +391,10 @@ static int32_t list_stages(builder *b, const int32_t *panel, int wanted, bool wr
     return count;
 }
 
-/* The same of long list i, two slices a stage; beside the last of an odd number a slice and a cell of
- * zeros. */
+/* The same of long list i, two slices a stage; with the last of an odd number go a slice and a cell
+ * of zeros. */
 static int32_t list_long(builder *b, int32_t i, bool write)
 {
-    enum { SECOND = 16 /* bit */ };
     int32_t count = 0;
     for (int32_t slice = 0; slice < b->w.slices; slice++) {
         if (!is_kept(b, b->s.kept_long, i, slice))
@@ -393,12 +402,12 @@ static int32_t list_long(builder *b, int32_t i, bool write)
         if (count++ % 2 == 0 && write)
             b->s.stages[b->stage_count++] = (dsd_stage){slice, (int32_t)b->out->cells};
         else if (write)
-            b->s.stages[b->stage_count - 1].k |= slice << SECOND;
+            b->s.stages[b->stage_count - 1].k |= slice << DSD_SECOND;
         if (write)
             add_cell(b, b->s.panel[i], slice);
     }
     if (write && count % 2) {
-        b->s.stages[b->stage_count - 1].k |= b->w.slices << SECOND;
+        b->s.stages[b->stage_count - 1].k |= b->w.slices << DSD_SECOND;
         add_cell(b, b->s.panel[i], b->w.slices);
     }
     return (count + 1) / 2;
@@ -468,9 +477,13 @@ static bsk_status build_cells(builder *b, int32_t rows)
 
 /* --- Who computes which tile --- */
 
-static int32_t tiles_of(const dsd_pair *p)
+/* How many tiles it has at tile n along the samples: quarters that have any. */
+static int32_t tiles_of(const builder *b, const dsd_pair *p, int32_t n)
 {
-    return p->quarters ? QUARTERS : 1;
+    const int64_t samples = b->samples - (int64_t)n % b->out->arg.member_tiles * DSD_TILE_N;
+    if (!p->quarters)
+        return 1;
+    return samples < DSD_TILE_N ? (int32_t)bski_ceil_div(samples, DSD_CELL) : QUARTERS;
 }
 
 /* Of one of its tiles. */
@@ -503,7 +516,7 @@ static void rank_pairs(builder *b)
 static void assign(builder *b, int32_t pair, int32_t n)
 {
     const dsd_pair *p = &b->s.pairs[pair];
-    for (int32_t i = 0; i < tiles_of(p); i++) {
+    for (int32_t i = 0; i < tiles_of(b, p, n); i++) {
         const int32_t unit = loads_give(b->s.loads, b->out->units, pair_seconds(p));
         b->s.assigned[b->tile_count] = (dsd_tile){p->first,
                                                   p->two,
@@ -518,14 +531,14 @@ static void assign(builder *b, int32_t pair, int32_t n)
 }
 
 /* How many of the ranked pairs are so long that their tiles must be handed out first. */
-static int32_t count_long(const builder *b, int32_t rows, int32_t units)
+static int32_t count_first(const builder *b, int32_t rows, int32_t units)
 {
     enum { SHARE = 2 }; /* of a unit's work */
     const int32_t lists = b->pairs + b->longs;
     double sum = 0;
     int32_t count = 0;
     for (int32_t i = 0; i < lists; i++)
-        sum += tiles_of(&b->s.pairs[i]) * pair_seconds(&b->s.pairs[i]);
+        sum += tiles_of(b, &b->s.pairs[i], 0) * pair_seconds(&b->s.pairs[i]);
     const double limit = sum * rows / units / SHARE;
     while (count < lists && pair_seconds(&b->s.pairs[b->s.rank[count]]) > limit)
         count++;
@@ -580,7 +593,7 @@ static bsk_status build_schedule(builder *b, int32_t rows, int32_t units)
     TRY(host_array(b->host, &b->s.tile_start, (int64_t)units + 1, sizeof *b->s.tile_start));
     rank_pairs(b);
     b->out->units = units;
-    const int32_t many = count_long(b, rows, units);
+    const int32_t many = count_first(b, rows, units);
     const int64_t last = bski_ceil_div(LAST * (int64_t)units, lists);
     const int32_t early = last < rows ? rows - (int32_t)last : 0;
     assign_all(b, 0, many, 0, rows, rows);
@@ -589,7 +602,7 @@ static bsk_status build_schedule(builder *b, int32_t rows, int32_t units)
     for (int32_t u = 0; u < units; u++)
         b->s.tile_start[u + 1] += b->s.tile_start[u];
     /* tile_start serves as the next free place of each unit, and is then one unit ahead. */
-    for (int64_t i = 0; i < tiles; i++)
+    for (int64_t i = 0; i < b->tile_count; i++)
         b->s.tiles[b->s.tile_start[b->s.unit[i]]++] = b->s.assigned[i];
     memmove(b->s.tile_start + 1, b->s.tile_start, (size_t)units * sizeof *b->s.tile_start);
     b->s.tile_start[0] = 0;
@@ -718,7 +731,8 @@ static bsk_status build(builder *b, const bsk_problem *problem)
         return BSK_OK;
     }
     s->arg.members = (int32_t)members(&p->c);
-    s->arg.member_tiles = (int32_t)bski_ceil_div(p->c.dims[p->c.rank - 1], DSD_TILE_N);
+    b->samples = p->c.dims[p->c.rank - 1];
+    s->arg.member_tiles = (int32_t)bski_ceil_div(b->samples, DSD_TILE_N);
     TRY(build_schedule(b, (int32_t)bski_ceil_div(rows, s->cluster),
                        b->device->props.compute_units / s->cluster));
     return put_tables(b);

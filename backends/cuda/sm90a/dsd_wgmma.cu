@@ -96,7 +96,8 @@ __device__ __forceinline__ void fetch_slices(const CUtensorMap *map, uint32_t to
     mbar_expect(bar, DSD_SLICE_BYTES);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        const int k = (m ? slices >> 16 : slices & 0xffff) * DSD_CELL;
+        const int slice = m ? slices >> DSD_SECOND : slices & ((1 << DSD_SECOND) - 1);
+        const int k = slice * DSD_CELL;
         tensor_load_3d(to + m * (DSD_SLICE_BYTES / 2), map, TRANS ? sample : k, TRANS ? k : sample,
                        member, bar);
     }
@@ -227,6 +228,7 @@ __device__ __forceinline__ void consume(float (&acc)[2][R], memory m, reader &r,
     for (int t = 0; t < count; t++) {
         mbar_wait(m.full(WEIGHTS, r.weights.slot), r.weights.parity);
         if (LONG && t % 2 != r.group) {
+            __syncwarp(); /* none still waits for what is given back */
             if (speaker)
                 mbar_arrive(m.empty(WEIGHTS, r.weights.slot));
             r.weights.next();
@@ -631,6 +633,8 @@ __device__ __forceinline__ void dsd_body(const CUtensorMap *map, const CUtensorM
             mbar_init(m.ready(i), CLUSTER);
         mbar_init_fence();
         tensor_map_prefetch(map);
+        if (LONG)
+            tensor_map_prefetch(narrow);
     }
     __syncthreads();
     if (CLUSTER > 1)
@@ -658,16 +662,16 @@ __device__ __forceinline__ void dsd_body(const CUtensorMap *map, const CUtensorM
         cluster_sync();
 }
 
-#define DSD_KERNEL(type, TYPE, kind, trans, cluster, lists, end)                                   \
+#define DSD_KERNEL(type, TYPE, kind, trans, cluster, longs, end)                                   \
     extern "C" __global__ void __launch_bounds__(DSD_THREADS, 1) cuda_dsd_wgmma_##type##_##kind(   \
         const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap narrow,       \
         const __grid_constant__ dsd_wgmma_arg a)                                                   \
     {                                                                                              \
-        dsd_body<TYPE, trans, cluster, lists, end>(&map, &narrow, a);                              \
+        dsd_body<TYPE, trans, cluster, longs, end>(&map, &narrow, a);                              \
     }
-#define DSD_KERNELS(kind, trans, cluster, lists)                                                   \
-    FOR_HALVES_WGMMA(DSD_KERNEL, kind##_bare, trans, cluster, lists, DSD_END_BARE)                 \
-    FOR_HALVES_WGMMA(DSD_KERNEL, kind##_any, trans, cluster, lists, DSD_END_ANY)
+#define DSD_KERNELS(kind, trans, cluster, longs)                                                   \
+    FOR_HALVES_WGMMA(DSD_KERNEL, kind##_bare, trans, cluster, longs, DSD_END_BARE)                 \
+    FOR_HALVES_WGMMA(DSD_KERNEL, kind##_any, trans, cluster, longs, DSD_END_ANY)
 DSD_KERNELS(nc_1, 0, 1, false)
 DSD_KERNELS(nc_2, 0, 2, false)
 DSD_KERNELS(nc_long, 0, 1, true)

@@ -34,9 +34,12 @@ enum {
 typedef enum dsd_end { DSD_END_BARE, DSD_END_ANY, DSD_ENDS } dsd_end;
 
 typedef struct dsd_stage {
-    int32_t k; /* of the activations' slice; in a quarter the numbers of two slices, 16 bits each */
+    int32_t k;    /* where the activations' slice begins, elements; in a quarter, below */
     int32_t cell; /* of the packed weights; in a quarter the first of two */
 } dsd_stage;
+
+/* `k` of a stage of a quarter: the numbers of two slices. */
+enum { DSD_SECOND = 16 /* bits */, DSD_MOST_SLICES = (1 << (DSD_SECOND - 1)) - 1 };
 
 /* A tile's stages in their order: those with a cell of the second panel only, of both, of the first
  * only. */
