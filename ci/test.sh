@@ -242,8 +242,6 @@ side_by_side() {
 # kernels of each generation in theirs; whole models through OpenCL and on the CPU.
 step_devices() {
     local work=() suite
-    # The checks of the CPU beside it are one process, which must not be the last.
-    renice -n 10 $BASHPID >/dev/null
     export BSK_PLUGIN_PATH=$PWD/build-ci/gcc/backends/opencl:$PWD/build-ci/gcc/tests/emu
     export OCL_ICD_VENDORS=pocl.icd BSK_CACHE_DIR=$PWD/build-ci/cache POCL_MAX_PTHREAD_COUNT=1
     mkdir -p -m 700 "$BSK_CACHE_DIR"
@@ -470,14 +468,14 @@ step_valgrind() {
     "${check[@]}" "$tests/unit/test_fallback" "${modules[0]}"
 }
 
-# Those of a line run at once, since most have times in which they keep one core busy, or none; a line
-# needs what earlier ones built.
+# Those of a line run at once, since most have times in which they keep one core busy, or none; the
+# others give way to the first, which takes longest. A line needs what earlier ones built.
 groups=(
     'deps'
-    'style demo'
+    'demo style'
     'gcc'
     'suites devices support'
-    'oclgrind rusticl install python clang asan aarch64 tsan no_openmp'
+    'asan oclgrind rusticl install python clang aarch64 tsan no_openmp'
     'fuzz valgrind'
 )
 read -ra steps <<<"${groups[*]}"
@@ -514,9 +512,10 @@ count() {
     fi
 }
 
-# Runs a step; its status and its times go to a file.
+# run STEP FIRST: its status and its times go to a file. FIRST: the step that others give way to.
 run() {
     local start=$SECONDS status
+    [ "$1" = "$2" ] || renice -n 10 $BASHPID >/dev/null
     rm -f "$logs/$1.status"
     # A subshell of its own: within a condition errexit would be off.
     set +e
@@ -548,7 +547,7 @@ report() {
 
 for group in "${groups[@]}"; do
     for name in $group; do
-        run "$name" &
+        run "$name" "${group%% *}" &
     done
     wait
     for name in $group; do
