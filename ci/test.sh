@@ -423,7 +423,7 @@ step_aarch64() {
 step_clang() {
     CC=clang setup_core clang -Dcpu=disabled
     meson compile -C build-ci/clang -j "$jobs"
-    meson test -C build-ci/clang --print-errorlogs --suite unit --suite abi
+    meson test -C build-ci/clang --print-errorlogs --suite unit --suite abi --timeout-multiplier 3
     ci/sum.py meson build-ci/clang/meson-logs/testlog.json
 }
 
@@ -515,7 +515,7 @@ count() {
 # run STEP FIRST: its status and its times go to a file. FIRST: the step that others give way to.
 run() {
     local start=$SECONDS status
-    [ "$1" = "$2" ] || renice -n 10 $BASHPID >/dev/null
+    [ "$1" = "$2" ] || renice -n 5 $BASHPID >/dev/null
     rm -f "$logs/$1.status"
     # A subshell of its own: within a condition errexit would be off.
     set +e
