@@ -256,18 +256,21 @@ static void list_uneven(test_list *list)
         }
 }
 
+/* A number of samples and what becomes of their sums. */
+typedef struct ending {
+    uint32_t options;
+    int64_t n;
+    bsk_dtype out;
+    double alpha, beta;
+} ending;
+
 /* A list of all blocks among short ones, of an odd number of slices of 64. */
 static void list_lone(test_list *list)
 {
-    static const struct {
-        uint32_t options;
-        int64_t n;
-        bsk_dtype out;
-        double alpha, beta;
-    } ends[] = {{0, 300, 0, 0, 0},
-                {OPT_BIAS | OPT_RESIDUAL, 130, 0, 2, 0},
-                {OPT_LD8, 70, 0, -0.5, 0.5},
-                {0, 200, BSK_F32, 0, 0.5}};
+    static const ending ends[] = {{0, 300, 0, 0, 0},
+                                  {OPT_BIAS | OPT_RESIDUAL, 130, 0, 2, 0},
+                                  {OPT_LD8, 70, 0, -0.5, 0.5},
+                                  {0, 200, BSK_F32, 0, 0.5}};
     for (int i = 0; i < 16; i++) {
         const int o = i / 4 % 2, axis = (i / 8 + i) % 2, end = i % TEST_COUNT(ends);
         if (list->tier == TIER_QUICK && i % 7)
@@ -291,15 +294,10 @@ static void list_lone(test_list *list)
  * of four cannot share out evenly. */
 static void list_wide(test_list *list)
 {
-    static const struct {
-        uint32_t options;
-        int64_t n;
-        bsk_dtype out;
-        double alpha, beta;
-    } ends[] = {{0, 64, 0, 0, 0},
-                {OPT_BIAS | OPT_RESIDUAL, 40, 0, 2, 0},
-                {0, 48, BSK_F32, 0, 0.5},
-                {OPT_LD8, 33, 0, -0.5, 0}};
+    static const ending ends[] = {{0, 64, 0, 0, 0},
+                                  {OPT_BIAS | OPT_RESIDUAL, 40, 0, 2, 0},
+                                  {0, 48, BSK_F32, 0, 0.5},
+                                  {OPT_LD8, 33, 0, -0.5, 0}};
     for (int i = 0; i < (list->tier == TIER_QUICK ? 2 : 32); i++) {
         const int o = i % 2, axis = i / 2 % 2, t = i / 4 % 2, wide = i / 8 % 2;
         const int32_t block = (o + axis + t + i / 16) % 2 ? 64 : 128;
