@@ -198,7 +198,7 @@ static void hopper_variants(test_list *list)
 /* Bound by reading the kept weights once: 34 MB, where a launch counts, and 134. */
 static void hopper_small(test_list *list)
 {
-    static const int64_t counts[] = {1, 4, 16, 64};
+    static const int64_t counts[] = {1, 4, 16, 32, 64};
     for (int b = 0; b < TEST_COUNT(hopper_blocks); b++)
         for (int n = 0; n < TEST_COUNT(counts); n++)
             for (int64_t size = 8192; size <= 16384; size *= 2) {

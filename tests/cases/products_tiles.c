@@ -314,7 +314,33 @@ static void list_wide(test_list *list)
     }
 }
 
-/* The same for a device of 132 multiprocessors: more rows than leave one narrow tile to each, full,
+/* The same with so few that two warps have a tile, of weights that lie across the depth. */
+static void list_wide_few(test_list *list)
+{
+    static const ending ends[] = {{0, 16, 0, 0, 0},
+                                  {OPT_BIAS | OPT_RESIDUAL, 7, 0, 2, 0},
+                                  {0, 17, BSK_F32, 0, 0.5},
+                                  {OPT_LD8, 32, 0, -0.5, 0}};
+    for (int i = 0; i < 16; i++) {
+        const int o = i / 4 % 2, axis = i / 2 % 2, t = i / 8, uneven = (i + i / 4) % 2;
+        if (list->tier == TIER_QUICK && i % 6)
+            continue;
+        const ending *end = &ends[(i + i / 4) % TEST_COUNT(ends)];
+        const int32_t block = (i + i / 2) % 2 ? 64 : 128;
+        test_spec s = product(linear[o], dtypes[t], block, block, 0);
+        *(o ? &s.k : &s.m) = cut(uneven ? 640 : 256, block);
+        *(o ? &s.m : &s.k) = cut(3072, block);
+        s.pattern_value = 0.9;
+        s.options = o ? end->options & OPT_LD8 : end->options;
+        s.out = end->out;
+        s.alpha = end->alpha;
+        s.beta = end->beta;
+        s.transpose = o;
+        emit_axis(list, s, end->n, axis);
+    }
+}
+
+/* Tiles of 64 features for a device of 132 multiprocessors: more rows than leave one narrow tile to each, full,
  * uneven, and growing from none on; some so long that two multiprocessors share them; and what is
  * too little for wide tiles. */
 static void list_wide_many(test_list *list)
@@ -330,13 +356,15 @@ static void list_wide_many(test_list *list)
         {4480, 640, 40, PATTERN_SKEWED, 0.9, NULL, 0.5},
         {5120, 640, 33, PATTERN_TEXT, 0, "causal:shift=-256", 0.5},
         {2176, 3840, 33, PATTERN_SKEWED, 0.9, NULL, 0.5},
+        {1536, 9088, 16, PATTERN_SKEWED, 0.9, NULL, 0.5},
+        {8448, 1664, 25, PATTERN_FULL, 0, NULL, 0},
         {384, 256, 64, PATTERN_EMPTY, 0, NULL, 0.5},
         {384, 256, 33, PATTERN_ONE, 0, NULL, 0.5},
     };
     for (int i = 0; i < TEST_COUNT(shapes) && list->tier != TIER_QUICK; i++)
         for (int v = 0; v < 4; v++) {
             const int b = v % 2, along = v / 2; /* values along the depth */
-            if (list->tier == TIER_CI && i < 4 && (i + b) % 2)
+            if (list->tier == TIER_CI && i < 6 && ((i + b) % 2 || (i >= 4 && along)))
                 continue;
             const int o = (i / 2 + b) % 2;
             const int32_t block = squares[3 + b];
@@ -501,6 +529,7 @@ void cases_products_tiles(test_list *list)
     list_uneven(list);
     list_lone(list);
     list_wide(list);
+    list_wide_few(list);
     list_wide_many(list);
     list_wgrad(list);
     list_narrow(list);

@@ -245,9 +245,11 @@ static void try_longer(tester *t, const bski_arg *arg, bsk_tensor *d, int dim)
     char name[TEST_NAME];
     test_result r = {TEST_PASS, "", 0, 0};
     bsk_plan *plan = NULL;
+    bsk_plan_options options = BSK_INIT(bsk_plan_options);
+    options.fallback = BSK_FALLBACK_DEVICE;
     d->dims[dim]++;
     memset(d->strides, 0, sizeof d->strides);
-    bsk_status status = t->c->op->plan(t->device->device, t->c->params, NULL, &plan);
+    bsk_status status = t->c->op->plan(t->device->device, t->c->params, &options, &plan);
     bsk_status wanted = dim_is_free(t->c->op->name, arg->name, dim) ? BSK_OK : BSK_E_INVALID;
     if (status != wanted)
         test_fail(&r, "status %s, expected %s", bsk_status_name(status), bsk_status_name(wanted));

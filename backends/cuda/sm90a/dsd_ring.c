@@ -24,10 +24,11 @@ bsk_reason cuda_sm90a_dsd_ring_accept(const bsk_problem *problem, const bsk_devi
 
 enum { WIDE = 64 };
 
-/* Whether tiles may be WIDE. These gain where b is contiguous along the depth. */
+/* Whether tiles may be WIDE. These gain where b is contiguous along the depth; of fewer samples where
+ * the weights are not, of whose lines they read 128 bytes instead of 64. */
 static bool may_widen(const dsd_few_shape *s)
 {
-    return s->along_k && s->block_i % WIDE == 0 && s->columns == DSD_FEW_COLUMNS;
+    return s->block_i % WIDE == 0 && (s->columns == DSD_FEW_COLUMNS ? s->along_k : s->flip);
 }
 
 double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_props *props)
@@ -49,7 +50,7 @@ double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_
     double work = steps * (step + (narrow && !s.flip ? short_lines : 0) +
                            each * (double)p->c.dims[p->c.rank - 1]);
     const double wide = widen + steps * s.tile / WIDE * wide_step;
-    if (may_widen(&s) && wide < work)
+    if (s.columns == DSD_FEW_COLUMNS && may_widen(&s) && wide < work)
         work = wide;
     return launch + (work > 2 * kept / memory ? work : 2 * kept / memory);
 }
@@ -71,7 +72,9 @@ double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_
     SIZES(X, type, dtype, rows, false, cn, false, 8)                                               \
     SIZES(X, type, dtype, cols, true, cn, false, 8)                                                \
     X(type, dtype, rows, false, nc, true, 64, 64)                                                  \
-    X(type, dtype, cols, true, nc, true, 64, 64)
+    SIZES(X, type, dtype, cols, true, nc, true, 64)                                                \
+    X(type, dtype, cols, true, cn, false, 64, 16)                                                  \
+    X(type, dtype, cols, true, cn, false, 64, 32)
 #define KERNELS(X)                                                                                 \
     ORDERS(X, bf16, BSK_BF16)                                                                      \
     ORDERS(X, f16, BSK_F16)
@@ -108,14 +111,14 @@ typedef struct state {
 /* How tiles are shared out: what a product takes beside the copies of the multiprocessor with the
  * most to do, and how fast these are. Measured. */
 typedef struct form {
-    int32_t tile, cluster; /* thread blocks whose teams share tiles: a group */
-    double begin, rate;    /* seconds; bytes a second */
+    int32_t tile, cluster;   /* thread blocks whose teams share tiles: a group */
+    double begin, many, few; /* seconds; bytes a second of more than 32 samples, and of others */
 } form;
 
 static const form forms[] = {
-    {0, 1, 1.9e-6, 56e9}, /* up to 32 features */
-    {WIDE, 1, 2.6e-6, 48e9},
-    {WIDE, 2, 4.8e-6, 50e9},
+    {0, 1, 1.9e-6, 56e9, 40e9}, /* up to 32 features */
+    {WIDE, 1, 2.6e-6, 48e9, 38e9},
+    {WIDE, 2, 4.8e-6, 50e9, 36e9},
 };
 
 /* A tile of a block row, or some of its samples. */
@@ -394,10 +397,11 @@ static tables tables_open(const bsk_problem *problem, const form *f)
 
 static double groups_seconds(const tables *t)
 {
+    const double rate = t->shape.columns == DSD_FEW_COLUMNS ? t->form->many : t->form->few;
     double most = 0;
     for (int32_t i = 0; i < t->groups; i++)
         most = t->loads[i].work > most ? t->loads[i].work : most;
-    return t->form->begin + most * UNIT_BYTES / t->form->cluster / t->form->rate;
+    return t->form->begin + most * UNIT_BYTES / t->form->cluster / rate;
 }
 
 /* Makes the groups of the form that is done the soonest. Wide tiles read less of b, but there are
@@ -443,7 +447,7 @@ static bsk_status plan_fill(bski_cuda_device *d, const bsk_problem *problem, tab
     TRY(tables_fill(&d->simt, problem, t));
     TRY(tables_place(&d->simt, t, st));
     /* What comes before is taken for a product of this size. */
-    if (DSD_RING_PAIR(k->tile, k->columns) && t->stride <= DSD_RING_FEW)
+    if (DSD_RING_PAIR(k->tile, k->columns) && !DSD_RING_WIDE(k->tile) && t->stride <= DSD_RING_FEW)
         st->arg.later =
             (uint32_t)(cuda_sm90a_dsd_ring_seconds(problem, &d->simt.props) / 2 * hertz);
     return BSK_OK;
@@ -491,7 +495,7 @@ bsk_status cuda_sm90a_dsd_ring_launch(const bsk_prepared *prepared, void *queue,
         .function = st->kernel->function,
         .name = st->kernel->name,
         .grid = {(unsigned)st->blocks, 1, 1},
-        .threads = (unsigned)DSD_RING_THREADS(st->kernel->tile),
+        .threads = (unsigned)DSD_RING_THREADS(st->kernel->tile, st->kernel->columns),
         .cluster = (unsigned)st->cluster,
         .shared_bytes = st->shared_bytes,
         .arguments = arguments,

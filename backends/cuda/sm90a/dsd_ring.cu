@@ -1,7 +1,7 @@
 /* dsd for a small minibatch: bound by reading the kept weights, and the activations that they meet,
  * once; dsd_ring.c plans what the tables say.
  *
- * A team of one or four warps has steps of its own, and a ring of them in shared memory, which it
+ * A team of one, two or four warps has steps of its own, and a ring of them in shared memory, which it
  * fills with asynchronous copies and waits for alone. A step is 32 of the depth as four runs of 8,
  * whose blocks need not be neighbours: lines of 64 bytes of four runs where an operand is contiguous
  * along the depth, else 32 lines of a tile's width. 16-byte pieces of a line are exchanged so that
@@ -18,7 +18,7 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TILE_, int COLUMNS_> struc
     static constexpr bool FLIP = FLIP_, ALONG_K = ALONG_K_;
     static constexpr int TILE = TILE_, COLUMNS = COLUMNS_;
     static constexpr bool WIDE = DSD_RING_WIDE(TILE);
-    static constexpr int TEAM = DSD_RING_TEAM(TILE), TEAMS = DSD_RING_TEAMS(TILE);
+    static constexpr int TEAM = DSD_RING_TEAM(TILE, COLUMNS), TEAMS = DSD_RING_TEAMS(TILE);
     static constexpr int ACROSS = WIDE ? 2 : 1, ALONG = TEAM / ACROSS; /* warps of a team */
     static constexpr int TI = TILE / ACROSS, TN = COLUMNS / ALONG, NT = TI / 8, ROWS = TN / 16;
     static constexpr int SLOTS = DSD_RING_SLOTS(TILE, COLUMNS);
@@ -29,6 +29,8 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TILE_, int COLUMNS_> struc
     /* Steps whose weights are fetched ahead of the queue's earlier work. */
     static constexpr bool PAIR = DSD_RING_PAIR(TILE, COLUMNS);
     static constexpr int AHEAD = PAIR ? 2 : 3;
+    /* Whether all others may be, while that work runs. */
+    static constexpr bool LATER = PAIR && !WIDE;
     static constexpr int SLOT_BYTES = DSD_RING_SLOT_BYTES(TILE, COLUMNS);
     static constexpr int TEAM_BYTES = DSD_RING_TEAM_BYTES(TILE, COLUMNS);
     static constexpr int PART_BYTES = DSD_RING_PART_BYTES(TI, TN); /* of a warp */
@@ -39,8 +41,7 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TILE_, int COLUMNS_> struc
     static constexpr int LINE_BYTES = 16 * PITCH * 4;
     static constexpr int BARRIER_AT = LINE_AT + LINE_BYTES;
     static_assert(PART_AT >= TEAM * PART_BYTES, "a part fits into the ring");
-    static_assert(!PAIR || (!WIDE && BARRIER_AT + 8 <= TEAM_BYTES),
-                  "a barrier fits behind the line");
+    static_assert(!LATER || BARRIER_AT + 8 <= TEAM_BYTES, "a barrier fits behind the line");
     static_assert(!WIDE || TEAM * LINE_BYTES <= SLOT_BYTES, "lines fit into a slot");
     static_assert(!WIDE || TEAM * PART_BYTES <= (SLOTS - 1) * SLOT_BYTES,
                   "a part leaves the last slot free");
@@ -574,14 +575,14 @@ template <class C> FN void product(const dsd_ring_arg &a)
         matrix_lane<C::FLIP, C::TI, false>(),
         samples_at<C>(matrix_lane<!C::ALONG_K, C::COLUMNS, true>()), C::NEAR || a.near};
     const uint32_t ended = shared_address(shared) + C::BARRIER_AT;
-    if (C::PAIR && a.later) {
+    if (C::LATER && a.later) {
         if (threadIdx.x == 0)
             mbar_init(ended, 1);
         __syncthreads();
         rest_prefetch<C>(a, ended);
     }
     grid_wait();
-    if (C::PAIR && a.later && threadIdx.x == 0)
+    if (C::LATER && a.later && threadIdx.x == 0)
         mbar_arrive(ended);
 #pragma unroll 1
     for (int slot = 0; slot + C::WIDE < C::SLOTS; slot++)
@@ -626,7 +627,7 @@ template <class C> FN void product(const dsd_ring_arg &a)
 }
 
 #define RING(T, type, flip, order, along_k, axis, ti, tn)                                          \
-    extern "C" __global__ void __launch_bounds__(DSD_RING_THREADS(ti),                             \
+    extern "C" __global__ void __launch_bounds__(DSD_RING_THREADS(ti, tn),                         \
                                                  DSD_RING_PAIR(ti, tn) ? 2 : 1)                    \
         dsd_sm90a_ring_##ti##_##tn##_##order##_##axis##_##type(                                    \
             const __grid_constant__ dsd_ring_arg a)                                                \
@@ -648,5 +649,7 @@ template <class C> FN void product(const dsd_ring_arg &a)
     RING_SIZES(T, type, false, rows, false, cn, 8)                                                 \
     RING_SIZES(T, type, true, cols, false, cn, 8)                                                  \
     RING(T, type, false, rows, true, nc, 64, 64)                                                   \
-    RING(T, type, true, cols, true, nc, 64, 64)
+    RING_SIZES(T, type, true, cols, true, nc, 64)                                                  \
+    RING(T, type, true, cols, false, cn, 64, 16)                                                   \
+    RING(T, type, true, cols, false, cn, 64, 32)
 FOR_HALVES(RING_ORDERS)

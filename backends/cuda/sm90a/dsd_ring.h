@@ -10,12 +10,13 @@ enum {
     DSD_RING_FEW = 8    /* steps of a team that are fetched ahead whole */
 };
 
-/* A team of warps has steps of its own: of wide tiles four warps, of half of the features and of the
- * samples each. */
-#define DSD_RING_WIDE(features)    ((features) > 32)
-#define DSD_RING_TEAM(features)    (DSD_RING_WIDE(features) ? 4 : 1)
-#define DSD_RING_TEAMS(features)   (DSD_RING_WIDE(features) ? 4 : DSD_RING_WARPS)
-#define DSD_RING_THREADS(features) (DSD_RING_TEAM(features) * DSD_RING_TEAMS(features) * 32)
+/* A team of warps has steps of its own: of wide tiles two warps, of half of the features each, or
+ * four, where samples are many, of half of these too. */
+#define DSD_RING_WIDE(features)          ((features) > 32)
+#define DSD_RING_TEAM(features, samples) (!DSD_RING_WIDE(features) ? 1 : (samples) > 32 ? 4 : 2)
+#define DSD_RING_TEAMS(features)         (DSD_RING_WIDE(features) ? 4 : DSD_RING_WARPS)
+#define DSD_RING_THREADS(features, samples)                                                        \
+    (DSD_RING_TEAM(features, samples) * DSD_RING_TEAMS(features) * 32)
 
 /* Shared memory of a thread block for tiles of so many features and samples. Of a team: a ring of
  * steps, a part of a tile's sums, and 16 samples of one on their way to C, for which several warps
@@ -31,10 +32,11 @@ enum {
      DSD_RING_SLOT_BYTES(features, samples))
 
 /* Whether two thread blocks share a multiprocessor, that is those of launches that follow each
- * other: for tiles of 32 features, where two slots are left for each warp. */
+ * other: for tiles of 32 features and more, where two slots are left for each warp. */
 #define DSD_RING_HALF 115712
 #define DSD_RING_PAIR(features, samples)                                                           \
-    ((features) >= 32 && DSD_RING_FIT(features, samples, DSD_RING_HALF) >= 2)
+    ((features) >= 32 && DSD_RING_TEAM(features, samples) < 4 &&                                   \
+     DSD_RING_FIT(features, samples, DSD_RING_HALF) >= 2)
 #define DSD_RING_ROOM(features, samples)                                                           \
     (DSD_RING_PAIR(features, samples) ? DSD_RING_HALF : 2 * DSD_RING_HALF - 1024)
 #define DSD_RING_MOST(features, samples)                                                           \
