@@ -72,6 +72,8 @@ static double product_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t
                  {7.5e12, 31.5e12, 26.5e12, 0.45e-9},
                  {7.0e12, 25e12, 14e12, 0.5e-9}};
     static const double tile = 1e-6; /* its end */
+    /* Bytes a second from memory, of weights, which are read once at least. */
+    static const double memory = 3.6e12;
     /* Of the rate through shared memory: warps of square tiles have more to do in a stage, of tall
      * ones there are fewer. */
     static const double shares[] = {
@@ -98,7 +100,9 @@ static double product_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t
     const double copies = filled / rates[row].copy / turns;
     const double reads =
         shared / rate / turns + rates[row].turn * (double)s->features / s->split.parts;
-    const double work = copies > reads ? copies : reads;
+    double work = copies > reads ? copies : reads;
+    if (work * turns < 2 * kept / memory)
+        work = 2 * kept / memory / turns;
     return (work + tile) * (whole > turns ? whole : turns) + bski_dsd_split_seconds(&s->split);
 }
 
@@ -188,7 +192,7 @@ bsk_reason cuda_sm90a_dsd_mma_accept(const bsk_problem *problem, const bsk_devic
 
 double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
-    static const double rates[] = {1.75e12, 1.6e12, 2e12}; /* of packing, by unit */
+    static const double rates[] = {1.75e12, 1.9e12, 2e12}; /* of packing, by unit */
     const bsk_layout_tables *t = problem->layout;
     dsd_mma_shape s;
     if (bski_dsd_mma_shape(problem, props->compute_units, &s) || !s.n)
