@@ -183,9 +183,13 @@ step_gcc() {
     ninja -C build-ci/gcc -j "$jobs" all emulators
 }
 
-# All suites, `bsk check --tier ci` among them; the log has each program's last line.
+# All cases on the CPU, which keep one core busy for longest.
+step_check() { check_device cpu ci; }
+
+# All other suites; the log has each program's last line.
 step_suites() {
-    meson test -C build-ci/gcc --print-errorlogs --num-processes "$jobs" --timeout-multiplier 2
+    meson test -C build-ci/gcc --print-errorlogs --num-processes "$jobs" --timeout-multiplier 2 \
+        --no-suite conformance
     ci/sum.py meson build-ci/gcc/meson-logs/testlog.json
 }
 
@@ -468,17 +472,17 @@ step_valgrind() {
     "${check[@]}" "$tests/unit/test_fallback" "${modules[0]}"
 }
 
-# Those of a line run at once, since most have times in which they keep one core busy, or none; the
-# others give way to the first, which takes longest. A line needs what earlier ones built.
+# Those of a line run at once, since most have times in which they keep one core busy, or none, but
+# that what follows a + waits for what is before it. All give way to the first of the line, which
+# takes longest. A line needs what earlier ones built.
 groups=(
     'deps'
     'demo style'
     'gcc'
-    'suites devices support'
-    'asan oclgrind rusticl install python clang aarch64 tsan no_openmp'
-    'fuzz valgrind'
+    'check suites devices support'
+    'asan+fuzz oclgrind rusticl install python clang aarch64 tsan no_openmp+valgrind'
 )
-read -ra steps <<<"${groups[*]}"
+read -ra steps <<<"$(tr + ' ' <<<"${groups[*]}")"
 
 # --- running them ---
 
@@ -546,11 +550,13 @@ report() {
 }
 
 for group in "${groups[@]}"; do
-    for name in $group; do
-        run "$name" "${group%% *}" &
+    for chain in $group; do
+        for name in ${chain//+/ }; do
+            (run "$name" "${group%%[ +]*}")
+        done &
     done
     wait
-    for name in $group; do
+    for name in ${group//+/ }; do
         report "$name"
     done
 done

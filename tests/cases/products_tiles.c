@@ -340,9 +340,9 @@ static void list_wide_few(test_list *list)
     }
 }
 
-/* Tiles of 64 features for a device of 132 multiprocessors: more rows than leave one narrow tile to each, full,
- * uneven, and growing from none on; some so long that two multiprocessors share them; and what is
- * too little for wide tiles. */
+/* Tiles of 64 features for a device of 132 multiprocessors: more rows than leave one narrow tile to
+ * each, full, uneven, and growing from none on; some so long that two multiprocessors share them; in
+ * tier full with so few samples that two warps have a tile; and what is too little for wide tiles. */
 static void list_wide_many(test_list *list)
 {
     static const struct {
@@ -364,7 +364,7 @@ static void list_wide_many(test_list *list)
     for (int i = 0; i < TEST_COUNT(shapes) && list->tier != TIER_QUICK; i++)
         for (int v = 0; v < 4; v++) {
             const int b = v % 2, along = v / 2; /* values along the depth */
-            if (list->tier == TIER_CI && i < 6 && ((i + b) % 2 || (i >= 4 && along)))
+            if (list->tier == TIER_CI && (i < 4 ? (i + b) % 2 : shapes[i].m > 1000))
                 continue;
             const int o = (i / 2 + b) % 2;
             const int32_t block = squares[3 + b];
