@@ -24,11 +24,11 @@ bsk_reason cuda_sm90a_dsd_ring_accept(const bsk_problem *problem, const bsk_devi
 
 enum { WIDE = 64 };
 
-/* Whether tiles may be WIDE. These gain where b is contiguous along the depth; of fewer samples where
- * the weights are not, of whose lines they read 128 bytes instead of 64. */
+/* Whether tiles may be WIDE. With more than 32 samples these gain where b is contiguous along the
+ * depth. */
 static bool may_widen(const dsd_few_shape *s)
 {
-    return s->block_i % WIDE == 0 && (s->columns == DSD_FEW_COLUMNS ? s->along_k : s->flip);
+    return s->block_i % WIDE == 0 && (s->columns < DSD_FEW_COLUMNS || s->along_k);
 }
 
 double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_props *props)
@@ -71,8 +71,10 @@ double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_
     TILES(X, type, dtype, cols, true, cn, false)                                                   \
     SIZES(X, type, dtype, rows, false, cn, false, 8)                                               \
     SIZES(X, type, dtype, cols, true, cn, false, 8)                                                \
-    X(type, dtype, rows, false, nc, true, 64, 64)                                                  \
+    SIZES(X, type, dtype, rows, false, nc, true, 64)                                               \
     SIZES(X, type, dtype, cols, true, nc, true, 64)                                                \
+    X(type, dtype, rows, false, cn, false, 64, 16)                                                 \
+    X(type, dtype, rows, false, cn, false, 64, 32)                                                 \
     X(type, dtype, cols, true, cn, false, 64, 16)                                                  \
     X(type, dtype, cols, true, cn, false, 64, 32)
 #define KERNELS(X)                                                                                 \

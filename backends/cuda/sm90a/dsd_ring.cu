@@ -648,8 +648,10 @@ template <class C> FN void product(const dsd_ring_arg &a)
     RING_TILES(T, type, true, cols, false, cn)                                                     \
     RING_SIZES(T, type, false, rows, false, cn, 8)                                                 \
     RING_SIZES(T, type, true, cols, false, cn, 8)                                                  \
-    RING(T, type, false, rows, true, nc, 64, 64)                                                   \
+    RING_SIZES(T, type, false, rows, true, nc, 64)                                                 \
     RING_SIZES(T, type, true, cols, true, nc, 64)                                                  \
+    RING(T, type, false, rows, false, cn, 64, 16)                                                  \
+    RING(T, type, false, rows, false, cn, 64, 32)                                                  \
     RING(T, type, true, cols, false, cn, 64, 16)                                                   \
     RING(T, type, true, cols, false, cn, 64, 32)
 FOR_HALVES(RING_ORDERS)
