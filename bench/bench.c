@@ -185,8 +185,8 @@ static bool rounds(runner *r, bool apart)
 static bool warm_up(runner *r)
 {
     enum { ROWS = 16 }; /* as long as so many take */
-    double spent = r->b->warm ? ROWS * r->b->budget : 0;
-    for (int turn = 2; spent < ROWS * r->b->budget; turn++)
+    double spent = 0;
+    for (int turn = 2; !r->b->warm && spent < ROWS * r->b->budget; turn++)
         for (int k = 0; k < CONTESTANTS; k++) {
             if (!r->who[k].in || is_apart(r, k))
                 continue;

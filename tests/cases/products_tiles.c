@@ -314,15 +314,15 @@ static void list_wide(test_list *list)
     }
 }
 
-/* The same with so few that two warps have a tile, of weights that lie across the depth. */
+/* The same with so few that two warps have a tile, and of weights along both axes. */
 static void list_wide_few(test_list *list)
 {
     static const ending ends[] = {{0, 16, 0, 0, 0},
                                   {OPT_BIAS | OPT_RESIDUAL, 7, 0, 2, 0},
                                   {0, 17, BSK_F32, 0, 0.5},
                                   {OPT_LD8, 32, 0, -0.5, 0}};
-    for (int i = 0; i < 16; i++) {
-        const int o = i / 4 % 2, axis = i / 2 % 2, t = i / 8, uneven = (i + i / 4) % 2;
+    for (int i = 0; i < 32; i++) {
+        const int o = i / 4 % 2, axis = i / 2 % 2, t = i / 8 % 2, uneven = (i + i / 4) % 2;
         if (list->tier == TIER_QUICK && i % 6)
             continue;
         const ending *end = &ends[(i + i / 4) % TEST_COUNT(ends)];
@@ -335,7 +335,7 @@ static void list_wide_few(test_list *list)
         s.out = end->out;
         s.alpha = end->alpha;
         s.beta = end->beta;
-        s.transpose = o;
+        s.transpose = (o + i / 16) % 2; /* values along the depth from 16 on */
         emit_axis(list, s, end->n, axis);
     }
 }
