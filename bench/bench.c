@@ -277,6 +277,14 @@ static double written_bytes(const test_case *c)
     return bytes;
 }
 
+/* Whether a row's rate is seen beside the peer's: where it may round its operands, too, or that does
+ * not. */
+static bool is_measure(const bench_row *row, const bench_peer *peer)
+{
+    const bool rounds = row->spec.precision == BSK_PRECISION_TF32;
+    return !peer->sparse && (rounds || peer->operand_error == 0);
+}
+
 static void row_peers(bench_row *row, runner *r)
 {
     for (int i = 0; i < r->race.count; i++) {
@@ -291,9 +299,7 @@ static void row_peers(bench_row *row, runner *r)
         row->peers[k].spread = bench_spread(s);
         row->peers[k].verified = p->verified;
         row->peers[k].sparse = p->peer->sparse;
-        /* a rate of rounded operands is no measure for exact ones */
-        if (!p->peer->sparse && p->peer->operand_error == 0 &&
-            (row->dense_ms == 0 || row->peers[k].ms < row->dense_ms))
+        if (is_measure(row, p->peer) && (row->dense_ms == 0 || row->peers[k].ms < row->dense_ms))
             row->dense_ms = row->peers[k].ms;
     }
     row->dense_flops = row->dense_ms > 0 ? bench_gemm_flops(&r->race.gemm) : 0;
