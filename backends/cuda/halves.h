@@ -16,7 +16,7 @@
 #define HALVES_FN template <> __device__ __forceinline__
 
 /* The types of wgmma, and those of C++ for them. */
-enum { WGMMA_F16, WGMMA_BF16, WGMMA_HALVES };
+enum { WGMMA_F16, WGMMA_BF16, WGMMA_HALVES, WGMMA_TF32 };
 template <int TYPE> struct element;
 
 /* The elements' type in bsk_dtype. */

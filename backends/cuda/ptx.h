@@ -473,7 +473,7 @@ PTX_FN void store_matrix_x4_trans(uint32_t to, uint32_t x, uint32_t y, uint32_t 
                  : "memory");
 }
 
-/* --- wgmma: D[64, N] += A[64, 16] B[16, N] for 16-bit types, by four warps together ---
+/* --- wgmma: D[64, N] += A[64, 16] B[16, N] for 16-bit types, by four warps together; of tf32 8 deep ---
  *
  * Operands in shared memory are described by 64-bit descriptors: the address in units of 16 bytes
  * in bits 0-13, two distances ("leading", "stride") in the same units, and the swizzle. Advancing a
@@ -595,6 +595,21 @@ WGMMA_SIZE(128, "64", "65", "66", "67", "68", "69", "70")
 WGMMA_SIZE(192, "96", "97", "98", "99", "100", "101", "102")
 WGMMA_SIZE(256, "128", "129", "130", "131", "132", "133", "134")
 #undef WGMMA_SIZE
+/* Of tf32 operands lie along K. */
+#define WGMMA_TF32_SIZE(N, A0, A1, A2, A3, B, P)                                                   \
+    template <> struct wgmma_of<WGMMA_TF32, N, 0, 0> {                                             \
+        PTX_FN void rs(float *d, const uint32_t *a, uint64_t b, int accumulate)                    \
+        {                                                                                          \
+            asm volatile("{.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                             \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" WGMMA_T##N    \
+                         "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B ", p, 1, 1;}"              \
+                         : WGMMA_D##N                                                              \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));   \
+        }                                                                                          \
+    };
+WGMMA_TF32_SIZE(64, "32", "33", "34", "35", "36", "37")
+WGMMA_TF32_SIZE(128, "64", "65", "66", "67", "68", "69")
+#undef WGMMA_TF32_SIZE
 #undef WGMMA_SS_ASM
 #undef WGMMA_RS_ASM
 
@@ -607,7 +622,8 @@ PTX_FN void wgmma_ss(float *d, uint64_t a, uint64_t b, int accumulate)
     wgmma_of<TYPE, N, TRANS_A, TRANS_B>::ss(d, a, b, accumulate);
 }
 
-/* A in registers: four, as for mma.sync.m16n8k16, warp w having rows 16 w to 16 w + 15. */
+/* A in registers: four, as for mma.sync.m16n8k16 or of tf32 m16n8k8, warp w having rows 16 w to
+ * 16 w + 15. */
 template <int TYPE, int N, int TRANS_B>
 PTX_FN void wgmma_rs(float *d, const uint32_t *a, uint64_t b, int accumulate)
 {

@@ -115,6 +115,19 @@ static void list_epilogues(test_list *list, const format *f)
         }
 }
 
+/* tf32: tiles for several turns of a device of four, two of which share weights. */
+static void list_turns(test_list *list, const format *f)
+{
+    for (int i = 0; i < 2 && f->dtype == BSK_F32 && list->tier != TIER_QUICK; i++) {
+        test_spec s = product(linear[i], f, 64, 64, 0, 0);
+        *(i ? &s.k : &s.m) = 376;
+        *(i ? &s.m : &s.k) = 504;
+        s.pattern_value = 0.9;
+        s.fill = FILL_REAL;
+        emit_axis(list, s, 2000, i);
+    }
+}
+
 /* Gates, their gradients, bias gradients and pairs. */
 static void list_wgrad(test_list *list, const format *f)
 {
@@ -220,6 +233,7 @@ void cases_products_formats(test_list *list)
     for (int i = 0; i < TEST_COUNT(formats); i++) {
         list_blocks(list, &formats[i]);
         list_epilogues(list, &formats[i]);
+        list_turns(list, &formats[i]);
         list_wgrad(list, &formats[i]);
         list_batches(list, &formats[i]);
         list_special(list, &formats[i]);

@@ -301,7 +301,10 @@ gpu_operand gpu_operand_form(gpu_type type, bool trans, uint32_t start, uint32_t
                              uint32_t stride, uint32_t width)
 {
     const bool swizzled = width > 16;
+    const uint32_t size = type == GPU_TF32 ? 4 : 2;
     gpu_operand f = {.type = type, .trans = trans, .start = start, .swizzle = width / 16 - 1};
+    if (trans && type == GPU_TF32)
+        gpu_fault("a product of tf32 with an operand that is not K-major");
     if (trans) { /* rows of `width` bytes along the own axis, one for each k */
         f.unit = width / 2;
         f.step = 2;
@@ -313,8 +316,8 @@ gpu_operand gpu_operand_form(gpu_type type, bool trans, uint32_t start, uint32_t
         f.unit = 8;
         f.step = width;
         f.unit_step = stride;
-        f.k_unit = width / 2;
-        f.k_step = 2;
+        f.k_unit = width / size;
+        f.k_step = size;
         f.k_unit_step = leading; /* of k beyond a row; swizzled, a product does not get there */
     }
     return f;
@@ -330,27 +333,37 @@ static gpu_operand form_of(uint64_t descriptor, gpu_type type, bool trans)
                             (uint32_t)(descriptor >> 32 & 0x3fff) << 4, widths[descriptor >> 62]);
 }
 
-static void row_floats(float *v, gpu_type type, const uint16_t *p)
+/* The elements of 16 bytes. */
+static void row_floats(float *v, gpu_type type, const void *p)
 {
-    for (int e = 0; e < 8; e++)
-        v[e] = type == GPU_BF16 ? bits_float((uint32_t)p[e] << 16) : f16_table[p[e]];
+    const uint32_t *words = p;
+    const int each = elements_of(type);
+    for (int e = 0; e < 4 * each; e++)
+        v[e] = gpu_element(type, words[e / each], e % each);
+}
+
+/* How deep a product is. */
+static int depth_of(gpu_type type)
+{
+    return type == GPU_TF32 ? 8 : 16;
 }
 
 void gpu_operand_load(float *to, const gpu_operand *f, uint32_t rank, int first, int count,
                       bool k_major)
 {
-    /* 16 bytes are eight neighbours, along k or, with trans, along the own axis. */
-    for (int x = 0; x < count; x += f->trans ? 8 : 1)
-        for (int k = 0; k < 16; k += f->trans ? 1 : 8) {
+    /* 16 bytes are neighbours along k or, with trans, along the own axis. */
+    const int run = 4 * elements_of(f->type), depth = depth_of(f->type);
+    for (int x = 0; x < count; x += f->trans ? run : 1)
+        for (int k = 0; k < depth; k += f->trans ? 1 : run) {
             const uint32_t own = (uint32_t)(first + x), at = (uint32_t)k;
             uint32_t address = f->start + own / f->unit * f->unit_step + own % f->unit * f->step +
                                at / f->k_unit * f->k_unit_step + at % f->k_unit * f->k_step;
             address ^= (address >> 7 & f->swizzle) << 4;
             float v[8];
             row_floats(v, f->type, gpu_shared_of(rank, address, 16, 16));
-            for (int e = 0; e < 8; e++) {
+            for (int e = 0; e < run; e++) {
                 const int i = f->trans ? x + e : x, j = f->trans ? k : k + e;
-                to[k_major ? j * ROWS + i : i * 16 + j] = v[e];
+                to[k_major ? j * ROWS + i : i * depth + j] = v[e];
             }
         }
 }
@@ -359,11 +372,12 @@ static void op_do(gpu_warp *w, warp_op *op)
 {
     const gpu_product *q = &op->product;
     float a[16 * ROWS], b[MAX_N * 16];
+    const int depth = depth_of(q->type);
     const uint32_t rank = w->block->rank;
     const gpu_operand bf = form_of(q->b, q->type, q->trans_b);
     if (op->has_a) {
         for (int lane = 0; lane < GPU_LANES; lane++)
-            spread_a(a, q->type, op->a[lane], lane, 16);
+            spread_a(a, q->type, op->a[lane], lane, depth);
     } else {
         const gpu_operand af = form_of(q->a, q->type, q->trans_a);
         const int first = (int)(w->lanes->number / GPU_LANES % 4) * ROWS;
@@ -372,7 +386,7 @@ static void op_do(gpu_warp *w, warp_op *op)
     gpu_operand_load(b, &bf, rank, 0, q->n, false);
     if (!q->accumulate)
         memset(op->sums->d, 0, sizeof(float) * (size_t)q->n * ROWS);
-    multiply_rows(op->sums->d, ROWS, a, b, q->n, 16);
+    multiply_rows(op->sums->d, ROWS, a, b, q->n, depth);
 }
 
 /* The results of products that are done go into the registers. */

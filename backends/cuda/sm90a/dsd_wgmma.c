@@ -22,8 +22,21 @@ typedef struct weights {
     int64_t features, depth;
     const int64_t *start;
     const int32_t *k, *slot;
+    int32_t cell_k;         /* elements of a cell along k */
     int32_t panels, slices; /* cells along features and along k */
 } weights;
+
+/* Bytes of an element: of f32, rounded to tf32, or of 16 bits. */
+static int32_t element_bytes(const bsk_problem *problem)
+{
+    return problem->dtype == BSK_F32 ? 4 : 2;
+}
+
+/* Elements of a row of a slice. */
+static int32_t row_of(const bsk_problem *problem)
+{
+    return DSD_ROW_BYTES / element_bytes(problem);
+}
 
 static weights weights_of(const bsk_problem *problem)
 {
@@ -39,9 +52,10 @@ static weights weights_of(const bsk_problem *problem)
         .start = flip ? t->col_start : t->row_start,
         .k = flip ? t->col_row : t->row_col,
         .slot = flip ? t->col_slot : t->row_slot,
+        .cell_k = row_of(problem),
     };
     w.panels = (int32_t)bski_ceil_div(w.features, DSD_CELL);
-    w.slices = (int32_t)bski_ceil_div(w.depth, DSD_CELL);
+    w.slices = (int32_t)bski_ceil_div(w.depth, w.cell_k);
     return w;
 }
 
@@ -57,14 +71,14 @@ static bski_cuda_tensor activations_of(const bsk_problem *problem, bool *along_n
     const bsk_tensor *b = &p->b;
     const int32_t k = b->rank - 2, n = b->rank - 1;
     *along_n = b->strides[k] != 1 || (b->strides[n] == 1 && b->dims[k] == 1);
-    const int32_t inner = *along_n ? n : k, outer = *along_n ? k : n;
+    const int32_t inner = *along_n ? n : k, outer = *along_n ? k : n, row = row_of(problem);
     return (bski_cuda_tensor){
         .dtype = problem->dtype,
         .rank = 3,
         .dims = {b->dims[inner], b->dims[outer], members(b)},
         .strides = {1, b->strides[outer], b->rank == 3 ? b->strides[0] : 0},
-        .box = {DSD_CELL, *along_n ? DSD_CELL : DSD_GROUP_N, 1},
-        .swizzle = DSD_CELL * 2,
+        .box = {row, *along_n ? row : DSD_GROUP_N, 1},
+        .swizzle = DSD_ROW_BYTES,
     };
 }
 
@@ -93,7 +107,8 @@ bsk_reason cuda_dsd_wgmma_accept(const bsk_problem *problem, const bsk_device_pr
     (void)props; /* every device of the generation has the shared memory */
     if (!block_fits(w.block_features) || !block_fits(w.block_k))
         return BSK_REFUSE_BLOCK;
-    if (p->gate.dtype != BSK_NONE)
+    if (p->gate.dtype != BSK_NONE ||
+        (problem->dtype == BSK_F32 && p->precision != BSK_PRECISION_TF32))
         return BSK_REFUSE_OPTION;
     if (problem->layout->heads != 1 || (p->s.rank == 4 && p->s.dims[0] != 1))
         return BSK_REFUSE_RANK;
@@ -136,10 +151,11 @@ static double quarter_seconds(void)
 /* A list that is so many times as long as the mean may be a long one (find_long). */
 enum { LONG_MEANS = 4 };
 
-/* Whether there can be any: their sums are not looked at for gaps. */
+/* Whether there can be any, which are not looked at for gaps; f32 has no kernels for them. */
 static bool takes_long(const weights *w)
 {
-    return w->block_features >= DSD_CELL && w->block_k >= DSD_CELL && w->slices <= DSD_MOST_SLICES;
+    return w->cell_k == DSD_CELL && w->block_features >= DSD_CELL && w->block_k >= DSD_CELL &&
+           w->slices <= DSD_MOST_SLICES;
 }
 
 /* Counts the slices of k that blocks of a panel and the next one meet, both or one of them. */
@@ -159,16 +175,18 @@ static void count_stages(const weights *w, int32_t panel, int64_t *both, int64_t
         /* The next slice that any list meets, and which halves meet it. */
         int64_t slice = INT64_MAX;
         for (int32_t i = 0; i < lists; i++) {
-            const int64_t s = at[i] < end[i] ? (int64_t)w->k[at[i]] * w->block_k / DSD_CELL : slice;
+            const int64_t s =
+                at[i] < end[i] ? (int64_t)w->k[at[i]] * w->block_k / w->cell_k : slice;
             slice = s < slice ? s : slice;
         }
         if (slice == INT64_MAX)
             return;
         int halves = 0;
         for (int32_t i = 0; i < lists; i++)
-            for (; at[i] < end[i] && (int64_t)w->k[at[i]] * w->block_k / DSD_CELL == slice; at[i]++)
+            for (; at[i] < end[i] && (int64_t)w->k[at[i]] * w->block_k / w->cell_k == slice;
+                 at[i]++)
                 halves |= i < blocks ? 1 : 2;
-        const int64_t slices = w->block_k > DSD_CELL ? w->block_k / DSD_CELL : 1;
+        const int64_t slices = w->block_k > w->cell_k ? w->block_k / w->cell_k : 1;
         *(halves == 3 ? both : single) += slices;
     }
 }
@@ -203,7 +221,8 @@ double cuda_dsd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
     }
     const double spread = sum * tiles / units;
     const double outputs = (double)members(&p->c) * (double)p->c.dims[p->c.rank - 1];
-    const double bytes = 2 * outputs * (double)(w.features + w.depth) + cells * DSD_CELL_BYTES;
+    const double bytes =
+        element_bytes(problem) * outputs * (double)(w.features + w.depth) + cells * DSD_CELL_BYTES;
     const double memory = bytes / memory_rate;
     const double packing = bski_dsd_image_seconds(problem, cells * DSD_CELL_BYTES, packing_rate);
     const double busy = tiles * (double)bski_ceil_div(w.panels, PAIR) / units;
@@ -242,7 +261,7 @@ typedef struct state {
     int64_t cells;
     bool idle;                                     /* C is empty */
     bool quarters;                                 /* there are long lists */
-    bool pack_early;                               /* packing starts early */
+    bski_cuda_run pack_run;                        /* but for its arguments */
     bsk_mem stages, tiles, tile_start, cell, slot; /* device */
     dsd_wgmma_arg arg;
     dsd_pack_arg pack;
@@ -295,11 +314,11 @@ static void for_each_part(builder *b, void (*visit)(builder *b, int32_t panel, i
     for (int32_t row = 0; row < w->grid; row++)
         for (int64_t i = w->start[row]; i < w->start[row + 1]; i++) {
             const int64_t f0 = (int64_t)row * w->block_features, k0 = (int64_t)w->k[i] * w->block_k;
-            const int32_t part = (int32_t)(k0 % DSD_CELL / w->block_k * b->parts_features +
+            const int32_t part = (int32_t)(k0 % w->cell_k / w->block_k * b->parts_features +
                                            f0 % DSD_CELL / w->block_features);
             for (int64_t f = f0; f < f0 + w->block_features && f < w->features; f += DSD_CELL)
-                for (int64_t k = k0; k < k0 + w->block_k && k < w->depth; k += DSD_CELL)
-                    visit(b, (int32_t)(f / DSD_CELL), (int32_t)(k / DSD_CELL), part, w->slot[i]);
+                for (int64_t k = k0; k < k0 + w->block_k && k < w->depth; k += w->cell_k)
+                    visit(b, (int32_t)(f / DSD_CELL), (int32_t)(k / w->cell_k), part, w->slot[i]);
         }
 }
 
@@ -365,7 +384,7 @@ static void add_cell(builder *b, int32_t panel, int32_t slice)
 {
     if (slice < b->w.slices)
         b->s.cell[(int64_t)panel * b->w.slices + slice] = (int32_t)b->out->cells;
-    b->s.cells[b->out->cells++] = (dsd_cell){panel * DSD_CELL, slice * DSD_CELL};
+    b->s.cells[b->out->cells++] = (dsd_cell){panel * DSD_CELL, slice * b->w.cell_k};
 }
 
 /* The stages of a pair in which exactly these of its panels have cells: bit 0, bit 1. Writes them
@@ -381,7 +400,7 @@ static int32_t list_stages(builder *b, const int32_t *panel, int wanted, bool wr
         count++;
         if (!write)
             continue;
-        b->s.stages[b->stage_count++] = (dsd_stage){slice * DSD_CELL, (int32_t)b->out->cells};
+        b->s.stages[b->stage_count++] = (dsd_stage){slice * b->w.cell_k, (int32_t)b->out->cells};
         for (int half = 0; half < PAIR; half++) {
             if (!(wanted >> half & 1))
                 continue;
@@ -612,7 +631,7 @@ static bsk_status build_schedule(builder *b, int32_t rows, int32_t units)
 /* --- Preparing --- */
 
 /* The address of the symbol that the compiler makes for a kernel stands for it. */
-extern const char cuda_dsd_wgmma_pack_kernel[];
+extern const char cuda_dsd_wgmma_pack_halves[], cuda_dsd_wgmma_pack_tf32[];
 #define KERNEL_ENDS(X, dtype, type, axis, along_n, kind, cluster, longs)                           \
     X(dtype, along_n, cluster, longs, DSD_END_BARE,                                                \
       cuda_dsd_wgmma_##type##_##axis##_##kind##_bare)                                              \
@@ -625,7 +644,11 @@ extern const char cuda_dsd_wgmma_pack_kernel[];
     KERNEL_KINDS(X, BSK_BF16, bf16, nc, false)                                                     \
     KERNEL_KINDS(X, BSK_BF16, bf16, cn, true)                                                      \
     KERNEL_KINDS(X, BSK_F16, f16, nc, false)                                                       \
-    KERNEL_KINDS(X, BSK_F16, f16, cn, true)
+    KERNEL_KINDS(X, BSK_F16, f16, cn, true)                                                        \
+    X(BSK_F32, false, 1, false, DSD_END_ANY, cuda_dsd_wgmma_tf32_nc_1_any)                         \
+    X(BSK_F32, false, 2, false, DSD_END_ANY, cuda_dsd_wgmma_tf32_nc_2_any)                         \
+    X(BSK_F32, true, 1, false, DSD_END_ANY, cuda_dsd_wgmma_tf32_cn_1_any)                          \
+    X(BSK_F32, true, 2, false, DSD_END_ANY, cuda_dsd_wgmma_tf32_cn_2_any)
 #define KERNEL_EXTERN(dtype, along_n, cluster, longs, end, name) extern const char name[];
 KERNELS(KERNEL_EXTERN)
 #undef KERNEL_EXTERN
@@ -645,7 +668,13 @@ static bsk_status find_kernels(builder *b, bsk_dtype dtype, bool along_n)
         b->out->kernel[k->end] = k;
         TRY(bski_cuda_kernel(d, k->function, DSD_SHARED_BYTES, k->name));
     }
-    return bski_cuda_kernel(d, cuda_dsd_wgmma_pack_kernel, 0, "cuda_dsd_wgmma_pack_kernel");
+    b->out->pack_run = (bski_cuda_run){
+        .function = dtype == BSK_F32 ? cuda_dsd_wgmma_pack_tf32 : cuda_dsd_wgmma_pack_halves,
+        .name = "cuda_dsd_wgmma_pack",
+        .grid = {1, 1, 1},
+        .threads = DSD_PACK_THREADS,
+    };
+    return bski_cuda_kernel(d, b->out->pack_run.function, 0, b->out->pack_run.name);
 }
 
 static bsk_status put_tables(builder *b)
@@ -687,7 +716,7 @@ static void fill_pack(builder *b, const bsk_problem *problem)
         .depth = w->depth,
         .block_features = w->block_features,
         .block_k = w->block_k,
-        .parts = {NULL, DSD_CELL / b->parts_features, DSD_CELL / b->parts_k},
+        .parts = {NULL, DSD_CELL / b->parts_features, w->cell_k / b->parts_k},
         .feature_stride = p->transpose_s ? 1 : t->block_cols,
         .k_stride = p->transpose_s ? t->block_cols : 1,
     };
@@ -714,10 +743,10 @@ static bsk_status build(builder *b, const bsk_problem *problem)
     b->pairs = (b->w.panels + 1) / PAIR;
     b->words = (int32_t)bski_ceil_div(b->w.slices, WORD);
     b->parts_features = b->w.block_features < DSD_CELL ? DSD_CELL / b->w.block_features : 1;
-    b->parts_k = b->w.block_k < DSD_CELL ? DSD_CELL / b->w.block_k : 1;
+    b->parts_k = b->w.block_k < b->w.cell_k ? b->w.cell_k / b->w.block_k : 1;
     s->host = b->host;
     s->b = s->narrow = activations_of(problem, &along_n);
-    s->narrow.box[1] = DSD_CELL;
+    s->narrow.box[1] = DSD_CELL; /* of long lists, which f32 has not */
     bski_cuda_epilogue_fill(problem, &s->arg.epilogue);
     fill_gaps(b, problem);
     fill_pack(b, problem);
@@ -758,7 +787,8 @@ bsk_status cuda_dsd_wgmma_prepare(void *device, bsk_prepared *prepared)
         cuda_dsd_wgmma_release(device, prepared);
         return status;
     }
-    b.out->pack_early = pack_fills(b.out->cells, d->props.compute_units);
+    b.out->pack_run.early = pack_fills(b.out->cells, d->props.compute_units);
+    b.out->pack_run.grid[0] = (unsigned)b.out->cells;
     prepared->packed_bytes = prepared->workspace_bytes = (size_t)b.out->cells * DSD_CELL_BYTES;
     prepared->packed_alignment = prepared->workspace_alignment = PACKED_ALIGNMENT;
     return BSK_OK;
@@ -785,12 +815,8 @@ bsk_status cuda_dsd_wgmma_pack(const bsk_prepared *prepared, void *queue, bsk_me
     arg.s = bsk_mem_address(s);
     arg.weights = bsk_mem_address(packed);
     void *arguments[] = {&arg};
-    const bski_cuda_run run = {.function = cuda_dsd_wgmma_pack_kernel,
-                               .name = "cuda_dsd_wgmma_pack_kernel",
-                               .grid = {(unsigned)st->cells, 1, 1},
-                               .threads = DSD_PACK_THREADS,
-                               .arguments = arguments,
-                               .early = st->pack_early};
+    bski_cuda_run run = st->pack_run;
+    run.arguments = arguments;
     return bski_cuda_launch(queue, &run);
 }
 
@@ -815,7 +841,8 @@ bsk_status cuda_dsd_wgmma_launch(const bsk_prepared *prepared, void *queue, cons
     arg.weights = bsk_mem_address(packed);
     bski_cuda_epilogue_bind(a, &arg.epilogue);
     const dsd_epilogue *e = &arg.epilogue;
-    const kernel_row *kernel = st->kernel[e->bare ? DSD_END_BARE : DSD_END_ANY];
+    const bool bare = e->bare && st->kernel[DSD_END_BARE];
+    const kernel_row *kernel = st->kernel[bare ? DSD_END_BARE : DSD_END_ANY];
     void *arguments[] = {&map, &narrow, &arg};
     const bski_cuda_run run = {.function = kernel->function,
                                .name = kernel->name,

@@ -1,5 +1,6 @@
-/* dsd by wgmma for blocks whose sides are 8 to 128, on cells of 64 x 64. docs/cuda.md has a picture
- * of the data flow.
+/* dsd by wgmma for blocks whose sides are 8 to 128, on cells of 64 x 64, or for f32 that may be
+ * rounded to tf32 of 64 x 32: what is said of 64 along the inner dimension is 32 there. docs/cuda.md
+ * has a picture of the data flow.
  *
  * One thread block a multiprocessor walks over its list of tiles of C, 256 samples x 2 panels of 64
  * features. Two warpgroups multiply 128 samples each; samples are the rows of the product, so that
@@ -7,6 +8,8 @@
  * in shared memory: a slice of 64 of the activations for each group by tensor copies, and the
  * packed cells by bulk copies. With clusters of two, neighbouring tiles along n share their cells:
  * each block fetches half of them for both. */
+#include <string.h>
+
 #include <backends/cuda/mma.h>
 #include <backends/cuda/ptx.h>
 #include <backends/cuda/sm90a/dsd_wgmma.h>
@@ -15,6 +18,24 @@
 enum { LANES = 32, GROUP_WARPS = 4, CONSUMER_WARPS = 2 * GROUP_WARPS };
 enum { CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40 };
 enum { WEIGHTS = 2 }; /* of the rings: those of the groups' slices are 0 and 1 */
+
+/* By the type of the products: what an operand's element is in memory, and how many make a row. */
+template <int TYPE> struct stored {
+    typedef uint16_t word;
+    static constexpr int ROW = DSD_ROW_BYTES / sizeof(word);
+    static __device__ __forceinline__ float number(word bits)
+    {
+        return numbers_of<typename element<TYPE>::type>(bits).x;
+    }
+};
+template <> struct stored<WGMMA_TF32> {
+    typedef uint32_t word;
+    static constexpr int ROW = DSD_ROW_BYTES / sizeof(word);
+    static __device__ __forceinline__ float number(word bits)
+    {
+        return __uint_as_float(bits);
+    }
+};
 
 /* Where things lie in shared memory. */
 struct memory {
@@ -74,15 +95,15 @@ __device__ __forceinline__ dsd_stage load_stage(const dsd_wgmma_arg &a, const ds
 
 /* --- Producers: a warp for each ring --- */
 
-template <int TRANS>
+template <int TRANS, int ROW>
 __device__ __forceinline__ void fetch_slice(const CUtensorMap *map, uint32_t to, int k, int sample,
                                             int member, uint32_t bar)
 {
     mbar_expect(bar, DSD_SLICE_BYTES);
     if (TRANS) {
 #pragma unroll
-        for (int n = 0; n < DSD_GROUP_N; n += DSD_CELL)
-            tensor_load_3d(to + n * DSD_CELL * 2, map, sample + n, k, member, bar);
+        for (int n = 0; n < DSD_GROUP_N; n += ROW)
+            tensor_load_3d(to + n * DSD_ROW_BYTES, map, sample + n, k, member, bar);
     } else {
         tensor_load_3d(to, map, k, sample, member, bar);
     }
@@ -121,7 +142,7 @@ __device__ __forceinline__ void fetch_cells(memory m, int slot, uint32_t parity,
     }
 }
 
-template <int TRANS, int CLUSTER, bool LONG, int RING>
+template <int TYPE, int TRANS, int CLUSTER, bool LONG, int RING>
 __device__ __forceinline__ void produce(const CUtensorMap *map, const CUtensorMap *narrow,
                                         const dsd_wgmma_arg &a, memory m, int begin, int end,
                                         uint32_t rank)
@@ -157,7 +178,7 @@ __device__ __forceinline__ void produce(const CUtensorMap *map, const CUtensorMa
                     if (quarter)
                         fetch_slices<TRANS>(narrow, to, k, sample, member, bar);
                     else
-                        fetch_slice<TRANS>(map, to, k, sample, member, bar);
+                        fetch_slice<TRANS, stored<TYPE>::ROW>(map, to, k, sample, member, bar);
                 }
             }
             __syncwarp();
@@ -256,6 +277,74 @@ __device__ __forceinline__ void consume(float (&acc)[2][R], memory m, reader &r,
         mbar_arrive(slice);
         mbar_arrive(weights);
     }
+}
+
+/* Of f32: a warp's 16 rows of a part of 64 samples, to the nearest tf32, as two products want them,
+ * each 8 deep, from number k8 on. */
+template <int TRANS>
+__device__ __forceinline__ void load_rounded(uint32_t (&a)[2][4], uint32_t slice, int part, int k8)
+{
+    constexpr int ROW = stored<WGMMA_TF32>::ROW;
+    const int lane = threadIdx.x % LANES;
+    const int first = part * DSD_CELL + threadIdx.x / LANES % GROUP_WARPS * 16;
+#pragma unroll
+    for (int p = 0; p < 2; p++) {
+        if (TRANS) { /* rows of 32 samples */
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int n = first + i % 2 * 8 + lane / 4;
+                const int k = (k8 + p) * 8 + i / 2 * 4 + lane % 4;
+                const uint32_t row = slice + (n / ROW * ROW + k) * DSD_ROW_BYTES;
+                a[p][i] = shared_load_4(row + (n % ROW / 4 ^ k % 8) * 16 + n % 4 * 4);
+            }
+        } else {
+            const int n = first + lane % 16, piece = (k8 + p) * 2 + lane / 16;
+            ldmatrix_x4(a[p], slice + n * DSD_ROW_BYTES + (piece ^ n % 8) * 16);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a[p][i] = mma_tf32(__uint_as_float(a[p][i]));
+    }
+}
+
+/* The same as consume() for f32: activations come from registers, since they are rounded there, and
+ * since products of tf32 take no operand across the depth. While two products run, the operands of
+ * the next two are loaded. */
+template <int TRANS, int N, int R>
+__device__ __forceinline__ void consume_rounded(float (&acc)[2][R], memory m, reader &r, int count)
+{
+    constexpr uint32_t b_high = descriptor_high(1024, SWIZZLE_NONE);
+    const bool speaker = threadIdx.x % LANES == 0;
+    uint32_t a[2][2][4], weights = 0; /* the barrier of the stage before */
+    for (int t = 0; t < count; t++) {
+        mbar_wait(m.full(r.group, r.slice.slot), r.slice.parity);
+        mbar_wait(m.full(WEIGHTS, r.weights.slot), r.weights.parity);
+        const uint32_t b = descriptor_low(m.data(WEIGHTS, r.weights.slot), 128);
+#pragma unroll
+        for (int step = 0; step < 4; step++) {
+            const int part = step / 2, k8 = step % 2 * 2;
+            wgmma_wait<1>(); /* all but the last two products are done */
+            if (step == 1 && speaker && t)
+                mbar_arrive(weights);
+            load_rounded<TRANS>(a[step % 2], m.data(r.group, r.slice.slot), part, k8);
+            wgmma_fence();
+#pragma unroll
+            for (int p = 0; p < 2; p++)
+                wgmma_rs<WGMMA_TF32, N, 0>(acc[part], a[step % 2][p],
+                                           descriptor(b + ((k8 + p) * 256 >> 4), b_high), 1);
+            wgmma_commit();
+        }
+        /* Each lane for what it has read itself: racecheck follows signals by thread. */
+        mbar_arrive(m.empty(r.group, r.slice.slot));
+        weights = m.empty(WEIGHTS, r.weights.slot);
+        r.slice.next();
+        r.weights.next();
+    }
+    wgmma_wait<0>();
+    wgmma_settle(acc[0]);
+    wgmma_settle(acc[1]);
+    if (speaker && count)
+        mbar_arrive(weights);
 }
 
 /* A long list's sums: both parts of both groups, in the first group's first part. */
@@ -439,12 +528,14 @@ __device__ __forceinline__ bool any_wild(const float (&acc)[2][64], int group)
 }
 
 /* One weight of a cell's image. */
-template <typename T>
+template <int TYPE>
 __device__ __forceinline__ float image_value(const char *cell, int feature, int k)
 {
+    typedef typename stored<TYPE>::word word;
+    constexpr int RUN = stored<TYPE>::ROW / 8;
     const int core = feature / 32 * 4 + feature % 8 / 2, row = feature % 32 / 8 * 2 + feature % 2;
-    const uint16_t *p = (const uint16_t *)cell + (core * 8 + k / 8) * 64 + row * 8 + k % 8;
-    return numbers_of<T>(*p).x;
+    const word *p = (const word *)cell + (core * 8 + k / RUN) * (8 * RUN) + row * RUN + k % RUN;
+    return stored<TYPE>::number(*p);
 }
 
 /* One sum anew over the kept blocks alone: a gap counts as a weight of 0 in the products, which is
@@ -453,8 +544,9 @@ template <int TYPE>
 __device__ __forceinline__ float sum_kept(const dsd_wgmma_arg &a, const dsd_tile &tile, int panel,
                                           int feature, int64_t n, int64_t member)
 {
-    typedef typename element<TYPE>::type T;
-    const int across = DSD_CELL / a.parts.features, parts = DSD_CELL / a.parts.k * across;
+    typedef typename stored<TYPE>::word word;
+    constexpr int ROW = stored<TYPE>::ROW;
+    const int across = DSD_CELL / a.parts.features, parts = ROW / a.parts.k * across;
     float sum = 0;
     if (n >= a.epilogue.n)
         return sum;
@@ -466,12 +558,12 @@ __device__ __forceinline__ float sum_kept(const dsd_wgmma_arg &a, const dsd_tile
         const dsd_stage stage = a.stages[tile.first + t];
         const int64_t cell = stage.cell + (both && panel);
         const int32_t *slots = a.parts.slots + cell * parts + feature / a.parts.features;
-        const uint16_t *x = a.b + member * a.b_batch + n * a.b_n + stage.k * a.b_k;
+        const word *x = (const word *)a.b + member * a.b_batch + n * a.b_n + stage.k * a.b_k;
 #pragma unroll 1
-        for (int k = 0; k < DSD_CELL && stage.k + k < a.depth; k++)
+        for (int k = 0; k < ROW && stage.k + k < a.depth; k++)
             if (slots[k / a.parts.k * across] >= 0)
-                sum = fmaf(image_value<T>(a.weights + cell * DSD_CELL_BYTES, feature, k),
-                           numbers_of<T>(x[k * a.b_k]).x, sum);
+                sum = fmaf(image_value<TYPE>(a.weights + cell * DSD_CELL_BYTES, feature, k),
+                           stored<TYPE>::number(x[k * a.b_k]), sum);
     }
     return sum;
 }
@@ -554,6 +646,16 @@ __device__ __forceinline__ void store_any(const float (&acc)[2][64], const dsd_w
 
 /* --- Tiles --- */
 
+/* `count` stages of one kind. */
+template <int TYPE, int TRANS, int N, int R>
+__device__ __forceinline__ void consume_kind(float (&acc)[2][R], memory m, reader &r, int count)
+{
+    if constexpr (TYPE == WGMMA_TF32)
+        consume_rounded<TRANS, N>(acc, m, r, count);
+    else
+        consume<TYPE, TRANS, N>(acc, m, r, count);
+}
+
 template <int TYPE, int TRANS, int CLUSTER, bool LONG, int END>
 __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, int begin, int end,
                                               uint32_t rank)
@@ -574,18 +676,19 @@ __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, 
             upper[0][j] = upper[1][j] = 0;
         const bool quarter = LONG && tile.quarter;
         if (quarter) {
-            consume<TYPE, TRANS, 64, true>(upper, m, r, tile.two);
+            if constexpr (LONG)
+                consume<TYPE, TRANS, 64, true>(upper, m, r, tile.two);
             add_groups(upper, m, group);
         } else {
-            consume<TYPE, TRANS, 64>(upper, m, r, tile.two);
+            consume_kind<TYPE, TRANS, 64>(upper, m, r, tile.two);
         }
 #pragma unroll
         for (int j = 0; j < 64; j++) {
             acc[0][j] = j < 32 ? 0 : upper[0][j % 32] + zero;
             acc[1][j] = j < 32 ? 0 : upper[1][j % 32] + zero;
         }
-        consume<TYPE, TRANS, 128>(acc, m, r, tile.both);
-        consume<TYPE, TRANS, 64>(acc, m, r, tile.one);
+        consume_kind<TYPE, TRANS, 128>(acc, m, r, tile.both);
+        consume_kind<TYPE, TRANS, 64>(acc, m, r, tile.one);
         const int n = tile.n * CLUSTER + rank;
         const int first = quarter ? (tile.quarter - 1) * DSD_CELL : group * DSD_GROUP_N;
         const place at = {(int64_t)(n % a.member_tiles) * DSD_TILE_N + first +
@@ -596,7 +699,7 @@ __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, 
             ; /* the second tile of a cluster where their number is odd */
         else if (quarter && group)
             ; /* the first has its sums */
-        else if (END == DSD_END_BARE) {
+        else if constexpr (END == DSD_END_BARE) {
             if (a.epilogue.plain)
                 store_bare(acc, a.epilogue, tile, at);
             else
@@ -625,9 +728,10 @@ __device__ __forceinline__ void dsd_body(const CUtensorMap *map, const CUtensorM
     const int warp = threadIdx.x / LANES;
     const uint32_t rank = CLUSTER > 1 ? cluster_rank() : 0;
     if (threadIdx.x == 0) {
+        const int readers = TYPE == WGMMA_TF32 ? GROUP_WARPS * LANES : GROUP_WARPS; /* of a slice */
         for (int i = 0; i < DSD_SLOTS; i++) {
             mbar_init(m.full(0, i), 1);
-            mbar_init(m.empty(0, i), i < 2 * DSD_SLICES ? GROUP_WARPS : CONSUMER_WARPS);
+            mbar_init(m.empty(0, i), i < 2 * DSD_SLICES ? readers : CONSUMER_WARPS);
         }
         for (int i = 0; i < DSD_WEIGHTS; i++)
             mbar_init(m.ready(i), CLUSTER);
@@ -645,11 +749,11 @@ __device__ __forceinline__ void dsd_body(const CUtensorMap *map, const CUtensorM
     if (warp >= CONSUMER_WARPS) {
         registers_lower<PRODUCER_REGISTERS>();
         if (warp == CONSUMER_WARPS)
-            produce<TRANS, CLUSTER, LONG, 0>(map, narrow, a, m, begin, end, rank);
+            produce<TYPE, TRANS, CLUSTER, LONG, 0>(map, narrow, a, m, begin, end, rank);
         else if (warp == CONSUMER_WARPS + 1)
-            produce<TRANS, CLUSTER, LONG, 1>(map, narrow, a, m, begin, end, rank);
+            produce<TYPE, TRANS, CLUSTER, LONG, 1>(map, narrow, a, m, begin, end, rank);
         else if (warp == CONSUMER_WARPS + 2)
-            produce<TRANS, CLUSTER, LONG, WEIGHTS>(map, narrow, a, m, begin, end, rank);
+            produce<TYPE, TRANS, CLUSTER, LONG, WEIGHTS>(map, narrow, a, m, begin, end, rank);
         else if (CLUSTER > 1 && threadIdx.x % LANES == 0)
             relay<CLUSTER>(a, m, begin, end);
         __syncwarp();
@@ -678,12 +782,32 @@ DSD_KERNELS(nc_long, 0, 1, true)
 DSD_KERNELS(cn_1, 1, 1, false)
 DSD_KERNELS(cn_2, 1, 2, false)
 DSD_KERNELS(cn_long, 1, 1, true)
+DSD_KERNEL(tf32, WGMMA_TF32, nc_1_any, 0, 1, false, DSD_END_ANY)
+DSD_KERNEL(tf32, WGMMA_TF32, nc_2_any, 0, 2, false, DSD_END_ANY)
+DSD_KERNEL(tf32, WGMMA_TF32, cn_1_any, 1, 1, false, DSD_END_ANY)
+DSD_KERNEL(tf32, WGMMA_TF32, cn_2_any, 1, 2, false, DSD_END_ANY)
 
 /* --- Packing --- */
 
-enum { PACK_RUN = 8, PACK_RUNS = DSD_CELL / PACK_RUN, PACK_PITCH = DSD_CELL + PACK_RUN };
+/* The elements of 16 bytes, as the products want them. */
+template <typename WORD> struct pack_run {
+    static constexpr int COUNT = 16 / sizeof(WORD);
+    WORD word[COUNT];
+};
 
-/* Eight numbers of op(S) along its contiguous axis, from (feature, k) of a cell on. */
+static __device__ __forceinline__ void pack_round(pack_run<uint16_t> &)
+{
+}
+
+static __device__ __forceinline__ void pack_round(pack_run<uint32_t> &run)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        run.word[i] = mma_tf32(__uint_as_float(run.word[i]));
+}
+
+/* Numbers of op(S) along its contiguous axis, from (feature, k) of a cell on. */
+template <typename WORD>
 static __device__ __forceinline__ uint4 pack_read(const dsd_pack_arg &a, const dsd_cell &cell,
                                                   const int32_t *slots, int feature, int k)
 {
@@ -694,52 +818,60 @@ static __device__ __forceinline__ uint4 pack_read(const dsd_pack_arg &a, const d
     const int64_t at = slot * a.block +
                        (cell.feature + feature) % a.block_features * a.feature_stride +
                        (cell.k + k) % a.block_k * a.k_stride;
-    return *(const uint4 *)(a.s + at);
+    return *(const uint4 *)((const WORD *)a.s + at);
 }
 
-/* A thread block a cell: core matrices of 8 features x 8 k, those along k first; features in the
- * order that the stores want. */
-extern "C" __global__ void __launch_bounds__(DSD_PACK_THREADS)
-    cuda_dsd_wgmma_pack_kernel(const __grid_constant__ dsd_pack_arg a)
+/* A thread block a cell: core matrices of 8 features x 16 bytes along k, those along k first; features
+ * in the order that the stores want. */
+template <typename WORD> static __device__ __forceinline__ void pack(const dsd_pack_arg &a)
 {
-    __shared__ __align__(16) uint16_t tile[DSD_CELL][PACK_PITCH];
+    typedef pack_run<WORD> run_of;
+    constexpr int RUN = run_of::COUNT, ROW = DSD_ROW_BYTES / sizeof(WORD), RUNS = ROW / RUN;
+    __shared__ __align__(16) WORD tile[ROW][DSD_CELL + RUN];
     const dsd_cell cell = a.cells[blockIdx.x];
-    const int parts = (DSD_CELL / a.parts.k) * (DSD_CELL / a.parts.features);
+    const int parts = (ROW / a.parts.k) * (DSD_CELL / a.parts.features);
     const int32_t *slots = a.parts.slots + (int64_t)blockIdx.x * parts;
     grid_allow_next();
     grid_wait();
     uint4 *to = (uint4 *)(a.weights + (int64_t)blockIdx.x * DSD_CELL_BYTES);
     const bool along_k = a.k_stride == 1;
     if (!along_k) {
-        for (int i = threadIdx.x; i < DSD_CELL * PACK_RUNS; i += DSD_PACK_THREADS) {
-            const int k = i / PACK_RUNS, feature = i % PACK_RUNS * PACK_RUN;
-            *(uint4 *)&tile[k][feature] = pack_read(a, cell, slots, feature, k);
+        for (int i = threadIdx.x; i < ROW * DSD_CELL / RUN; i += DSD_PACK_THREADS) {
+            const int k = i / (DSD_CELL / RUN), feature = i % (DSD_CELL / RUN) * RUN;
+            *(uint4 *)&tile[k][feature] = pack_read<WORD>(a, cell, slots, feature, k);
         }
         __syncthreads();
     }
-    for (int i = threadIdx.x; i < DSD_CELL * PACK_RUNS; i += DSD_PACK_THREADS) {
+    for (int i = threadIdx.x; i < DSD_CELL * RUNS; i += DSD_PACK_THREADS) {
         /* Feature x of the half panel has the place of the product's column x. */
-        const int x = i % 32, run = i / 32 % PACK_RUNS, half = i / (32 * PACK_RUNS);
+        const int x = i % 32, run = i / 32 % RUNS, half = i / (32 * RUNS);
         const int feature = half * 32 + x % 8 / 2 * 8 + x / 8 * 2 + x % 2;
-        uint4 v;
+        run_of v;
         if (along_k) {
-            v = pack_read(a, cell, slots, feature, run * PACK_RUN);
-            const int64_t left = a.depth - cell.k - run * PACK_RUN;
-            if (left > 0 && left < PACK_RUN) { /* what lies beyond a cut block is not weights */
-                uint32_t word[4] = {v.x, v.y, v.z, v.w};
+            const uint4 all = pack_read<WORD>(a, cell, slots, feature, run * RUN);
+            memcpy(&v, &all, sizeof v);
+            const int64_t left = a.depth - cell.k - run * RUN;
+            if (left > 0 && left < RUN) /* what lies beyond a cut block is not weights */
 #pragma unroll
-                for (int j = 0; j < 4; j++)
-                    word[j] &= left > 2 * j + 1 ? ~0u : left > 2 * j ? 0xffffu : 0u;
-                v = make_uint4(word[0], word[1], word[2], word[3]);
-            }
+                for (int j = 0; j < RUN; j++)
+                    v.word[j] = left > j ? v.word[j] : 0;
         } else {
-            uint32_t word[4];
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                word[j] = tile[run * PACK_RUN + 2 * j][feature] |
-                          (uint32_t)tile[run * PACK_RUN + 2 * j + 1][feature] << 16;
-            v = make_uint4(word[0], word[1], word[2], word[3]);
+            for (int j = 0; j < RUN; j++)
+                v.word[j] = tile[run * RUN + j][feature];
         }
-        to[((half * 4 + x / 8) * PACK_RUNS + run) * PACK_RUN + x % 8] = v;
+        pack_round(v);
+        uint4 all;
+        memcpy(&all, &v, sizeof all);
+        to[((half * 4 + x / 8) * RUNS + run) * 8 + x % 8] = all;
     }
 }
+
+#define PACK_KERNEL(name, word)                                                                    \
+    extern "C" __global__ void __launch_bounds__(DSD_PACK_THREADS)                                 \
+        cuda_dsd_wgmma_pack_##name(const __grid_constant__ dsd_pack_arg a)                         \
+    {                                                                                              \
+        pack<word>(a);                                                                             \
+    }
+PACK_KERNEL(halves, uint16_t)
+PACK_KERNEL(tf32, uint32_t)

@@ -5,13 +5,14 @@
 #include <backends/cuda/epilogue.h>
 
 /* A tile of C: two panels of features by two groups of samples. Weights are cut into cells of
- * CELL features x CELL along the inner dimension; a stage is one slice of the activations, a part
- * of it for each group, and the cells of one or both panels that meet it.
+ * CELL features x CELL along the inner dimension, of f32 half as many; a stage is one slice of the
+ * activations, a part of it for each group, and the cells of one or both panels that meet it.
  *
  * A panel whose list is much longer than the others' has tiles of its own, a quarter of the samples
  * wide: a stage is then two slices and their cells, and the groups take stages in turn. */
 enum {
     DSD_CELL = 64,
+    DSD_ROW_BYTES = 128, /* of a slice: along the inner dimension, or of as many samples */
     DSD_GROUP_N = 128,
     DSD_TILE_N = 2 * DSD_GROUP_N,
     DSD_SLICE_BYTES = DSD_GROUP_N * DSD_CELL * 2,
@@ -67,7 +68,7 @@ typedef struct dsd_wgmma_arg {
     int32_t gaps; /* cells have parts that are not kept */
     /* for sums over gaps that are not finite */
     dsd_parts parts;
-    const uint16_t *b;
+    const void *b;
     int64_t b_k, b_n, b_batch, depth;
     dsd_epilogue epilogue;
 } dsd_wgmma_arg;
@@ -78,7 +79,7 @@ typedef struct dsd_cell {
 } dsd_cell;
 
 typedef struct dsd_pack_arg {
-    const uint16_t *s;
+    const void *s;
     char *weights;
     const dsd_cell *cells;
     dsd_parts parts;

@@ -362,8 +362,9 @@ template <int TYPE, int N, int TRANS_B>
 PTX_FN void wgmma_rs(float *d, const uint32_t *a, uint64_t b, int accumulate)
 {
     static_assert(N % 8 == 0 && N >= 8 && N <= 256, "what the instruction takes");
-    const gpu_product p = {
-        TYPE == WGMMA_BF16 ? GPU_BF16 : GPU_F16, N, 0, TRANS_B, accumulate, 0, b};
+    static_assert(TYPE != WGMMA_TF32 || !TRANS_B, "K-major");
+    const gpu_type type = TYPE == WGMMA_TF32 ? GPU_TF32 : TYPE == WGMMA_BF16 ? GPU_BF16 : GPU_F16;
+    const gpu_product p = {type, N, 0, TRANS_B, accumulate, 0, b};
     gpu_wgmma(&p, d, a);
 }
 
