@@ -419,8 +419,8 @@ step_aarch64() {
     emulator=qemu-aarch64
     $emulator build-ci/aarch64/bench/bsk info | grep '^  cpu:0 .* neonbf16 '
     bsk_check aarch64 dsd_f32_neon sdd_f32_neon 'block_softmax_grad_f32_neon' \
-        'attention_grad_f32_neon n?' 'attention_grad_f32_neon n24' '*_neonbf16' '*d_nc_f32_neon' \
-        '*d_f64_neon' '*_i8_neon' 'f16 n[1-7] *_neon'
+        'attention_grad_f32_neon n?' 'attention_grad_f32_neon n24' 'bf16 *_neonbf16' \
+        'f32 *d_nc_f32_neon' 'f64 *d_f64_neon' 'i8 *_i8_neon' 'f16 n[1-7] *_neon'
 }
 
 # Without tuned entries, by a second compiler, which compiles those for asan.
