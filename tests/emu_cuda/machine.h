@@ -126,8 +126,8 @@ typedef struct gpu_operand {
 /* width: of rows, in bytes; 16: no swizzle. */
 gpu_operand gpu_operand_form(gpu_type type, bool trans, uint32_t start, uint32_t leading,
                              uint32_t stride, uint32_t width);
-/* Elements [count][16 k] of a block's operand as floats, or [16 k][GPU_ROWS]: of the own axis from
- * `first` on. */
+/* Elements [count][16 k] of a block's operand as floats, or [16 k][GPU_ROWS], of tf32 8 k: of the own
+ * axis from `first` on. */
 void gpu_operand_load(float *to, const gpu_operand *form, uint32_t rank, int first, int count,
                       bool k_major);
 /* Element e of a register. */
