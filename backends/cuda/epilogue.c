@@ -76,13 +76,15 @@ void bski_cuda_epilogue_bind(const bsk_dsd_args *args, dsd_epilogue *e)
     e->col_scale = bsk_mem_address(args->col_scale);
     e->alpha = (float)args->alpha;
     e->beta = (float)args->beta;
-    const bool plain = e->c.wide && e->c.type != BSK_F32 && e->beta == 0 &&
-                       e->act != BSK_ACT_GELU_ERF && e->residual.type == BSK_NONE &&
-                       !e->row_scale && !e->col_scale;
+    const bool runs = (e->along_n ? e->n : e->features) % DSD_RUN == 0;
+    const bool plain = e->c.wide && runs && e->beta == 0 && e->act != BSK_ACT_GELU_ERF &&
+                       e->residual.type == BSK_NONE && !e->row_scale && !e->col_scale;
+    const bool half = e->c.type != BSK_F32;
     e->lines = !e->along_n && e->act != BSK_ACT_GELU_ERF && e->c.wide &&
                e->features % DSD_RUN == 0 && !e->row_scale && !e->col_scale &&
                (e->residual.type == BSK_NONE || e->residual.wide);
-    e->plain = plain && !e->along_n && e->features % DSD_RUN == 0;
-    e->plain_n = plain && e->along_n && e->n % DSD_RUN == 0;
+    e->plain = plain && half && !e->along_n;
+    e->plain_n = plain && half && e->along_n;
+    e->plain_f32 = plain && !half;
     e->bare = bski_cuda_epilogue_linear(e) && !e->bias;
 }

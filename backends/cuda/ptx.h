@@ -596,19 +596,29 @@ WGMMA_SIZE(192, "96", "97", "98", "99", "100", "101", "102")
 WGMMA_SIZE(256, "128", "129", "130", "131", "132", "133", "134")
 #undef WGMMA_SIZE
 /* Of tf32 operands lie along K. */
-#define WGMMA_TF32_SIZE(N, A0, A1, A2, A3, B, P)                                                   \
+#define WGMMA_TF32_SIZE(N, P0, P1, P2, P3, P4, P5)                                                 \
     template <> struct wgmma_of<WGMMA_TF32, N, 0, 0> {                                             \
+        PTX_FN void ss(float *d, uint64_t a, uint64_t b, int accumulate)                           \
+        {                                                                                          \
+            asm volatile("{.reg .pred p;\nsetp.ne.b32 p, %" P2 ", 0;\n"                            \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" WGMMA_T##N    \
+                         "}, %" P0 ", %" P1 ", p, 1, 1;}"                                          \
+                         : WGMMA_D##N                                                              \
+                         : "l"(a), "l"(b), "r"(accumulate));                                       \
+        }                                                                                          \
         PTX_FN void rs(float *d, const uint32_t *a, uint64_t b, int accumulate)                    \
         {                                                                                          \
-            asm volatile("{.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                             \
+            asm volatile("{.reg .pred p;\nsetp.ne.b32 p, %" P5 ", 0;\n"                            \
                          "wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" WGMMA_T##N    \
-                         "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B ", p, 1, 1;}"              \
+                         "}, {%" P0 ", %" P1 ", %" P2 ", %" P3 "}, %" P4 ", p, 1, 1;}"             \
                          : WGMMA_D##N                                                              \
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));   \
         }                                                                                          \
     };
 WGMMA_TF32_SIZE(64, "32", "33", "34", "35", "36", "37")
 WGMMA_TF32_SIZE(128, "64", "65", "66", "67", "68", "69")
+WGMMA_TF32_SIZE(192, "96", "97", "98", "99", "100", "101")
+WGMMA_TF32_SIZE(256, "128", "129", "130", "131", "132", "133")
 #undef WGMMA_TF32_SIZE
 #undef WGMMA_SS_ASM
 #undef WGMMA_RS_ASM

@@ -645,10 +645,10 @@ extern const char cuda_dsd_wgmma_pack_halves[], cuda_dsd_wgmma_pack_tf32[];
     KERNEL_KINDS(X, BSK_BF16, bf16, cn, true)                                                      \
     KERNEL_KINDS(X, BSK_F16, f16, nc, false)                                                       \
     KERNEL_KINDS(X, BSK_F16, f16, cn, true)                                                        \
-    X(BSK_F32, false, 1, false, DSD_END_ANY, cuda_dsd_wgmma_tf32_nc_1_any)                         \
-    X(BSK_F32, false, 2, false, DSD_END_ANY, cuda_dsd_wgmma_tf32_nc_2_any)                         \
-    X(BSK_F32, true, 1, false, DSD_END_ANY, cuda_dsd_wgmma_tf32_cn_1_any)                          \
-    X(BSK_F32, true, 2, false, DSD_END_ANY, cuda_dsd_wgmma_tf32_cn_2_any)
+    KERNEL_ENDS(X, BSK_F32, tf32, nc, false, 1, 1, false)                                          \
+    KERNEL_ENDS(X, BSK_F32, tf32, nc, false, 2, 2, false)                                          \
+    KERNEL_ENDS(X, BSK_F32, tf32, cn, true, 1, 1, false)                                           \
+    KERNEL_ENDS(X, BSK_F32, tf32, cn, true, 2, 2, false)
 #define KERNEL_EXTERN(dtype, along_n, cluster, longs, end, name) extern const char name[];
 KERNELS(KERNEL_EXTERN)
 #undef KERNEL_EXTERN
@@ -706,7 +706,7 @@ static void fill_gaps(builder *b, const bsk_problem *problem)
     a->depth = b->w.depth;
 }
 
-static void fill_pack(builder *b, const bsk_problem *problem)
+static void fill_pack(builder *b, const bsk_problem *problem, bool halves)
 {
     const bsk_dsd_params *p = problem->params;
     const bsk_layout_tables *t = problem->layout;
@@ -716,7 +716,7 @@ static void fill_pack(builder *b, const bsk_problem *problem)
         .depth = w->depth,
         .block_features = w->block_features,
         .block_k = w->block_k,
-        .parts = {NULL, DSD_CELL / b->parts_features, w->cell_k / b->parts_k},
+        .parts = {NULL, DSD_CELL / b->parts_features, w->cell_k / b->parts_k, halves},
         .feature_stride = p->transpose_s ? 1 : t->block_cols,
         .k_stride = p->transpose_s ? t->block_cols : 1,
     };
@@ -749,7 +749,7 @@ static bsk_status build(builder *b, const bsk_problem *problem)
     s->narrow.box[1] = DSD_CELL; /* of long lists, which f32 has not */
     bski_cuda_epilogue_fill(problem, &s->arg.epilogue);
     fill_gaps(b, problem);
-    fill_pack(b, problem);
+    fill_pack(b, problem, along_n && problem->dtype == BSK_F32);
     TRY(bski_cuda_encoder_find(b->device, &s->encoder));
     TRY(build_cells(b, rows));
     s->cluster = cluster_size(b, rows);
@@ -820,6 +820,16 @@ bsk_status cuda_dsd_wgmma_pack(const bsk_prepared *prepared, void *queue, bsk_me
     return bski_cuda_launch(queue, &run);
 }
 
+/* Whether an end is one that kernels have apart: C = alpha * sum; of f32 also with bias and
+ * activation, but along the axis of the activations alone. */
+static bool ends_bare(const state *st, const dsd_epilogue *e)
+{
+    const kernel_row *k = st->kernel[DSD_END_BARE];
+    if (k->dtype == BSK_F32)
+        return e->plain_f32 && e->along_n == k->along_n;
+    return e->bare;
+}
+
 bsk_status cuda_dsd_wgmma_launch(const bsk_prepared *prepared, void *queue, const void *args)
 {
     const bsk_dsd_args *a = args;
@@ -840,9 +850,8 @@ bsk_status cuda_dsd_wgmma_launch(const bsk_prepared *prepared, void *queue, cons
     arg.parts = st->pack.parts;
     arg.weights = bsk_mem_address(packed);
     bski_cuda_epilogue_bind(a, &arg.epilogue);
-    const dsd_epilogue *e = &arg.epilogue;
-    const bool bare = e->bare && st->kernel[DSD_END_BARE];
-    const kernel_row *kernel = st->kernel[bare ? DSD_END_BARE : DSD_END_ANY];
+    const kernel_row *kernel =
+        st->kernel[ends_bare(st, &arg.epilogue) ? DSD_END_BARE : DSD_END_ANY];
     void *arguments[] = {&map, &narrow, &arg};
     const bski_cuda_run run = {.function = kernel->function,
                                .name = kernel->name,

@@ -37,6 +37,28 @@ template <> struct stored<WGMMA_TF32> {
     }
 };
 
+/* Features' order in a cell, by halves of 32: the feature at column x of the products, so that a
+ * thread, which has columns 8 j + 2 q + e, has runs of 16 bytes. */
+template <typename WORD> __device__ __forceinline__ int feature_of(int x)
+{
+    const int j = x / 8, q = x % 8 / 2, e = x % 2;
+    return sizeof(WORD) == 2 ? q * 8 + j * 2 + e : j / 2 * 16 + q * 4 + j % 2 * 2 + e;
+}
+
+/* And the column of a feature. */
+template <typename WORD> __device__ __forceinline__ int column_of(int feature)
+{
+    const int f = feature;
+    return sizeof(WORD) == 2 ? f % 8 / 2 * 8 + f / 8 * 2 + f % 2
+                             : (f / 16 * 2 + f % 4 / 2) * 8 + f % 16 / 4 * 2 + f % 2;
+}
+
+/* Where the number at k lies along k in a cell. */
+template <typename WORD> __device__ __forceinline__ int place_along(const dsd_parts &parts, int k)
+{
+    return sizeof(WORD) == 4 && parts.halves ? k / 8 * 8 + k % 2 * 4 + k % 8 / 2 : k;
+}
+
 /* Where things lie in shared memory. */
 struct memory {
     uint32_t base;
@@ -279,37 +301,42 @@ __device__ __forceinline__ void consume(float (&acc)[2][R], memory m, reader &r,
     }
 }
 
-/* Of f32: a warp's 16 rows of a part of 64 samples, to the nearest tf32, as two products want them,
- * each 8 deep, from number k8 on. */
+/* Of f32: what a product 8 deep from k8 * 8 on wants of both parts of 64 samples, to the nearest
+ * tf32. Rows of a slice that are samples come as matrices of 8 x 16 bytes, 16 samples of each part.
+ * Of rows that are a k a lane reads four neighbouring samples, which become rows 0 and 8 of its part
+ * of both products, of k that are even, then odd: the weights' order along k is the same. */
 template <int TRANS>
-__device__ __forceinline__ void load_rounded(uint32_t (&a)[2][4], uint32_t slice, int part, int k8)
+__device__ __forceinline__ void load_rounded(uint32_t (&a)[2][4], uint32_t slice, int k8)
 {
-    constexpr int ROW = stored<WGMMA_TF32>::ROW;
-    const int lane = threadIdx.x % LANES;
-    const int first = part * DSD_CELL + threadIdx.x / LANES % GROUP_WARPS * 16;
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES % GROUP_WARPS;
+    if (TRANS) {
 #pragma unroll
-    for (int p = 0; p < 2; p++) {
-        if (TRANS) { /* rows of 32 samples */
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int n = first + i % 2 * 8 + lane / 4;
-                const int k = (k8 + p) * 8 + i / 2 * 4 + lane % 4;
-                const uint32_t row = slice + (n / ROW * ROW + k) * DSD_ROW_BYTES;
-                a[p][i] = shared_load_4(row + (n % ROW / 4 ^ k % 8) * 16 + n % 4 * 4);
-            }
-        } else {
-            const int n = first + lane % 16, piece = (k8 + p) * 2 + lane / 16;
-            ldmatrix_x4(a[p], slice + n * DSD_ROW_BYTES + (piece ^ n % 8) * 16);
+        for (int odd = 0; odd < 2; odd++) {
+            const int k = k8 * 8 + lane % 4 * 2 + odd;
+            const uint4 v =
+                shared_load_16(slice + (warp * stored<WGMMA_TF32>::ROW + k) * DSD_ROW_BYTES +
+                               (lane / 4 ^ k % 8) * 16);
+            a[0][2 * odd] = v.x;
+            a[0][2 * odd + 1] = v.y;
+            a[1][2 * odd] = v.z;
+            a[1][2 * odd + 1] = v.w;
         }
+    } else {
+        const int n = warp * 16 + lane % 16, piece = k8 * 2 + lane / 16;
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+            ldmatrix_x4(a[m], slice + (m * DSD_CELL + n) * DSD_ROW_BYTES + (piece ^ n % 8) * 16);
+    }
+#pragma unroll
+    for (int m = 0; m < 2; m++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            a[p][i] = mma_tf32(__uint_as_float(a[p][i]));
-    }
+            a[m][i] = mma_tf32(__uint_as_float(a[m][i]));
 }
 
 /* The same as consume() for f32: activations come from registers, since they are rounded there, and
- * since products of tf32 take no operand across the depth. While two products run, the operands of
- * the next two are loaded. */
+ * since products of tf32 take no operand across the depth. While the products of one step run, the
+ * operands of the next are loaded. */
 template <int TRANS, int N, int R>
 __device__ __forceinline__ void consume_rounded(float (&acc)[2][R], memory m, reader &r, int count)
 {
@@ -319,19 +346,19 @@ __device__ __forceinline__ void consume_rounded(float (&acc)[2][R], memory m, re
     for (int t = 0; t < count; t++) {
         mbar_wait(m.full(r.group, r.slice.slot), r.slice.parity);
         mbar_wait(m.full(WEIGHTS, r.weights.slot), r.weights.parity);
+        const uint32_t slice = m.data(r.group, r.slice.slot);
         const uint32_t b = descriptor_low(m.data(WEIGHTS, r.weights.slot), 128);
 #pragma unroll
-        for (int step = 0; step < 4; step++) {
-            const int part = step / 2, k8 = step % 2 * 2;
-            wgmma_wait<1>(); /* all but the last two products are done */
-            if (step == 1 && speaker && t)
+        for (int k8 = 0; k8 < 4; k8++) {
+            wgmma_wait<1>(); /* all but the last step's products are done */
+            if (k8 == 1 && speaker && t)
                 mbar_arrive(weights);
-            load_rounded<TRANS>(a[step % 2], m.data(r.group, r.slice.slot), part, k8);
+            load_rounded<TRANS>(a[k8 % 2], slice, k8);
             wgmma_fence();
 #pragma unroll
             for (int p = 0; p < 2; p++)
-                wgmma_rs<WGMMA_TF32, N, 0>(acc[part], a[step % 2][p],
-                                           descriptor(b + ((k8 + p) * 256 >> 4), b_high), 1);
+                wgmma_rs<WGMMA_TF32, N, 0>(acc[p], a[k8 % 2][p],
+                                           descriptor(b + (k8 * 256 >> 4), b_high), 1);
             wgmma_commit();
         }
         /* Each lane for what it has read itself: racecheck follows signals by thread. */
@@ -369,14 +396,21 @@ __device__ __forceinline__ void add_groups(float (&acc)[2][32], memory m, int gr
     named_barrier(3, DSD_CONSUMERS);
 }
 
-/* The packer orders a cell's features so that a thread has runs of eight: register 4 j + 2 h + e of
- * quad lane q is feature 32 (j / 4) + 8 q + 2 (j % 4) + e of its panel. */
+/* The packer orders a cell's features so that a thread has runs of 16 bytes: register 4 j + 2 h + e
+ * of quad lane q is feature 32 (j / 4) + 8 q + 2 (j % 4) + e of its panel, of f32 16 (j / 2) + 4 q +
+ * 2 (j % 2) + e. */
 
 /* Where a warp's sums belong: the first of its 16 samples of the first part of 64, and how far the
- * second part is (of a long list, which has one part, beyond all samples). */
+ * second part is (of a long list, which has one part, beyond all samples). Of f32 with samples
+ * contiguous, whose warps have 32 neighbouring samples, the first of these. */
 struct place {
     int64_t sample, member, part;
 };
+
+template <int TYPE, int TRANS> __device__ __forceinline__ constexpr int warp_samples()
+{
+    return TYPE == WGMMA_TF32 && TRANS ? 32 : 16;
+}
 
 /* C = alpha * sum, straight from the registers. */
 __device__ __forceinline__ void store_bare(const float (&acc)[2][64], const dsd_epilogue &e,
@@ -513,6 +547,53 @@ __device__ __forceinline__ void store_plain_n(const float (&acc)[2][64], const d
     }
 }
 
+/* A plain end of f32, straight from the registers along the axis of the activations: a thread has
+ * runs of four features of a sample, or four samples of a feature. */
+template <int TRANS>
+__device__ __forceinline__ void store_f32(const float (&acc)[2][64], const dsd_epilogue &e,
+                                          const dsd_tile &tile, const place &at)
+{
+    const int lane = threadIdx.x % LANES;
+    float *base = (float *)e.c.data + at.member * e.c.batch;
+#pragma unroll
+    for (int run = 0; run < 4; run++) {
+        const int64_t feature = tile.feature[run / 2] + run % 2 * 32 + lane % 4 * 4;
+#pragma unroll
+        for (int line = 0; line < 4; line++) {
+            /* Number i: of features i and, from the fifth on, 12 more, of one sample; or of two
+             * features, the second from the fifth on, of samples i % 4. */
+            float v[DSD_RUN], bias[DSD_RUN];
+            int64_t f[2], n;
+#pragma unroll
+            for (int i = 0; i < DSD_RUN; i++) {
+                const int j = TRANS ? line : i / 2, h = TRANS ? i % 2 : line % 2;
+                const int m = TRANS ? i / 2 % 2 : line / 2, odd = TRANS ? i / 4 : i % 2;
+                v[i] = acc[m][run * 16 + j * 4 + h * 2 + odd];
+            }
+            if (TRANS) {
+                f[0] = feature + line / 2 * 16 + line % 2 * 2;
+                f[1] = f[0] + 1;
+                n = at.sample + lane / 4 * 4;
+            } else {
+                f[0] = feature;
+                f[1] = feature + 16;
+                n = at.sample + line / 2 * at.part + line % 2 * 8 + lane / 4;
+            }
+#pragma unroll
+            for (int i = 0; i < DSD_RUN; i++) {
+                const int64_t own = f[i / 4] + (TRANS ? 0 : i % 4);
+                bias[i] = e.bias && own < e.features ? e.bias[own] : 0;
+            }
+            dsd_finish_plain<true>(e, bias, v);
+#pragma unroll
+            for (int x = 0; x < 2; x++)
+                if (f[x] < e.features && n < e.n)
+                    *(float4 *)(base + f[x] * e.c.feature + n * e.c.n) =
+                        make_float4(v[4 * x], v[4 * x + 1], v[4 * x + 2], v[4 * x + 3]);
+        }
+    }
+}
+
 /* --- Sums that are not finite --- */
 
 /* Whether a sum of the group is NaN or infinite. */
@@ -527,13 +608,13 @@ __device__ __forceinline__ bool any_wild(const float (&acc)[2][64], int group)
     return named_barrier_any(1 + group, 128, sum != 0);
 }
 
-/* One weight of a cell's image. */
+/* One weight of a cell's image, at a place along k. */
 template <int TYPE>
 __device__ __forceinline__ float image_value(const char *cell, int feature, int k)
 {
     typedef typename stored<TYPE>::word word;
     constexpr int RUN = stored<TYPE>::ROW / 8;
-    const int core = feature / 32 * 4 + feature % 8 / 2, row = feature % 32 / 8 * 2 + feature % 2;
+    const int x = column_of<word>(feature % 32), core = feature / 32 * 4 + x / 8, row = x % 8;
     const word *p = (const word *)cell + (core * 8 + k / RUN) * (8 * RUN) + row * RUN + k % RUN;
     return stored<TYPE>::number(*p);
 }
@@ -562,15 +643,16 @@ __device__ __forceinline__ float sum_kept(const dsd_wgmma_arg &a, const dsd_tile
 #pragma unroll 1
         for (int k = 0; k < ROW && stage.k + k < a.depth; k++)
             if (slots[k / a.parts.k * across] >= 0)
-                sum = fmaf(image_value<TYPE>(a.weights + cell * DSD_CELL_BYTES, feature, k),
+                sum = fmaf(image_value<TYPE>(a.weights + cell * DSD_CELL_BYTES, feature,
+                                             place_along<word>(a.parts, k)),
                            stored<TYPE>::number(x[k * a.b_k]), sum);
     }
     return sum;
 }
 
-/* What a group stored of such sums with a bare end, anew. The sums themselves are not asked, whose
- * registers would not serve the products then. */
-template <int TYPE>
+/* What a group stored of such sums with a bare end, of f32 a plain one, anew. The sums themselves are
+ * not asked, whose registers would not serve the products then. */
+template <int TYPE, int TRANS>
 __device__ __forceinline__ void store_wild(const dsd_wgmma_arg &a, const dsd_tile &tile,
                                            const place &at, int group)
 {
@@ -582,62 +664,125 @@ __device__ __forceinline__ void store_wild(const dsd_wgmma_arg &a, const dsd_til
     for (int x = threadIdx.x % 128; x < 2 * DSD_CELL * DSD_GROUP_N; x += 128) {
         const int panel = x / (DSD_CELL * DSD_GROUP_N), feature = x % DSD_CELL;
         const int64_t f = (panel ? tile.feature[1] : tile.feature[0]) + feature;
-        const int64_t n = at.sample - warp * 16 + x / DSD_CELL % DSD_GROUP_N;
+        const int64_t n =
+            at.sample - warp * warp_samples<TYPE, TRANS>() + x / DSD_CELL % DSD_GROUP_N;
         if (f >= e.features || n >= e.n)
             continue;
-        uint16_t *c = (uint16_t *)e.c.data + at.member * e.c.batch + f * e.c.feature + n * e.c.n;
-        if (dsd_is_wild(bf16, *c))
-            *c = (uint16_t)dsd_pack(
-                bf16, e.alpha * sum_kept<TYPE>(a, tile, panel, feature, n, at.member), 0);
+        const int64_t to = at.member * e.c.batch + f * e.c.feature + n * e.c.n;
+        if constexpr (TYPE == WGMMA_TF32) {
+            float *c = (float *)e.c.data + to;
+            if (isfinite(*c))
+                continue;
+            const float bias[DSD_RUN] = {e.bias ? e.bias[f] : 0};
+            float v[DSD_RUN] = {sum_kept<TYPE>(a, tile, panel, feature, n, at.member)};
+            dsd_finish_plain<true>(e, bias, v);
+            *c = v[0];
+        } else {
+            uint16_t *c = (uint16_t *)e.c.data + to;
+            if (dsd_is_wild(bf16, *c))
+                *c = (uint16_t)dsd_pack(
+                    bf16, e.alpha * sum_kept<TYPE>(a, tile, panel, feature, n, at.member), 0);
+        }
     }
 }
 
-/* Everything else. Sums go through a piece of shared memory that belongs to the warp, 32 features
- * of 16 samples at a time: so a lane gets runs along either axis, and the code exists once. */
-template <int TYPE>
+/* A piece of a warp's sums, 512 of them: 32 features of 16 samples, or of f32 with samples contiguous
+ * 16 features of 32 samples. A lane has 16, of which number i, and of the piece it takes two runs
+ * of eight. */
+template <int TYPE, int TRANS> struct piece {
+    static constexpr bool tall = warp_samples<TYPE, TRANS>() == 32;
+
+    /* The first of piece number `part`. */
+    static __device__ __forceinline__ int panel(int part)
+    {
+        return tall ? part / 4 : part / 2 % 2;
+    }
+    static __device__ __forceinline__ int feature(int part)
+    {
+        return tall ? part % 4 * 16 : part % 2 * 32;
+    }
+    static __device__ __forceinline__ int64_t sample(int part, const place &at)
+    {
+        return at.sample + (tall ? 0 : part / 4 * at.part);
+    }
+    /* Of all 128 of a thread's sums. */
+    static __device__ __forceinline__ constexpr int sum(int part, int i)
+    {
+        return tall ? i / 8 * 64 + part * 8 + i % 4 / 2 * 4 + i / 4 % 2 * 2 + i % 2
+                    : part * 16 + i % 8 / 2 * 4 + i / 8 * 2 + i % 2;
+    }
+    /* Number x of run h: its feature and sample, and where in the scratch. */
+    static __device__ __forceinline__ int feature_at(bool along_n, int h, int x)
+    {
+        const int lane = threadIdx.x % LANES;
+        if (tall)
+            return along_n ? lane % 16 : h * 8 + x;
+        return along_n ? lane : lane % 4 * 8 + x;
+    }
+    static __device__ __forceinline__ int sample_at(bool along_n, int h, int x)
+    {
+        const int lane = threadIdx.x % LANES;
+        if (tall)
+            return along_n ? (h * 2 + lane / 16) * 8 + x : lane;
+        return h * 8 + (along_n ? x : lane / 4);
+    }
+    static __device__ __forceinline__ uint32_t spot(int row, int column)
+    {
+        return row * 128 + (column ^ row % 8 * 4) * 4;
+    }
+    static __device__ __forceinline__ uint32_t spot_at(bool along_n, int h, int x)
+    {
+        const int f = feature_at(along_n, h, x), n = sample_at(along_n, h, x);
+        if (tall)
+            return spot(n % 4 * 4 + f % 4, n / 4 * 4 + f / 4);
+        if (TYPE == WGMMA_TF32)
+            return spot(h * 8 + f / 16 * 4 + f % 4, n % 8 * 4 + f % 16 / 4);
+        return h * 1024 + spot(f % 8, n % 8 * 4 + f / 8);
+    }
+};
+
+/* Everything else. Sums go through shared memory that belongs to the warp, a piece at a time: so a
+ * lane gets runs along either axis, and the code exists once. */
+template <int TYPE, int TRANS>
 __device__ __forceinline__ void store_any(const float (&acc)[2][64], const dsd_wgmma_arg &a,
                                           const dsd_tile &tile, const place &at, uint32_t scratch,
                                           bool wild)
 {
+    typedef piece<TYPE, TRANS> own;
     const dsd_epilogue &e = a.epilogue;
     const int lane = threadIdx.x % LANES;
 #pragma unroll 1
     for (int part = 0; part < 8; part++) {
-        /* Number i of a thread: run h = i / 8; exchanged so that neither writing nor reading has
-         * bank conflicts. */
+        /* Rows are numbers of a lane; exchanged so that neither writing nor reading has bank
+         * conflicts. */
 #pragma unroll
         for (int i = 0; i < 16; i++) {
-            const int from = i % 8 / 2 * 4 + i / 8 * 2 + i % 2;
-            float v = acc[0][from];
+            float v = acc[0][own::sum(0, i)];
 #pragma unroll
             for (int p = 1; p < 8; p++)
-                v = part == p ? acc[p / 4][p % 4 * 16 + from] : v;
-            shared_store_4(scratch + i * 128 + (lane ^ i % 8 * 4) * 4, __float_as_uint(v));
+                v = part == p ? acc[own::sum(p, i) / 64][own::sum(p, i) % 64] : v;
+            shared_store_4(scratch + own::spot(i, lane), __float_as_uint(v));
         }
         __syncwarp();
-        const int panel = part / 2 % 2;
-        const int feature = part % 2 * 32 + (e.along_n ? lane : lane % 4 * 8);
+        const int panel = own::panel(part);
 #pragma unroll 1
         for (int h = 0; h < 2; h++) {
+            const int feature = own::feature(part) + own::feature_at(e.along_n, h, 0);
             const int64_t f = (panel ? tile.feature[1] : tile.feature[0]) + feature;
-            const int64_t n = at.sample + part / 4 * at.part + h * 8 + (e.along_n ? 0 : lane / 4);
+            const int64_t n = own::sample(part, at) + own::sample_at(e.along_n, h, 0);
             const int step = e.along_n ? 0 : 1; /* of the feature from number to number */
             float v[DSD_RUN];
 #pragma unroll 1
             for (int i = 0; wild && i < DSD_RUN; i++) {
-                const int row = step ? i : lane % 8, column = step ? lane : i * 4 + lane / 8;
-                const uint32_t p = scratch + (h * 8 + row) * 128 + (column ^ row * 4) * 4;
+                const uint32_t p = scratch + own::spot_at(e.along_n, h, i);
                 if (!isfinite(__uint_as_float(shared_load_4(p))))
                     shared_store_4(
                         p, __float_as_uint(sum_kept<TYPE>(a, tile, panel, feature + i * step,
                                                           n + (step ? 0 : i), at.member)));
             }
 #pragma unroll
-            for (int i = 0; i < DSD_RUN; i++) {
-                const int row = step ? i : lane % 8, column = step ? lane : i * 4 + lane / 8;
-                v[i] = __uint_as_float(
-                    shared_load_4(scratch + (h * 8 + row) * 128 + (column ^ row * 4) * 4));
-            }
+            for (int i = 0; i < DSD_RUN; i++)
+                v[i] = __uint_as_float(shared_load_4(scratch + own::spot_at(e.along_n, h, i)));
             dsd_finish(e, v, f, n, at.member);
         }
         __syncwarp();
@@ -692,7 +837,7 @@ __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, 
         const int n = tile.n * CLUSTER + rank;
         const int first = quarter ? (tile.quarter - 1) * DSD_CELL : group * DSD_GROUP_N;
         const place at = {(int64_t)(n % a.member_tiles) * DSD_TILE_N + first +
-                              warp % GROUP_WARPS * 16,
+                              warp % GROUP_WARPS * warp_samples<TYPE, TRANS>(),
                           n / a.member_tiles, quarter ? INT64_C(1) << 40 : DSD_CELL};
         const bool wild = a.gaps && any_wild(acc, group);
         if (CLUSTER > 1 && at.member >= a.members)
@@ -700,21 +845,25 @@ __device__ __forceinline__ void consume_tiles(const dsd_wgmma_arg &a, memory m, 
         else if (quarter && group)
             ; /* the first has its sums */
         else if constexpr (END == DSD_END_BARE) {
-            if (a.epilogue.plain)
+            if constexpr (TYPE == WGMMA_TF32)
+                store_f32<TRANS>(acc, a.epilogue, tile, at);
+            else if (a.epilogue.plain)
                 store_bare(acc, a.epilogue, tile, at);
             else
                 store_plain_n<false>(acc, a.epilogue, tile, at, m.scratch(group * GROUP_WARPS),
                                      group);
             if (wild)
-                store_wild<TYPE>(a, tile, at, group);
-        } else if (a.epilogue.plain && !wild)
+                store_wild<TYPE, TRANS>(a, tile, at, group);
+        } else if (TYPE == WGMMA_TF32)
+            store_any<TYPE, TRANS>(acc, a, tile, at, m.scratch(warp), wild);
+        else if (a.epilogue.plain && !wild)
             store_biased(acc, a.epilogue, tile, at);
         else if (a.epilogue.plain_n && !wild)
             store_plain_n<true>(acc, a.epilogue, tile, at, m.scratch(group * GROUP_WARPS), group);
         else if (a.epilogue.lines && !wild)
             store_lines(acc, a.epilogue, tile, at);
         else
-            store_any<TYPE>(acc, a, tile, at, m.scratch(warp), wild);
+            store_any<TYPE, TRANS>(acc, a, tile, at, m.scratch(warp), wild);
         tile = next;
     }
 }
@@ -782,10 +931,13 @@ DSD_KERNELS(nc_long, 0, 1, true)
 DSD_KERNELS(cn_1, 1, 1, false)
 DSD_KERNELS(cn_2, 1, 2, false)
 DSD_KERNELS(cn_long, 1, 1, true)
-DSD_KERNEL(tf32, WGMMA_TF32, nc_1_any, 0, 1, false, DSD_END_ANY)
-DSD_KERNEL(tf32, WGMMA_TF32, nc_2_any, 0, 2, false, DSD_END_ANY)
-DSD_KERNEL(tf32, WGMMA_TF32, cn_1_any, 1, 1, false, DSD_END_ANY)
-DSD_KERNEL(tf32, WGMMA_TF32, cn_2_any, 1, 2, false, DSD_END_ANY)
+#define DSD_KERNELS_F32(kind, trans, cluster)                                                      \
+    DSD_KERNEL(tf32, WGMMA_TF32, kind##_bare, trans, cluster, false, DSD_END_BARE)                 \
+    DSD_KERNEL(tf32, WGMMA_TF32, kind##_any, trans, cluster, false, DSD_END_ANY)
+DSD_KERNELS_F32(nc_1, 0, 1)
+DSD_KERNELS_F32(nc_2, 0, 2)
+DSD_KERNELS_F32(cn_1, 1, 1)
+DSD_KERNELS_F32(cn_2, 1, 2)
 
 /* --- Packing --- */
 
@@ -804,6 +956,28 @@ static __device__ __forceinline__ void pack_round(pack_run<uint32_t> &run)
 #pragma unroll
     for (int i = 0; i < 4; i++)
         run.word[i] = mma_tf32(__uint_as_float(run.word[i]));
+}
+
+/* A run of a row of core matrices; see place_along(). */
+static __device__ __forceinline__ void pack_write(uint4 *row, int run, int,
+                                                  const pack_run<uint16_t> &v)
+{
+    uint4 all;
+    memcpy(&all, &v, sizeof all);
+    row[run * 8] = all;
+}
+
+static __device__ __forceinline__ void pack_write(uint4 *row, int run, int halves,
+                                                  const pack_run<uint32_t> &v)
+{
+    if (!halves) {
+        row[run * 8] = make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]);
+        return;
+    }
+#pragma unroll
+    for (int odd = 0; odd < 2; odd++)
+        *((uint2 *)&row[(run / 2 * 2 + odd) * 8] + run % 2) =
+            make_uint2(v.word[odd], v.word[odd + 2]);
 }
 
 /* Numbers of op(S) along its contiguous axis, from (feature, k) of a cell on. */
@@ -843,9 +1017,8 @@ template <typename WORD> static __device__ __forceinline__ void pack(const dsd_p
         __syncthreads();
     }
     for (int i = threadIdx.x; i < DSD_CELL * RUNS; i += DSD_PACK_THREADS) {
-        /* Feature x of the half panel has the place of the product's column x. */
         const int x = i % 32, run = i / 32 % RUNS, half = i / (32 * RUNS);
-        const int feature = half * 32 + x % 8 / 2 * 8 + x / 8 * 2 + x % 2;
+        const int feature = half * 32 + feature_of<WORD>(x);
         run_of v;
         if (along_k) {
             const uint4 all = pack_read<WORD>(a, cell, slots, feature, run * RUN);
@@ -861,9 +1034,7 @@ template <typename WORD> static __device__ __forceinline__ void pack(const dsd_p
                 v.word[j] = tile[run * RUN + j][feature];
         }
         pack_round(v);
-        uint4 all;
-        memcpy(&all, &v, sizeof all);
-        to[((half * 4 + x / 8) * RUNS + run) * 8 + x % 8] = all;
+        pack_write(to + ((half * 4 + x / 8) * RUNS * 8 + x % 8), run, a.parts.halves, v);
     }
 }
 

@@ -30,8 +30,8 @@ enum {
     DSD_PACK_THREADS = 256
 };
 
-/* The epilogues of a kernel: alpha times the sums, or everything. In one kernel, the second's
- * registers would cost the products of the first. */
+/* The epilogues of a kernel: alpha times the sums (of f32, a plain end), or everything. In one kernel,
+ * the second's registers would cost the products of the first. */
 typedef enum dsd_end { DSD_END_BARE, DSD_END_ANY, DSD_ENDS } dsd_end;
 
 typedef struct dsd_stage {
@@ -56,6 +56,7 @@ typedef struct dsd_tile {
 typedef struct dsd_parts {
     const int32_t *slots; /* by cell: of each part of it, along k then features; -1: not kept */
     int32_t features, k;  /* elements of a part: of a block's share of one cell */
+    int32_t halves;       /* of each eight along k, those of even number come first */
 } dsd_parts;
 
 typedef struct dsd_wgmma_arg {

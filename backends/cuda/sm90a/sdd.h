@@ -1,6 +1,7 @@
 /* What the hosts and the kernels of sdd on Hopper share: tables of work and the scalars of a launch.
  *
- * The operands are cut into panels of 64 features by 64 samples: 8 KB of shared memory each. A
+ * The operands are cut into panels of 64 features by 64 samples, of f32 32: 8 KB of shared memory
+ * each. A
  * *unit* is what a thread block keeps in accumulators while it sweeps over the samples; a *slice*
  * is one step of that sweep. Slices are numbered through all pairs. A *segment* is an arithmetic
  * sequence of slices of one unit, computed by one thread block; where a unit has several, each
@@ -14,13 +15,16 @@
 #include <cuda.h> /* CUtensorMap */
 
 enum {
-    SDD_PANEL = 64,         /* features, and samples, of a panel */
-    SDD_PANEL_BYTES = 8192, /* of 16-bit elements */
+    SDD_PANEL = 64,     /* features of a panel, and samples of 16-bit elements */
+    SDD_PANEL_F32 = 32, /* samples of f32 */
+    SDD_PANEL_BYTES = 8192,
     SDD_MAX_PAIRS = 8,
     SDD_MAX_STAGES = 16,
-    SDD_PACE = 4,             /* slices of a round of sweeps that wait for each other */
-    SDD_PRODUCERS = 4,        /* warps that copy, after those that compute */
-    SDD_CLEAR_THREADS = 32,   /* each of 16 bytes of the counters */
+    SDD_PACE = 4,           /* slices of a round of sweeps that wait for each other */
+    SDD_PRODUCERS = 4,      /* warps that copy, after those that compute */
+    SDD_CLEAR_THREADS = 32, /* each of 16 bytes of the counters */
+    SDD_ROUND_TILE = 64,    /* features, and samples, of a thread block that rounds */
+    SDD_ROUND_THREADS = 256,
     SDD_HEAD_BYTES = 1024,    /* of shared memory before the stages: barriers */
     SDD_SHARED_BYTES = 232448 /* that a thread block may have */
 };
@@ -74,6 +78,15 @@ typedef struct sdd_work {
     int32_t lead;   /* rounds that a block may be ahead of the mean; 0: any */
     int32_t rounds; /* of the longest block */
 } sdd_work;
+
+/* An operand in f32, and its copy in tf32, whose rows are features. */
+typedef struct sdd_round_arg {
+    const float *from;
+    float *to;
+    int64_t features, samples;
+    int64_t feature_stride, sample_stride; /* of `from`, elements: one of them is 1 */
+    int64_t row;                           /* of `to`, elements */
+} sdd_round_arg;
 
 typedef struct sdd_wgmma_arg {
     CUtensorMap a[SDD_MAX_PAIRS], b[SDD_MAX_PAIRS];

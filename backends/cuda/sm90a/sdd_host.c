@@ -5,7 +5,7 @@
 #include <common/checked.h>
 #include <common/layout.h>
 
-extern const char sdd_clear[];
+extern const char sdd_clear[], sdd_round[];
 
 /* Tiles of the table of places: as many rows and columns as the largest unit's. */
 enum { TILE = 8, WHERE_ROWS = 16, WHERE_COLS = 32 };
@@ -13,6 +13,11 @@ enum { TILE = 8, WHERE_ROWS = 16, WHERE_COLS = 32 };
 enum { PROGRESS_BYTES = 64, PARTS_ALIGNMENT = 256 };
 
 /* --- What is taken --- */
+
+static int32_t element_bytes(bsk_dtype dtype)
+{
+    return dtype == BSK_F32 ? 4 : 2;
+}
 
 /* A matrix of features and samples as the copy engine sees it; inner: its contiguous axis. */
 static bski_cuda_tensor operand_tensor(const bsk_tensor *t, int inner, bool along_n,
@@ -24,7 +29,7 @@ static bski_cuda_tensor operand_tensor(const bsk_tensor *t, int inner, bool alon
                               .dims = {t->dims[inner], t->dims[outer]},
                               .strides = {1, t->strides[outer]},
                               .box = {along_n ? samples : features, along_n ? features : samples},
-                              .swizzle = 2 * (along_n ? samples : features)};
+                              .swizzle = element_bytes(t->dtype) * (along_n ? samples : features)};
 }
 
 /* Whether the axis of samples, or of features, is contiguous in both operands. */
@@ -41,6 +46,76 @@ bool bski_sdd_along_n(const bsk_sdd_params *p)
 int64_t bski_sdd_slices(const bsk_sdd_params *p, int32_t samples)
 {
     return bski_ceil_div(p->a.dims[1], samples) * p->pairs;
+}
+
+/* --- Rounded operands ---
+ *
+ * Products of tf32 take both operands along the samples, and what they do not look at must have been
+ * rounded: so f32 is copied first, pair after pair, to rows of features. */
+
+enum { ROUND_ROW = 128 /* bytes */ };
+
+/* A matrix of so many features as it is in the workspace. */
+static bsk_tensor rounded_tensor(int64_t features, int64_t samples)
+{
+    const int64_t unit = ROUND_ROW / (int64_t)sizeof(float);
+    return (bsk_tensor){.dtype = BSK_F32,
+                        .rank = 2,
+                        .dims = {features, samples},
+                        .strides = {bski_ceil_div(samples, unit) * unit, 1}};
+}
+
+static bsk_tensor rounded_a(const bsk_sdd_params *p)
+{
+    return rounded_tensor(p->a.dims[0], p->a.dims[1]);
+}
+
+static bsk_tensor rounded_b(const bsk_sdd_params *p)
+{
+    return rounded_tensor(p->b.dims[1], p->b.dims[0]);
+}
+
+static size_t rounded_bytes(const bsk_tensor *t)
+{
+    return (size_t)(t->dims[0] * t->strides[0]) * sizeof(float);
+}
+
+/* Thread blocks that round a matrix. */
+static int64_t round_tiles(const bsk_tensor *t)
+{
+    return bski_ceil_div(t->dims[0], SDD_ROUND_TILE) * bski_ceil_div(t->dims[1], SDD_ROUND_TILE);
+}
+
+double bski_sdd_round_seconds(const bsk_problem *problem)
+{
+    static const double memory_rate = 3.6e12, launch = 1e-6; /* bytes/s, read and written */
+    const bsk_sdd_params *p = problem->params;
+    if (problem->dtype != BSK_F32)
+        return 0;
+    const bsk_tensor a = rounded_a(p), b = rounded_b(p);
+    return p->pairs *
+           (2.0 * (double)(rounded_bytes(&a) + rounded_bytes(&b)) / memory_rate + launch);
+}
+
+/* Starts to round a matrix, whose axis of features is number `features`. */
+static bsk_status round_operand(void *queue, const bsk_tensor *from, int features, bsk_mem data,
+                                const bsk_tensor *rounded, void *to)
+{
+    sdd_round_arg arg = {.from = bsk_mem_address(data),
+                         .to = to,
+                         .features = from->dims[features],
+                         .samples = from->dims[1 - features],
+                         .feature_stride = from->strides[features],
+                         .sample_stride = from->strides[1 - features],
+                         .row = rounded->strides[0]};
+    void *arguments[] = {&arg};
+    const bski_cuda_run run = {.function = sdd_round,
+                               .name = "sdd_round",
+                               .grid = {(unsigned)round_tiles(rounded), 1, 1},
+                               .threads = SDD_ROUND_THREADS,
+                               .arguments = arguments,
+                               .early = true};
+    return bski_cuda_launch(queue, &run);
 }
 
 /* Whole blocks, also what the last ones have outside of the matrix. */
@@ -73,9 +148,12 @@ bsk_reason bski_sdd_refusal(const bsk_problem *problem)
     const bool along_n = bski_sdd_along_n(p);
     if (!contiguous(p, along_n))
         return BSK_REFUSE_STRIDE;
+    if (problem->dtype == BSK_F32 && p->precision != BSK_PRECISION_TF32)
+        return BSK_REFUSE_OPTION;
     if (p->a.dims[1] > 0) {
-        const bski_cuda_tensor a = operand_tensor(&p->a, along_n, along_n, SDD_PANEL, SDD_PANEL);
-        const bski_cuda_tensor b = operand_tensor(&p->b, !along_n, along_n, SDD_PANEL, SDD_PANEL);
+        const int32_t side = SDD_PANEL_BYTES / SDD_PANEL / element_bytes(problem->dtype);
+        const bski_cuda_tensor a = operand_tensor(&p->a, along_n, along_n, side, side);
+        const bski_cuda_tensor b = operand_tensor(&p->b, !along_n, along_n, side, side);
         if (!bski_cuda_tensor_fits(&a) || !bski_cuda_tensor_fits(&b))
             return BSK_REFUSE_STRIDE;
     }
@@ -84,7 +162,10 @@ bsk_reason bski_sdd_refusal(const bsk_problem *problem)
         where_rows(t) > max_where / where_cols(t) || t->nnz > INT32_MAX / eighth ||
         p->a.dims[1] > max_n / SDD_MAX_PAIRS)
         return BSK_REFUSE_LIMIT;
-    return BSK_ACCEPT;
+    const bsk_tensor a = rounded_a(p), b = rounded_b(p);
+    return problem->dtype == BSK_F32 && (round_tiles(&a) > INT32_MAX || round_tiles(&b) > INT32_MAX)
+               ? BSK_REFUSE_LIMIT
+               : BSK_ACCEPT;
 }
 
 /* --- Schedules --- */
@@ -517,7 +598,14 @@ static bsk_status plan_workspace(const bsk_host *host, bsk_prepared *prepared,
     if (s->split || paced)
         counters = PROGRESS_BYTES + (size_t)s->split * warps * sizeof(uint32_t);
     plan->counters = (counters + PARTS_ALIGNMENT - 1) / PARTS_ALIGNMENT * PARTS_ALIGNMENT;
-    ok = ok && bski_add_size(parts, plan->counters, &prepared->workspace_bytes);
+    ok = ok && bski_add_size(parts, plan->counters, &plan->rounded);
+    size_t rounded = 0;
+    if (prepared->problem->dtype == BSK_F32) {
+        const bsk_sdd_params *p = prepared->problem->params;
+        const bsk_tensor a = rounded_a(p), b = rounded_b(p);
+        rounded = (size_t)p->pairs * (rounded_bytes(&a) + rounded_bytes(&b));
+    }
+    ok = ok && bski_add_size(plan->rounded, rounded, &prepared->workspace_bytes);
     prepared->workspace_alignment = PARTS_ALIGNMENT;
     return ok ? BSK_OK
               : host->fail(host->context, BSK_E_UNSUPPORTED,
@@ -532,8 +620,15 @@ bsk_status bski_sdd_plan_make(bski_cuda_device *device, bsk_prepared *prepared,
     const bsk_layout_tables *t = prepared->problem->layout;
     const bool along_n = bski_sdd_along_n(p);
     const int32_t fit = (SDD_SHARED_BYTES - SDD_HEAD_BYTES) / kernel->stage_bytes;
-    plan->a = operand_tensor(&p->a, along_n, along_n, kernel->features, kernel->samples);
-    plan->b = operand_tensor(&p->b, !along_n, along_n, kernel->features, kernel->samples);
+    if (prepared->problem->dtype == BSK_F32) {
+        const bsk_tensor a = rounded_a(p), b = rounded_b(p);
+        plan->a = operand_tensor(&a, 1, true, kernel->features, kernel->samples);
+        plan->b = operand_tensor(&b, 1, true, kernel->features, kernel->samples);
+        TRY(bski_cuda_kernel(device, sdd_round, 0, "sdd_round"));
+    } else {
+        plan->a = operand_tensor(&p->a, along_n, along_n, kernel->features, kernel->samples);
+        plan->b = operand_tensor(&p->b, !along_n, along_n, kernel->features, kernel->samples);
+    }
     plan->work.stages = fit < SDD_MAX_STAGES ? fit : SDD_MAX_STAGES;
     plan->shared_bytes = SDD_HEAD_BYTES + (size_t)(plan->work.stages * kernel->stage_bytes);
     plan->blocks = t->nnz ? schedule->blocks : 0;
@@ -583,12 +678,21 @@ bsk_status bski_sdd_arguments(const bski_sdd_plan *plan, const bsk_problem *prob
                               sdd_work *work, sdd_output *out)
 {
     const bsk_sdd_params *p = problem->params;
+    const bsk_tensor ra = rounded_a(p), rb = rounded_b(p);
+    const size_t a_bytes = rounded_bytes(&ra), pair_bytes = a_bytes + rounded_bytes(&rb);
+    char *workspace = bsk_mem_address(args->workspace);
     for (int32_t i = 0; p->a.dims[1] > 0 && i < p->pairs; i++) {
-        TRY(bski_cuda_tensor_map(&plan->encoder, &plan->a, bsk_mem_address(args->a[i]), &a[i]));
-        TRY(bski_cuda_tensor_map(&plan->encoder, &plan->b, bsk_mem_address(args->b[i]), &b[i]));
+        void *of_a = bsk_mem_address(args->a[i]), *of_b = bsk_mem_address(args->b[i]);
+        if (problem->dtype == BSK_F32) {
+            of_a = workspace + plan->rounded + (size_t)i * pair_bytes;
+            of_b = (char *)of_a + a_bytes;
+            TRY(round_operand(queue, &p->a, 0, args->a[i], &ra, of_a));
+            TRY(round_operand(queue, &p->b, 1, args->b[i], &rb, of_b));
+        }
+        TRY(bski_cuda_tensor_map(&plan->encoder, &plan->a, of_a, &a[i]));
+        TRY(bski_cuda_tensor_map(&plan->encoder, &plan->b, of_b, &b[i]));
     }
     *work = plan->work;
-    char *workspace = bsk_mem_address(args->workspace);
     if (plan->counters) {
         work->progress = (uint32_t *)(void *)workspace;
         work->counters = (uint32_t *)(void *)(workspace + PROGRESS_BYTES);

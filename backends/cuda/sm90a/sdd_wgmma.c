@@ -43,6 +43,9 @@ KERNEL(sdd_wgmma_two_bf16_nc)
 KERNEL(sdd_wgmma_two_bf16_cn)
 KERNEL(sdd_wgmma_two_f16_nc)
 KERNEL(sdd_wgmma_two_f16_cn)
+KERNEL(sdd_wgmma_tf32_cn)
+KERNEL(sdd_wgmma_halves_tf32_cn)
+KERNEL(sdd_wgmma_two_tf32_cn)
 #undef KERNEL
 
 #define KERNEL(name)                                                                               \
@@ -52,22 +55,37 @@ KERNEL(sdd_wgmma_two_f16_cn)
 /* Thread blocks that share panels, and the kernels of so many. */
 typedef struct form {
     int32_t cluster;
-    kernel kernels[2][2]; /* [bf16, f16][features, samples contiguous] */
+    kernel kernels[3][2]; /* [bf16, f16, f32][features, samples contiguous] */
 } form;
 
 static const form forms[] = {
     {1,
      {{KERNEL(sdd_wgmma_bf16_nc), KERNEL(sdd_wgmma_bf16_cn)},
-      {KERNEL(sdd_wgmma_f16_nc), KERNEL(sdd_wgmma_f16_cn)}}},
+      {KERNEL(sdd_wgmma_f16_nc), KERNEL(sdd_wgmma_f16_cn)},
+      {KERNEL(sdd_wgmma_tf32_cn), KERNEL(sdd_wgmma_tf32_cn)}}},
     {2,
      {{KERNEL(sdd_wgmma_two_bf16_nc), KERNEL(sdd_wgmma_two_bf16_cn)},
-      {KERNEL(sdd_wgmma_two_f16_nc), KERNEL(sdd_wgmma_two_f16_cn)}}},
+      {KERNEL(sdd_wgmma_two_f16_nc), KERNEL(sdd_wgmma_two_f16_cn)},
+      {KERNEL(sdd_wgmma_two_tf32_cn), KERNEL(sdd_wgmma_two_tf32_cn)}}},
 };
 /* Of units in halves. */
-static const kernel half_kernels[2][2] = {
+static const kernel half_kernels[3][2] = {
     {KERNEL(sdd_wgmma_halves_bf16_nc), KERNEL(sdd_wgmma_halves_bf16_cn)},
-    {KERNEL(sdd_wgmma_halves_f16_nc), KERNEL(sdd_wgmma_halves_f16_cn)}};
+    {KERNEL(sdd_wgmma_halves_f16_nc), KERNEL(sdd_wgmma_halves_f16_cn)},
+    {KERNEL(sdd_wgmma_halves_tf32_cn), KERNEL(sdd_wgmma_halves_tf32_cn)}};
 #undef KERNEL
+
+static int type_index(bsk_dtype dtype)
+{
+    return dtype == BSK_BF16 ? 0 : dtype == BSK_F16 ? 1 : 2;
+}
+
+/* Slices of the samples, a panel each. */
+static int64_t count_slices(const bsk_problem *problem)
+{
+    const bool f32 = problem->dtype == BSK_F32;
+    return bski_sdd_slices(problem->params, f32 ? SDD_PANEL_F32 : SDD_PANEL);
+}
 
 /* --- Shapes of units --- */
 
@@ -192,7 +210,7 @@ static double likely_copies(const bsk_layout_tables *t, int64_t panels, double w
 double cuda_sdd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
     static const double hertz = 1.6e9, launch = 4e-6; /* at the power limit */
-    const int64_t slices = bski_sdd_slices(problem->params, SDD_PANEL);
+    const int64_t slices = count_slices(problem);
     const bsk_layout_tables *t = problem->layout;
     const counts c = shapes_count(t);
     double best = 1e30;
@@ -210,7 +228,7 @@ double cuda_sdd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
             best = cycles < best ? cycles : best;
         }
     }
-    return best / hertz + launch;
+    return best / hertz + launch + bski_sdd_round_seconds(problem);
 }
 
 /* --- Units --- */
@@ -741,11 +759,12 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, c
     /* Stages have room for the largest unit, however small others are: all blocks have the same
      * number under way, and so go through the samples at one pace. */
     state->stage_bytes = list_most(&w->list, w->form->cluster) * SDD_PANEL_BYTES;
-    const bski_sdd_kernel as = {SDD_PANEL, SDD_PANEL, WARPS * w->form->cluster, ACCUMULATORS,
+    const int32_t samples = prepared->problem->dtype == BSK_F32 ? SDD_PANEL_F32 : SDD_PANEL;
+    const bski_sdd_kernel as = {SDD_PANEL, samples, WARPS * w->form->cluster, ACCUMULATORS,
                                 state->stage_bytes};
     /* stars reread so much that the sweeps must stay together, and crosses in long ones */
     const int32_t blocks = device->simt.props.compute_units;
-    const int64_t slices = bski_sdd_slices(prepared->problem->params, SDD_PANEL);
+    const int64_t slices = count_slices(prepared->problem);
     const bool cross = w->high == 2 && w->form->cluster == 1 && slices >= LONG_SWEEP;
     const bool paced = cross || (w->high == 1 && !is_short(count, blocks, slices));
     state->plan.work.lead = paced && count > blocks;
@@ -763,13 +782,13 @@ bsk_status cuda_sdd_wgmma_prepare(void *device, bsk_prepared *prepared)
     sdd_state *state = prepared->state;
     maker m = {.host = host,
                .layout = prepared->problem->layout,
-               .slices = bski_sdd_slices(p, SDD_PANEL),
+               .slices = count_slices(prepared->problem),
                .blocks = d->simt.props.compute_units};
-    const bool f16 = prepared->problem->dtype == BSK_F16;
+    const int type = type_index(prepared->problem->dtype);
     way w;
     bsk_status status = way_find(&m, &w);
     if (!status) {
-        state->kernel = w.schedule.halves ? half_kernels[f16] : w.form->kernels[f16];
+        state->kernel = w.schedule.halves ? half_kernels[type] : w.form->kernels[type];
         state->kernel += bski_sdd_along_n(p);
         status = state_fill(d, prepared, &w, state);
         way_free(host, &w);

@@ -1,7 +1,8 @@
 /* sdd on Hopper by wgmma: both operands from shared memory, features contiguous (nc) or samples
  * (cn). Four warps copy panels, two warpgroups sweep over the samples; docs/cuda.md shows the flow.
  * Two thread blocks may make a cluster: either copies half of the panels that both need; or both
- * have the same unit, and halves of the samples. */
+ * have the same unit, and halves of the samples. Products of tf32 take operands along the samples
+ * alone, which a kernel before has rounded, and turned where features are contiguous. */
 #include <backends/cuda/sm90a/sdd_device.h>
 
 enum { CONSUMERS = 8, THREADS = 384, PIECE = 32, MOST = 4 * PIECE };
@@ -11,10 +12,11 @@ enum { CONSUMERS = 8, THREADS = 384, PIECE = 32, MOST = 4 * PIECE };
  * copies leave them. */
 template <int TYPE, int NC, int CLUSTER, bool HALVES> struct form {
     static constexpr int type = TYPE, nc = NC, cluster = CLUSTER;
+    static constexpr int samples = TYPE == WGMMA_TF32 ? SDD_PANEL_F32 : SDD_PANEL;
     static constexpr bool halves = HALVES;
     static constexpr uint32_t leading = NC ? SDD_PANEL_BYTES : 0;
     static constexpr uint32_t high = descriptor_high(1024, SWIZZLE_128);
-    static constexpr uint32_t step = (NC ? 2048 : 32) >> 4; /* of 16 samples */
+    static constexpr uint32_t step = (NC ? 2048 : 32) >> 4; /* of 16 samples, of f32 8 */
 };
 
 /* Where the sums of a warp belong: lanes hold the first columns of its pieces, and the places of
@@ -263,7 +265,7 @@ PTX_FN void produce(const sdd_wgmma_arg &arg, sdd_ring &ring, int begin, int end
             if (leads)
                 pace_step(pace, work);
             ring_acquire(ring, warp == 0, panels * SDD_PANEL_BYTES);
-            const int n = c.slice * SDD_PANEL;
+            const int n = c.slice * F::samples;
             const uint32_t to = ring_stage(ring) + panel * SDD_PANEL_BYTES;
             const int x = F::nc ? at : n, y = F::nc ? n : at;
             if (copies && both)
@@ -347,6 +349,78 @@ FOR_HALVES_WGMMA(SDD_WGMMA, halves_, nc, 1, 1, true)
 FOR_HALVES_WGMMA(SDD_WGMMA, halves_, cn, 0, 1, true)
 FOR_HALVES_WGMMA(SDD_WGMMA, two_, nc, 1, 2, false)
 FOR_HALVES_WGMMA(SDD_WGMMA, two_, cn, 0, 2, false)
+
+SDD_WGMMA(tf32, WGMMA_TF32, , cn, 0, 1, false)
+SDD_WGMMA(tf32, WGMMA_TF32, halves_, cn, 0, 1, true)
+SDD_WGMMA(tf32, WGMMA_TF32, two_, cn, 0, 2, false)
+
+/* --- Rounding --- */
+
+/* Four numbers of a row of which so many are left, to the nearest tf32; 0 beyond its end. */
+PTX_FN float4 round_load(const float *from, int64_t left)
+{
+    float v[4] = {0, 0, 0, 0};
+    if (left >= 4) {
+        const float4 all = *(const float4 *)from;
+        v[0] = all.x, v[1] = all.y, v[2] = all.z, v[3] = all.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < 3; i++)
+            if (i < left)
+                v[i] = from[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = __uint_as_float(mma_tf32(v[i]));
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+/* A tile of features by samples, a quarter of a row of 16 bytes after the other; turned in shared
+ * memory where features are contiguous. */
+extern "C" __global__ void __launch_bounds__(SDD_ROUND_THREADS)
+    sdd_round(const __grid_constant__ sdd_round_arg a)
+{
+    enum { TILE = SDD_ROUND_TILE, QUADS = TILE / 4, COUNT = TILE * QUADS / SDD_ROUND_THREADS };
+    __shared__ float tile[TILE][TILE + 1];
+    const int64_t tiles = (a.features + TILE - 1) / TILE;
+    const int64_t f0 = blockIdx.x % tiles * TILE, n0 = blockIdx.x / tiles * TILE;
+    const bool turn = a.feature_stride == 1;
+    float4 v[COUNT];
+    grid_allow_next();
+    grid_wait();
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const int line = threadIdx.x / QUADS + i * (SDD_ROUND_THREADS / QUADS);
+        const int quad = threadIdx.x % QUADS * 4;
+        const int64_t f = f0 + (turn ? quad : line), n = n0 + (turn ? line : quad);
+        v[i] = make_float4(0, 0, 0, 0);
+        if (f < a.features && n < a.samples)
+            v[i] = round_load(a.from + f * a.feature_stride + n * a.sample_stride,
+                              turn ? a.features - f : a.samples - n);
+    }
+    if (turn) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const int line = threadIdx.x / QUADS + i * (SDD_ROUND_THREADS / QUADS);
+            const int quad = threadIdx.x % QUADS * 4;
+            tile[quad][line] = v[i].x;
+            tile[quad + 1][line] = v[i].y;
+            tile[quad + 2][line] = v[i].z;
+            tile[quad + 3][line] = v[i].w;
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const int line = threadIdx.x / QUADS + i * (SDD_ROUND_THREADS / QUADS);
+        const int quad = threadIdx.x % QUADS * 4;
+        if (turn)
+            v[i] = make_float4(tile[line][quad], tile[line][quad + 1], tile[line][quad + 2],
+                               tile[line][quad + 3]);
+        if (f0 + line < a.features && n0 + quad < a.samples)
+            *(float4 *)(a.to + (f0 + line) * a.row + n0 + quad) = v[i];
+    }
+}
 
 /* Clears what all kernels of sdd count in. */
 extern "C" __global__ void __launch_bounds__(SDD_CLEAR_THREADS)

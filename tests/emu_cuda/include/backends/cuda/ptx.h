@@ -349,12 +349,17 @@ template <int N> PTX_FN void wgmma_settle(float (&)[N])
 {
 }
 
+template <int TYPE> PTX_FN constexpr gpu_type wgmma_type(void)
+{
+    return TYPE == WGMMA_TF32 ? GPU_TF32 : TYPE == WGMMA_BF16 ? GPU_BF16 : GPU_F16;
+}
+
 template <int TYPE, int N, int TRANS_A, int TRANS_B>
 PTX_FN void wgmma_ss(float *d, uint64_t a, uint64_t b, int accumulate)
 {
     static_assert(N % 8 == 0 && N >= 8 && N <= 256, "what the instruction takes");
-    const gpu_product p = {
-        TYPE == WGMMA_BF16 ? GPU_BF16 : GPU_F16, N, TRANS_A, TRANS_B, accumulate, a, b};
+    static_assert(TYPE != WGMMA_TF32 || (!TRANS_A && !TRANS_B), "K-major");
+    const gpu_product p = {wgmma_type<TYPE>(), N, TRANS_A, TRANS_B, accumulate, a, b};
     gpu_wgmma(&p, d, nullptr);
 }
 
@@ -363,8 +368,7 @@ PTX_FN void wgmma_rs(float *d, const uint32_t *a, uint64_t b, int accumulate)
 {
     static_assert(N % 8 == 0 && N >= 8 && N <= 256, "what the instruction takes");
     static_assert(TYPE != WGMMA_TF32 || !TRANS_B, "K-major");
-    const gpu_type type = TYPE == WGMMA_TF32 ? GPU_TF32 : TYPE == WGMMA_BF16 ? GPU_BF16 : GPU_F16;
-    const gpu_product p = {type, N, 0, TRANS_B, accumulate, 0, b};
+    const gpu_product p = {wgmma_type<TYPE>(), N, 0, TRANS_B, accumulate, 0, b};
     gpu_wgmma(&p, d, a);
 }
 
