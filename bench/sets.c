@@ -266,9 +266,10 @@ static void set_minibatch(test_list *list)
                                        densities[d], BSK_NC));
 }
 
-/* f32 data by tf32, and operands of 8 bits, beside bf16. */
+/* f32 data by tf32, and operands of 8 bits, beside bf16; of tf32 fewer samples, too. */
 static void set_formats(test_list *list)
 {
+    static const int64_t counts[] = {32, 128, 512, 2048};
     static const struct {
         bsk_dtype dtype, out;
         bsk_precision precision;
@@ -284,6 +285,12 @@ static void set_formats(test_list *list)
                 s.precision = formats[f].precision;
                 emit_linear(list, s);
             }
+    for (int b = 0; b < TEST_COUNT(hopper_blocks); b += 2)
+        for (int n = 0; n < TEST_COUNT(counts); n++) {
+            test_spec s = square("", BSK_F32, hopper_blocks[b], 4096, counts[n], 0.25, BSK_NC);
+            s.precision = BSK_PRECISION_TF32;
+            emit_linear(list, s);
+        }
 }
 
 /* What memory limits, at the sizes of a large model, for GPUs: rows of bytes over time. */

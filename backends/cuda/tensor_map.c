@@ -28,7 +28,7 @@ static const type_row *type_find(bsk_dtype dtype)
     static const type_row rows[] = {
         {BSK_F16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2},
         {BSK_BF16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2},
-        {BSK_F32, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4},
+        {BSK_F32, CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, 4},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].dtype == dtype)

@@ -17,7 +17,8 @@ typedef struct bski_cuda_encoder {
 bsk_status bski_cuda_encoder_find(const simt_device *device, bski_cuda_encoder *encoder);
 
 /* A tensor and the box that one copy moves; axes from the innermost, which is contiguous, on.
- * Elements outside of the tensor are read as 0 and not written. */
+ * Elements outside of the tensor are read as 0 and not written. f32 is rounded to tf32 on the way, to
+ * the nearest, of two the even one: products of tf32 alone want it. */
 typedef struct bski_cuda_tensor {
     bsk_dtype dtype;
     int32_t rank;

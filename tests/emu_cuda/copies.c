@@ -149,6 +149,25 @@ static bool outer_next(const tensor_map *m, int64_t *outer)
     return false;
 }
 
+/* As the hardware rounds: to the nearest, of two the even one; large numbers to infinity. */
+static uint32_t tf32_of(uint32_t bits)
+{
+    const uint32_t low = 13, infinite = 0x7f800000, magnitude = bits & 0x7fffffff;
+    if (magnitude > infinite)
+        return 0x7fffe000; /* a NaN */
+    return (bits + ((1u << (low - 1)) - 1 + (bits >> low & 1))) >> low << low;
+}
+
+static void row_round(char *row, uint32_t bytes)
+{
+    for (uint32_t i = 0; i < bytes; i += sizeof(uint32_t)) {
+        uint32_t bits;
+        memcpy(&bits, row + i, sizeof bits);
+        bits = tf32_of(bits);
+        memcpy(row + i, &bits, sizeof bits);
+    }
+}
+
 static void tensor_load_do(const copy *c, const gpu_block *b)
 {
     const tensor_map *m = &c->map;
@@ -162,6 +181,8 @@ static void tensor_load_do(const copy *c, const gpu_block *b)
         if (r.first < r.end)
             memcpy(row + r.first * m->size, r.address + r.first * m->size,
                    (size_t)(r.end - r.first) * m->size);
+        if (m->tf32)
+            row_round(row, row_bytes);
         for (uint32_t i = 0; i < row_bytes; i += 16, to += 16)
             memcpy(gpu_shared_of(b->rank, swizzled(m, to), 16, 16), row + i, 16);
     } while (outer_next(m, outer));

@@ -398,7 +398,9 @@ static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t ra
                                       [CU_TENSOR_MAP_SWIZZLE_32B] = 1,
                                       [CU_TENSOR_MAP_SWIZZLE_64B] = 3,
                                       [CU_TENSOR_MAP_SWIZZLE_128B] = 7};
-    const unsigned size = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32    ? 4
+    const bool tf32 = type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
+    const unsigned size = tf32                                       ? 4
+                          : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32  ? 4
                           : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16  ? 2
                           : type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 ? 2
                           : type == CU_TENSOR_MAP_DATA_TYPE_UINT8    ? 1
@@ -414,6 +416,7 @@ static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t ra
                     .address = address,
                     .size = (uint8_t)size,
                     .rank = (uint8_t)rank,
+                    .tf32 = tf32,
                     .swizzle = changed[swizzle]};
     for (cuuint32_t i = 0; i < rank; i++) {
         if (dims[i] < 1 || dims[i] > UINT64_C(1) << 32 || box[i] < 1 || box[i] > 256 ||

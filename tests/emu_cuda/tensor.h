@@ -15,6 +15,7 @@ typedef struct tensor_map {
     uint16_t box[TENSOR_RANK];
     uint8_t size, rank; /* size: of an element */
     uint8_t swizzle;    /* address bits 4 to 6 that change: 0, 1, 3 or 7 */
+    uint8_t tf32;       /* f32 that loads round */
 } tensor_map;
 
 _Static_assert(sizeof(tensor_map) <= 128, "fits a CUtensorMap");

@@ -8,10 +8,9 @@
  * in shared memory: a slice of 64 of the activations for each group by tensor copies, and the
  * packed cells by bulk copies. With clusters of two, neighbouring tiles along n share their cells:
  * each block fetches half of them for both. */
-#include <string.h>
-
 #include <backends/cuda/mma.h>
 #include <backends/cuda/ptx.h>
+#include <backends/cuda/sm90a/dsd_cell.h>
 #include <backends/cuda/sm90a/dsd_wgmma.h>
 #include <backends/cuda/sm90a/ring.h>
 
@@ -37,26 +36,10 @@ template <> struct stored<WGMMA_TF32> {
     }
 };
 
-/* Features' order in a cell, by halves of 32: the feature at column x of the products, so that a
- * thread, which has columns 8 j + 2 q + e, has runs of 16 bytes. */
-template <typename WORD> __device__ __forceinline__ int feature_of(int x)
+/* Whether activations lie across the depth, and products do not take them so. */
+template <int TYPE, int TRANS> __device__ __forceinline__ constexpr bool is_turned()
 {
-    const int j = x / 8, q = x % 8 / 2, e = x % 2;
-    return sizeof(WORD) == 2 ? q * 8 + j * 2 + e : j / 2 * 16 + q * 4 + j % 2 * 2 + e;
-}
-
-/* And the column of a feature. */
-template <typename WORD> __device__ __forceinline__ int column_of(int feature)
-{
-    const int f = feature;
-    return sizeof(WORD) == 2 ? f % 8 / 2 * 8 + f / 8 * 2 + f % 2
-                             : (f / 16 * 2 + f % 4 / 2) * 8 + f % 16 / 4 * 2 + f % 2;
-}
-
-/* Where the number at k lies along k in a cell. */
-template <typename WORD> __device__ __forceinline__ int place_along(const dsd_parts &parts, int k)
-{
-    return sizeof(WORD) == 4 && parts.halves ? k / 8 * 8 + k % 2 * 4 + k % 8 / 2 : k;
+    return TYPE == WGMMA_TF32 && TRANS;
 }
 
 /* Where things lie in shared memory. */
@@ -301,44 +284,28 @@ __device__ __forceinline__ void consume(float (&acc)[2][R], memory m, reader &r,
     }
 }
 
-/* Of f32: what a product 8 deep from k8 * 8 on wants of both parts of 64 samples, to the nearest
- * tf32. Rows of a slice that are samples come as matrices of 8 x 16 bytes, 16 samples of each part.
- * Of rows that are a k a lane reads four neighbouring samples, which become rows 0 and 8 of its part
- * of both products, of k that are even, then odd: the weights' order along k is the same. */
-template <int TRANS>
-__device__ __forceinline__ void load_rounded(uint32_t (&a)[2][4], uint32_t slice, int k8)
+/* Of f32 with samples contiguous: what a product 8 deep from k8 * 8 on wants of both parts of 64
+ * samples. A lane reads four neighbouring samples, which become rows 0 and 8 of its part of both
+ * products, of k that are even, then odd: the weights' order along k is the same. */
+__device__ __forceinline__ void load_turned(uint32_t (&a)[2][4], uint32_t slice, int k8)
 {
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES % GROUP_WARPS;
-    if (TRANS) {
 #pragma unroll
-        for (int odd = 0; odd < 2; odd++) {
-            const int k = k8 * 8 + lane % 4 * 2 + odd;
-            const uint4 v =
-                shared_load_16(slice + (warp * stored<WGMMA_TF32>::ROW + k) * DSD_ROW_BYTES +
-                               (lane / 4 ^ k % 8) * 16);
-            a[0][2 * odd] = v.x;
-            a[0][2 * odd + 1] = v.y;
-            a[1][2 * odd] = v.z;
-            a[1][2 * odd + 1] = v.w;
-        }
-    } else {
-        const int n = warp * 16 + lane % 16, piece = k8 * 2 + lane / 16;
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-            ldmatrix_x4(a[m], slice + (m * DSD_CELL + n) * DSD_ROW_BYTES + (piece ^ n % 8) * 16);
+    for (int odd = 0; odd < 2; odd++) {
+        const int k = k8 * 8 + lane % 4 * 2 + odd;
+        const uint4 v =
+            shared_load_16(slice + (warp * LANES + k) * DSD_ROW_BYTES + (lane / 4 ^ k % 8) * 16);
+        a[0][2 * odd] = v.x;
+        a[0][2 * odd + 1] = v.y;
+        a[1][2 * odd] = v.z;
+        a[1][2 * odd + 1] = v.w;
     }
-#pragma unroll
-    for (int m = 0; m < 2; m++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            a[m][i] = mma_tf32(__uint_as_float(a[m][i]));
 }
 
-/* The same as consume() for f32: activations come from registers, since they are rounded there, and
- * since products of tf32 take no operand across the depth. While the products of one step run, the
- * operands of the next are loaded. */
-template <int TRANS, int N, int R>
-__device__ __forceinline__ void consume_rounded(float (&acc)[2][R], memory m, reader &r, int count)
+/* The same as consume() for these, which products of tf32 take from registers alone. While those of
+ * one step run, the operands of the next are loaded. */
+template <int N, int R>
+__device__ __forceinline__ void consume_turned(float (&acc)[2][R], memory m, reader &r, int count)
 {
     constexpr uint32_t b_high = descriptor_high(1024, SWIZZLE_NONE);
     const bool speaker = threadIdx.x % LANES == 0;
@@ -353,7 +320,7 @@ __device__ __forceinline__ void consume_rounded(float (&acc)[2][R], memory m, re
             wgmma_wait<1>(); /* all but the last step's products are done */
             if (k8 == 1 && speaker && t)
                 mbar_arrive(weights);
-            load_rounded<TRANS>(a[k8 % 2], slice, k8);
+            load_turned(a[k8 % 2], slice, k8);
             wgmma_fence();
 #pragma unroll
             for (int p = 0; p < 2; p++)
@@ -409,7 +376,7 @@ struct place {
 
 template <int TYPE, int TRANS> __device__ __forceinline__ constexpr int warp_samples()
 {
-    return TYPE == WGMMA_TF32 && TRANS ? 32 : 16;
+    return is_turned<TYPE, TRANS>() ? 32 : 16;
 }
 
 /* C = alpha * sum, straight from the registers. */
@@ -795,8 +762,8 @@ __device__ __forceinline__ void store_any(const float (&acc)[2][64], const dsd_w
 template <int TYPE, int TRANS, int N, int R>
 __device__ __forceinline__ void consume_kind(float (&acc)[2][R], memory m, reader &r, int count)
 {
-    if constexpr (TYPE == WGMMA_TF32)
-        consume_rounded<TRANS, N>(acc, m, r, count);
+    if constexpr (is_turned<TYPE, TRANS>())
+        consume_turned<N>(acc, m, r, count);
     else
         consume<TYPE, TRANS, N>(acc, m, r, count);
 }
@@ -877,7 +844,7 @@ __device__ __forceinline__ void dsd_body(const CUtensorMap *map, const CUtensorM
     const int warp = threadIdx.x / LANES;
     const uint32_t rank = CLUSTER > 1 ? cluster_rank() : 0;
     if (threadIdx.x == 0) {
-        const int readers = TYPE == WGMMA_TF32 ? GROUP_WARPS * LANES : GROUP_WARPS; /* of a slice */
+        const int readers = GROUP_WARPS * (is_turned<TYPE, TRANS>() ? LANES : 1); /* of a slice */
         for (int i = 0; i < DSD_SLOTS; i++) {
             mbar_init(m.full(0, i), 1);
             mbar_init(m.empty(0, i), i < 2 * DSD_SLICES ? readers : CONSUMER_WARPS);
@@ -938,111 +905,3 @@ DSD_KERNELS_F32(nc_1, 0, 1)
 DSD_KERNELS_F32(nc_2, 0, 2)
 DSD_KERNELS_F32(cn_1, 1, 1)
 DSD_KERNELS_F32(cn_2, 1, 2)
-
-/* --- Packing --- */
-
-/* The elements of 16 bytes, as the products want them. */
-template <typename WORD> struct pack_run {
-    static constexpr int COUNT = 16 / sizeof(WORD);
-    WORD word[COUNT];
-};
-
-static __device__ __forceinline__ void pack_round(pack_run<uint16_t> &)
-{
-}
-
-static __device__ __forceinline__ void pack_round(pack_run<uint32_t> &run)
-{
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        run.word[i] = mma_tf32(__uint_as_float(run.word[i]));
-}
-
-/* A run of a row of core matrices; see place_along(). */
-static __device__ __forceinline__ void pack_write(uint4 *row, int run, int,
-                                                  const pack_run<uint16_t> &v)
-{
-    uint4 all;
-    memcpy(&all, &v, sizeof all);
-    row[run * 8] = all;
-}
-
-static __device__ __forceinline__ void pack_write(uint4 *row, int run, int halves,
-                                                  const pack_run<uint32_t> &v)
-{
-    if (!halves) {
-        row[run * 8] = make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]);
-        return;
-    }
-#pragma unroll
-    for (int odd = 0; odd < 2; odd++)
-        *((uint2 *)&row[(run / 2 * 2 + odd) * 8] + run % 2) =
-            make_uint2(v.word[odd], v.word[odd + 2]);
-}
-
-/* Numbers of op(S) along its contiguous axis, from (feature, k) of a cell on. */
-template <typename WORD>
-static __device__ __forceinline__ uint4 pack_read(const dsd_pack_arg &a, const dsd_cell &cell,
-                                                  const int32_t *slots, int feature, int k)
-{
-    const int part = k / a.parts.k * (DSD_CELL / a.parts.features) + feature / a.parts.features;
-    const int32_t slot = slots[part];
-    if (slot < 0 || cell.k + k >= a.depth)
-        return make_uint4(0, 0, 0, 0);
-    const int64_t at = slot * a.block +
-                       (cell.feature + feature) % a.block_features * a.feature_stride +
-                       (cell.k + k) % a.block_k * a.k_stride;
-    return *(const uint4 *)((const WORD *)a.s + at);
-}
-
-/* A thread block a cell: core matrices of 8 features x 16 bytes along k, those along k first; features
- * in the order that the stores want. */
-template <typename WORD> static __device__ __forceinline__ void pack(const dsd_pack_arg &a)
-{
-    typedef pack_run<WORD> run_of;
-    constexpr int RUN = run_of::COUNT, ROW = DSD_ROW_BYTES / sizeof(WORD), RUNS = ROW / RUN;
-    __shared__ __align__(16) WORD tile[ROW][DSD_CELL + RUN];
-    const dsd_cell cell = a.cells[blockIdx.x];
-    const int parts = (ROW / a.parts.k) * (DSD_CELL / a.parts.features);
-    const int32_t *slots = a.parts.slots + (int64_t)blockIdx.x * parts;
-    grid_allow_next();
-    grid_wait();
-    uint4 *to = (uint4 *)(a.weights + (int64_t)blockIdx.x * DSD_CELL_BYTES);
-    const bool along_k = a.k_stride == 1;
-    if (!along_k) {
-        for (int i = threadIdx.x; i < ROW * DSD_CELL / RUN; i += DSD_PACK_THREADS) {
-            const int k = i / (DSD_CELL / RUN), feature = i % (DSD_CELL / RUN) * RUN;
-            *(uint4 *)&tile[k][feature] = pack_read<WORD>(a, cell, slots, feature, k);
-        }
-        __syncthreads();
-    }
-    for (int i = threadIdx.x; i < DSD_CELL * RUNS; i += DSD_PACK_THREADS) {
-        const int x = i % 32, run = i / 32 % RUNS, half = i / (32 * RUNS);
-        const int feature = half * 32 + feature_of<WORD>(x);
-        run_of v;
-        if (along_k) {
-            const uint4 all = pack_read<WORD>(a, cell, slots, feature, run * RUN);
-            memcpy(&v, &all, sizeof v);
-            const int64_t left = a.depth - cell.k - run * RUN;
-            if (left > 0 && left < RUN) /* what lies beyond a cut block is not weights */
-#pragma unroll
-                for (int j = 0; j < RUN; j++)
-                    v.word[j] = left > j ? v.word[j] : 0;
-        } else {
-#pragma unroll
-            for (int j = 0; j < RUN; j++)
-                v.word[j] = tile[run * RUN + j][feature];
-        }
-        pack_round(v);
-        pack_write(to + ((half * 4 + x / 8) * RUNS * 8 + x % 8), run, a.parts.halves, v);
-    }
-}
-
-#define PACK_KERNEL(name, word)                                                                    \
-    extern "C" __global__ void __launch_bounds__(DSD_PACK_THREADS)                                 \
-        cuda_dsd_wgmma_pack_##name(const __grid_constant__ dsd_pack_arg a)                         \
-    {                                                                                              \
-        pack<word>(a);                                                                             \
-    }
-PACK_KERNEL(halves, uint16_t)
-PACK_KERNEL(tf32, uint32_t)

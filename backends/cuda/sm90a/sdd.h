@@ -23,8 +23,8 @@ enum {
     SDD_PACE = 4,           /* slices of a round of sweeps that wait for each other */
     SDD_PRODUCERS = 4,      /* warps that copy, after those that compute */
     SDD_CLEAR_THREADS = 32, /* each of 16 bytes of the counters */
-    SDD_ROUND_TILE = 64,    /* features, and samples, of a thread block that rounds */
-    SDD_ROUND_THREADS = 256,
+    SDD_TURN_TILE = 64,     /* features, and samples, of a thread block that turns */
+    SDD_TURN_THREADS = 256,
     SDD_HEAD_BYTES = 1024,    /* of shared memory before the stages: barriers */
     SDD_SHARED_BYTES = 232448 /* that a thread block may have */
 };
@@ -79,14 +79,14 @@ typedef struct sdd_work {
     int32_t rounds; /* of the longest block */
 } sdd_work;
 
-/* An operand in f32, and its copy in tf32, whose rows are features. */
-typedef struct sdd_round_arg {
+/* An operand in f32 with features contiguous, and its copy, whose rows are features, longer than the
+ * samples with zeros; of each eight samples those of even number come first. */
+typedef struct sdd_turn_arg {
     const float *from;
     float *to;
     int64_t features, samples;
-    int64_t feature_stride, sample_stride; /* of `from`, elements: one of them is 1 */
-    int64_t row;                           /* of `to`, elements */
-} sdd_round_arg;
+    int64_t from_row, to_row; /* elements */
+} sdd_turn_arg;
 
 typedef struct sdd_wgmma_arg {
     CUtensorMap a[SDD_MAX_PAIRS], b[SDD_MAX_PAIRS];

@@ -5,7 +5,7 @@
 #include <common/checked.h>
 #include <common/layout.h>
 
-extern const char sdd_clear[], sdd_round[];
+extern const char sdd_clear[], sdd_turn[];
 
 /* Tiles of the table of places: as many rows and columns as the largest unit's. */
 enum { TILE = 8, WHERE_ROWS = 16, WHERE_COLS = 32 };
@@ -48,71 +48,61 @@ int64_t bski_sdd_slices(const bsk_sdd_params *p, int32_t samples)
     return bski_ceil_div(p->a.dims[1], samples) * p->pairs;
 }
 
-/* --- Rounded operands ---
+/* --- Turned operands ---
  *
- * Products of tf32 take both operands along the samples, and what they do not look at must have been
- * rounded: so f32 is copied first, pair after pair, to rows of features. */
+ * Products of tf32 take operands along the samples, A also from registers. Where features are
+ * contiguous, B is copied first, pair after pair, to rows of features. */
 
-enum { ROUND_ROW = 128 /* bytes */ };
+enum { TURNED_ROW = 32 /* elements: a row's length is a multiple */ };
 
-/* A matrix of so many features as it is in the workspace. */
-static bsk_tensor rounded_tensor(int64_t features, int64_t samples)
+bool bski_sdd_turns(const bsk_problem *problem)
 {
-    const int64_t unit = ROUND_ROW / (int64_t)sizeof(float);
-    return (bsk_tensor){.dtype = BSK_F32,
-                        .rank = 2,
-                        .dims = {features, samples},
-                        .strides = {bski_ceil_div(samples, unit) * unit, 1}};
+    return problem->dtype == BSK_F32 && !bski_sdd_along_n(problem->params);
 }
 
-static bsk_tensor rounded_a(const bsk_sdd_params *p)
+/* B as it is in the workspace: [features][samples]. */
+static bsk_tensor turned_b(const bsk_sdd_params *p)
 {
-    return rounded_tensor(p->a.dims[0], p->a.dims[1]);
+    const int64_t row = bski_ceil_div(p->b.dims[0], TURNED_ROW) * TURNED_ROW;
+    return (bsk_tensor){
+        .dtype = BSK_F32, .rank = 2, .dims = {p->b.dims[1], row}, .strides = {row, 1}};
 }
 
-static bsk_tensor rounded_b(const bsk_sdd_params *p)
+static size_t turned_bytes(const bsk_tensor *t)
 {
-    return rounded_tensor(p->b.dims[1], p->b.dims[0]);
+    return (size_t)(t->dims[0] * t->dims[1]) * sizeof(float);
 }
 
-static size_t rounded_bytes(const bsk_tensor *t)
+/* Thread blocks that turn a matrix. */
+static int64_t turn_tiles(const bsk_tensor *t)
 {
-    return (size_t)(t->dims[0] * t->strides[0]) * sizeof(float);
+    return bski_ceil_div(t->dims[0], SDD_TURN_TILE) * bski_ceil_div(t->dims[1], SDD_TURN_TILE);
 }
 
-/* Thread blocks that round a matrix. */
-static int64_t round_tiles(const bsk_tensor *t)
-{
-    return bski_ceil_div(t->dims[0], SDD_ROUND_TILE) * bski_ceil_div(t->dims[1], SDD_ROUND_TILE);
-}
-
-double bski_sdd_round_seconds(const bsk_problem *problem)
+double bski_sdd_turn_seconds(const bsk_problem *problem)
 {
     static const double memory_rate = 3.6e12, launch = 1e-6; /* bytes/s, read and written */
     const bsk_sdd_params *p = problem->params;
-    if (problem->dtype != BSK_F32)
-        return 0;
-    const bsk_tensor a = rounded_a(p), b = rounded_b(p);
-    return p->pairs *
-           (2.0 * (double)(rounded_bytes(&a) + rounded_bytes(&b)) / memory_rate + launch);
+    const bsk_tensor b = turned_b(p);
+    return bski_sdd_turns(problem)
+               ? p->pairs * (2.0 * (double)turned_bytes(&b) / memory_rate + launch)
+               : 0;
 }
 
-/* Starts to round a matrix, whose axis of features is number `features`. */
-static bsk_status round_operand(void *queue, const bsk_tensor *from, int features, bsk_mem data,
-                                const bsk_tensor *rounded, void *to)
+static bsk_status turn(void *queue, const bsk_tensor *b, bsk_mem data, const bsk_tensor *turned,
+                       void *to)
 {
-    sdd_round_arg arg = {.from = bsk_mem_address(data),
-                         .to = to,
-                         .features = from->dims[features],
-                         .samples = from->dims[1 - features],
-                         .feature_stride = from->strides[features],
-                         .sample_stride = from->strides[1 - features],
-                         .row = rounded->strides[0]};
+    sdd_turn_arg arg = {.from = bsk_mem_address(data),
+                        .to = to,
+                        .features = b->dims[1],
+                        .samples = b->dims[0],
+                        .from_row = b->strides[0],
+                        .to_row = turned->strides[0]};
     void *arguments[] = {&arg};
-    const bski_cuda_run run = {.function = sdd_round,
-                               .name = "sdd_round",
-                               .grid = {(unsigned)round_tiles(rounded), 1, 1},
-                               .threads = SDD_ROUND_THREADS,
+    const bski_cuda_run run = {.function = sdd_turn,
+                               .name = "sdd_turn",
+                               .grid = {(unsigned)turn_tiles(turned), 1, 1},
+                               .threads = SDD_TURN_THREADS,
                                .arguments = arguments,
                                .early = true};
     return bski_cuda_launch(queue, &run);
@@ -162,10 +152,9 @@ bsk_reason bski_sdd_refusal(const bsk_problem *problem)
         where_rows(t) > max_where / where_cols(t) || t->nnz > INT32_MAX / eighth ||
         p->a.dims[1] > max_n / SDD_MAX_PAIRS)
         return BSK_REFUSE_LIMIT;
-    const bsk_tensor a = rounded_a(p), b = rounded_b(p);
-    return problem->dtype == BSK_F32 && (round_tiles(&a) > INT32_MAX || round_tiles(&b) > INT32_MAX)
-               ? BSK_REFUSE_LIMIT
-               : BSK_ACCEPT;
+    const bsk_tensor turned = turned_b(p);
+    return bski_sdd_turns(problem) && turn_tiles(&turned) > INT32_MAX ? BSK_REFUSE_LIMIT
+                                                                      : BSK_ACCEPT;
 }
 
 /* --- Schedules --- */
@@ -598,14 +587,12 @@ static bsk_status plan_workspace(const bsk_host *host, bsk_prepared *prepared,
     if (s->split || paced)
         counters = PROGRESS_BYTES + (size_t)s->split * warps * sizeof(uint32_t);
     plan->counters = (counters + PARTS_ALIGNMENT - 1) / PARTS_ALIGNMENT * PARTS_ALIGNMENT;
-    ok = ok && bski_add_size(parts, plan->counters, &plan->rounded);
-    size_t rounded = 0;
-    if (prepared->problem->dtype == BSK_F32) {
-        const bsk_sdd_params *p = prepared->problem->params;
-        const bsk_tensor a = rounded_a(p), b = rounded_b(p);
-        rounded = (size_t)p->pairs * (rounded_bytes(&a) + rounded_bytes(&b));
-    }
-    ok = ok && bski_add_size(plan->rounded, rounded, &prepared->workspace_bytes);
+    const bsk_sdd_params *p = prepared->problem->params;
+    const bsk_tensor b = turned_b(p);
+    const size_t turned =
+        bski_sdd_turns(prepared->problem) ? (size_t)p->pairs * turned_bytes(&b) : 0;
+    ok = ok && bski_add_size(parts, plan->counters, &plan->turned) &&
+         bski_add_size(plan->turned, turned, &prepared->workspace_bytes);
     prepared->workspace_alignment = PARTS_ALIGNMENT;
     return ok ? BSK_OK
               : host->fail(host->context, BSK_E_UNSUPPORTED,
@@ -620,11 +607,12 @@ bsk_status bski_sdd_plan_make(bski_cuda_device *device, bsk_prepared *prepared,
     const bsk_layout_tables *t = prepared->problem->layout;
     const bool along_n = bski_sdd_along_n(p);
     const int32_t fit = (SDD_SHARED_BYTES - SDD_HEAD_BYTES) / kernel->stage_bytes;
-    if (prepared->problem->dtype == BSK_F32) {
-        const bsk_tensor a = rounded_a(p), b = rounded_b(p);
-        plan->a = operand_tensor(&a, 1, true, kernel->features, kernel->samples);
-        plan->b = operand_tensor(&b, 1, true, kernel->features, kernel->samples);
-        TRY(bski_cuda_kernel(device, sdd_round, 0, "sdd_round"));
+    const bool turns = bski_sdd_turns(prepared->problem);
+    const bsk_tensor turned = turned_b(p);
+    if (turns) {
+        TRY(bski_cuda_kernel(device, sdd_turn, 0, "sdd_turn"));
+        plan->a = operand_tensor(&p->a, 0, false, kernel->features / 2, kernel->samples);
+        plan->b = operand_tensor(&turned, 1, true, kernel->features, kernel->samples);
     } else {
         plan->a = operand_tensor(&p->a, along_n, along_n, kernel->features, kernel->samples);
         plan->b = operand_tensor(&p->b, !along_n, along_n, kernel->features, kernel->samples);
@@ -678,18 +666,15 @@ bsk_status bski_sdd_arguments(const bski_sdd_plan *plan, const bsk_problem *prob
                               sdd_work *work, sdd_output *out)
 {
     const bsk_sdd_params *p = problem->params;
-    const bsk_tensor ra = rounded_a(p), rb = rounded_b(p);
-    const size_t a_bytes = rounded_bytes(&ra), pair_bytes = a_bytes + rounded_bytes(&rb);
+    const bsk_tensor turned = turned_b(p);
     char *workspace = bsk_mem_address(args->workspace);
     for (int32_t i = 0; p->a.dims[1] > 0 && i < p->pairs; i++) {
-        void *of_a = bsk_mem_address(args->a[i]), *of_b = bsk_mem_address(args->b[i]);
-        if (problem->dtype == BSK_F32) {
-            of_a = workspace + plan->rounded + (size_t)i * pair_bytes;
-            of_b = (char *)of_a + a_bytes;
-            TRY(round_operand(queue, &p->a, 0, args->a[i], &ra, of_a));
-            TRY(round_operand(queue, &p->b, 1, args->b[i], &rb, of_b));
+        void *of_b = bsk_mem_address(args->b[i]);
+        if (bski_sdd_turns(problem)) {
+            of_b = workspace + plan->turned + (size_t)i * turned_bytes(&turned);
+            TRY(turn(queue, &p->b, args->b[i], &turned, of_b));
         }
-        TRY(bski_cuda_tensor_map(&plan->encoder, &plan->a, of_a, &a[i]));
+        TRY(bski_cuda_tensor_map(&plan->encoder, &plan->a, bsk_mem_address(args->a[i]), &a[i]));
         TRY(bski_cuda_tensor_map(&plan->encoder, &plan->b, of_b, &b[i]));
     }
     *work = plan->work;

@@ -13,8 +13,9 @@ bool bski_sdd_along_n(const bsk_sdd_params *p);
 /* What no sdd entry of this folder takes, whatever the blocks. */
 bsk_reason bski_sdd_refusal(const bsk_problem *problem);
 
-/* The time that rounding the operands takes: of f32, which all of these multiply in tf32. */
-double bski_sdd_round_seconds(const bsk_problem *problem);
+/* Whether B is turned first: of f32 with features contiguous. */
+bool bski_sdd_turns(const bsk_problem *problem);
+double bski_sdd_turn_seconds(const bsk_problem *problem);
 
 /* Slices of `samples` samples each, of all pairs together. */
 int64_t bski_sdd_slices(const bsk_sdd_params *p, int32_t samples);
@@ -66,7 +67,7 @@ typedef struct bski_sdd_plan {
     sdd_work work;
     sdd_output out;
     size_t counters; /* bytes at the start of the workspace that a launch clears */
-    size_t rounded;  /* of f32: where in the workspace the rounded operands of all pairs begin */
+    size_t turned;   /* where in the workspace the turned operands of all pairs begin, if any */
     size_t shared_bytes;
     int32_t blocks;
 } bski_sdd_plan;

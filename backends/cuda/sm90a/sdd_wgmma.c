@@ -43,8 +43,11 @@ KERNEL(sdd_wgmma_two_bf16_nc)
 KERNEL(sdd_wgmma_two_bf16_cn)
 KERNEL(sdd_wgmma_two_f16_nc)
 KERNEL(sdd_wgmma_two_f16_cn)
+KERNEL(sdd_wgmma_tf32_nc)
 KERNEL(sdd_wgmma_tf32_cn)
+KERNEL(sdd_wgmma_halves_tf32_nc)
 KERNEL(sdd_wgmma_halves_tf32_cn)
+KERNEL(sdd_wgmma_two_tf32_nc)
 KERNEL(sdd_wgmma_two_tf32_cn)
 #undef KERNEL
 
@@ -62,17 +65,17 @@ static const form forms[] = {
     {1,
      {{KERNEL(sdd_wgmma_bf16_nc), KERNEL(sdd_wgmma_bf16_cn)},
       {KERNEL(sdd_wgmma_f16_nc), KERNEL(sdd_wgmma_f16_cn)},
-      {KERNEL(sdd_wgmma_tf32_cn), KERNEL(sdd_wgmma_tf32_cn)}}},
+      {KERNEL(sdd_wgmma_tf32_nc), KERNEL(sdd_wgmma_tf32_cn)}}},
     {2,
      {{KERNEL(sdd_wgmma_two_bf16_nc), KERNEL(sdd_wgmma_two_bf16_cn)},
       {KERNEL(sdd_wgmma_two_f16_nc), KERNEL(sdd_wgmma_two_f16_cn)},
-      {KERNEL(sdd_wgmma_two_tf32_cn), KERNEL(sdd_wgmma_two_tf32_cn)}}},
+      {KERNEL(sdd_wgmma_two_tf32_nc), KERNEL(sdd_wgmma_two_tf32_cn)}}},
 };
 /* Of units in halves. */
 static const kernel half_kernels[3][2] = {
     {KERNEL(sdd_wgmma_halves_bf16_nc), KERNEL(sdd_wgmma_halves_bf16_cn)},
     {KERNEL(sdd_wgmma_halves_f16_nc), KERNEL(sdd_wgmma_halves_f16_cn)},
-    {KERNEL(sdd_wgmma_halves_tf32_cn), KERNEL(sdd_wgmma_halves_tf32_cn)}};
+    {KERNEL(sdd_wgmma_halves_tf32_nc), KERNEL(sdd_wgmma_halves_tf32_cn)}};
 #undef KERNEL
 
 static int type_index(bsk_dtype dtype)
@@ -228,7 +231,7 @@ double cuda_sdd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
             best = cycles < best ? cycles : best;
         }
     }
-    return best / hertz + launch + bski_sdd_round_seconds(problem);
+    return best / hertz + launch + bski_sdd_turn_seconds(problem);
 }
 
 /* --- Units --- */

@@ -2,7 +2,7 @@
  * (cn). Four warps copy panels, two warpgroups sweep over the samples; docs/cuda.md shows the flow.
  * Two thread blocks may make a cluster: either copies half of the panels that both need; or both
  * have the same unit, and halves of the samples. Products of tf32 take operands along the samples
- * alone, which a kernel before has rounded, and turned where features are contiguous. */
+ * alone: where features are contiguous, A goes through registers, and a kernel before has turned B. */
 #include <backends/cuda/sm90a/sdd_device.h>
 
 enum { CONSUMERS = 8, THREADS = 384, PIECE = 32, MOST = 4 * PIECE };
@@ -11,12 +11,13 @@ enum { CONSUMERS = 8, THREADS = 384, PIECE = 32, MOST = 4 * PIECE };
  * whether two have halves of a unit; and the descriptors of an operand of several panels, as the
  * copies leave them. */
 template <int TYPE, int NC, int CLUSTER, bool HALVES> struct form {
-    static constexpr int type = TYPE, nc = NC, cluster = CLUSTER;
+    static constexpr int type = TYPE, cluster = CLUSTER;
+    static constexpr bool halves = HALVES, turned = TYPE == WGMMA_TF32 && NC;
     static constexpr int samples = TYPE == WGMMA_TF32 ? SDD_PANEL_F32 : SDD_PANEL;
-    static constexpr bool halves = HALVES;
-    static constexpr uint32_t leading = NC ? SDD_PANEL_BYTES : 0;
+    static constexpr int nc = NC && !turned; /* of what products find in shared memory */
+    static constexpr uint32_t leading = nc ? SDD_PANEL_BYTES : 0;
     static constexpr uint32_t high = descriptor_high(1024, SWIZZLE_128);
-    static constexpr uint32_t step = (NC ? 2048 : 32) >> 4; /* of 16 samples, of f32 8 */
+    static constexpr uint32_t step = (nc ? 2048 : 32) >> 4; /* of 16 samples, of f32 8 */
 };
 
 /* Where the sums of a warp belong: lanes hold the first columns of its pieces, and the places of
@@ -176,6 +177,55 @@ template <typename F> PTX_FN int pieces_load(const sdd_wgmma_arg &arg, int unit)
     return table_load(unit_own<F>(arg, unit)->count + threadIdx.x / 128);
 }
 
+/* Of a panel of A in f32 with features contiguous, in halves of 32 of them: what a product 8 deep from
+ * k8 * 8 on wants, of samples that are even, then odd. */
+PTX_FN void load_turned(uint32_t *a, uint32_t panel, int k8)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int k = k8 * 8 + lane % 4 * 2 + i / 2, feature = warp % 2 * 16 + i % 2 * 8 + lane / 4;
+        a[i] = shared_load_4(panel + warp / 2 * (SDD_PANEL_BYTES / 2) + k * 128 +
+                             (feature / 4 ^ k % 8) * 16 + feature % 4 * 4);
+    }
+}
+
+/* The products of a stage. With A in registers, those of one step run while the next loads, and the
+ * stage before is done with when the second starts. */
+template <typename F, int PIECES>
+PTX_FN void multiply(float *acc, uint32_t a_panel, uint32_t b_panels, const sdd_ring &ring,
+                     int before)
+{
+    const uint32_t a = descriptor_low(a_panel, F::leading);
+    const uint32_t b = descriptor_low(b_panels, F::leading);
+    if constexpr (F::turned) {
+        uint32_t v[2][4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            wgmma_wait<1>();
+            if (k == 1 && before >= 0)
+                stage_release<F>(ring, before);
+            load_turned(v[k % 2], a_panel, k);
+            wgmma_fence();
+            wgmma_rs<F::type, PIECES * 64, 0>(acc, v[k % 2], descriptor(b + k * F::step, F::high),
+                                              1);
+            wgmma_commit();
+        }
+        return;
+    } else {
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            wgmma_ss<F::type, PIECES * 64, F::nc, F::nc>(acc, descriptor(a + k * F::step, F::high),
+                                                         descriptor(b + k * F::step, F::high), 1);
+        wgmma_commit();
+        if (before >= 0) {
+            wgmma_wait<1>();
+            stage_release<F>(ring, before);
+        }
+    }
+}
+
 /* One segment of a warpgroup: 64 rows by PIECES * 64 columns. Returns the pieces of the next unit,
  * whose line arrives while this one's last products run. */
 template <typename F, int PIECES>
@@ -195,18 +245,7 @@ PTX_FN int sweep(const sdd_wgmma_arg &arg, const sdd_segment &s, int next, sdd_r
     int before = -1;
     for (int t = 0; t < s.count; t++) {
         mbar_wait(ring_full(ring, ring.at), ring.parity);
-        const uint32_t a = descriptor_low(ring_stage(ring) + a_at, F::leading);
-        const uint32_t b = descriptor_low(ring_stage(ring) + b_at, F::leading);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            wgmma_ss<F::type, PIECES * 64, F::nc, F::nc>(acc, descriptor(a + k * F::step, F::high),
-                                                         descriptor(b + k * F::step, F::high), 1);
-        wgmma_commit();
-        if (before >= 0) {
-            wgmma_wait<1>();
-            stage_release<F>(ring, before);
-        }
+        multiply<F, PIECES>(acc, ring_stage(ring) + a_at, ring_stage(ring) + b_at, ring, before);
         before = ring.at;
         ring_next(ring);
     }
@@ -267,11 +306,20 @@ PTX_FN void produce(const sdd_wgmma_arg &arg, sdd_ring &ring, int begin, int end
             ring_acquire(ring, warp == 0, panels * SDD_PANEL_BYTES);
             const int n = c.slice * F::samples;
             const uint32_t to = ring_stage(ring) + panel * SDD_PANEL_BYTES;
-            const int x = F::nc ? at : n, y = F::nc ? n : at;
+            const bool across = F::nc || (F::turned && maps == arg.a);
+            const int x = across ? at : n, y = across ? n : at;
             if (copies && both)
                 tensor_load_2d_multicast(to, maps + c.pair, x, y, full, (1 << F::cluster) - 1);
             else if (copies)
                 tensor_load_2d(to, maps + c.pair, x, y, full);
+            if (F::turned && copies && maps == arg.a) { /* the second half of a panel */
+                if (both)
+                    tensor_load_2d_multicast(to + SDD_PANEL_BYTES / 2, maps + c.pair,
+                                             x + SDD_PANEL / 2, y, full, (1 << F::cluster) - 1);
+                else
+                    tensor_load_2d(to + SDD_PANEL_BYTES / 2, maps + c.pair, x + SDD_PANEL / 2, y,
+                                   full);
+            }
             cursor_next(c, work, s);
             ring_next(ring);
         }
@@ -350,75 +398,49 @@ FOR_HALVES_WGMMA(SDD_WGMMA, halves_, cn, 0, 1, true)
 FOR_HALVES_WGMMA(SDD_WGMMA, two_, nc, 1, 2, false)
 FOR_HALVES_WGMMA(SDD_WGMMA, two_, cn, 0, 2, false)
 
-SDD_WGMMA(tf32, WGMMA_TF32, , cn, 0, 1, false)
-SDD_WGMMA(tf32, WGMMA_TF32, halves_, cn, 0, 1, true)
-SDD_WGMMA(tf32, WGMMA_TF32, two_, cn, 0, 2, false)
+#define SDD_WGMMA_TF32(kind, CLUSTER, HALVES)                                                      \
+    SDD_WGMMA(tf32, WGMMA_TF32, kind, nc, 1, CLUSTER, HALVES)                                      \
+    SDD_WGMMA(tf32, WGMMA_TF32, kind, cn, 0, CLUSTER, HALVES)
+SDD_WGMMA_TF32(, 1, false)
+SDD_WGMMA_TF32(halves_, 1, true)
+SDD_WGMMA_TF32(two_, 2, false)
 
-/* --- Rounding --- */
+/* --- Turning --- */
 
-/* Four numbers of a row of which so many are left, to the nearest tf32; 0 beyond its end. */
-PTX_FN float4 round_load(const float *from, int64_t left)
+/* A tile of features by samples, in quarters of a row of 16 bytes, through shared memory. */
+extern "C" __global__ void __launch_bounds__(SDD_TURN_THREADS)
+    sdd_turn(const __grid_constant__ sdd_turn_arg a)
 {
-    float v[4] = {0, 0, 0, 0};
-    if (left >= 4) {
-        const float4 all = *(const float4 *)from;
-        v[0] = all.x, v[1] = all.y, v[2] = all.z, v[3] = all.w;
-    } else {
-#pragma unroll
-        for (int i = 0; i < 3; i++)
-            if (i < left)
-                v[i] = from[i];
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        v[i] = __uint_as_float(mma_tf32(v[i]));
-    return make_float4(v[0], v[1], v[2], v[3]);
-}
-
-/* A tile of features by samples, a quarter of a row of 16 bytes after the other; turned in shared
- * memory where features are contiguous. */
-extern "C" __global__ void __launch_bounds__(SDD_ROUND_THREADS)
-    sdd_round(const __grid_constant__ sdd_round_arg a)
-{
-    enum { TILE = SDD_ROUND_TILE, QUADS = TILE / 4, COUNT = TILE * QUADS / SDD_ROUND_THREADS };
+    enum { TILE = SDD_TURN_TILE, QUADS = TILE / 4, COUNT = TILE * QUADS / SDD_TURN_THREADS };
     __shared__ float tile[TILE][TILE + 1];
     const int64_t tiles = (a.features + TILE - 1) / TILE;
     const int64_t f0 = blockIdx.x % tiles * TILE, n0 = blockIdx.x / tiles * TILE;
-    const bool turn = a.feature_stride == 1;
-    float4 v[COUNT];
+    const int quad = threadIdx.x % QUADS * 4, line = threadIdx.x / QUADS;
     grid_allow_next();
     grid_wait();
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        const int line = threadIdx.x / QUADS + i * (SDD_ROUND_THREADS / QUADS);
-        const int quad = threadIdx.x % QUADS * 4;
-        const int64_t f = f0 + (turn ? quad : line), n = n0 + (turn ? line : quad);
-        v[i] = make_float4(0, 0, 0, 0);
-        if (f < a.features && n < a.samples)
-            v[i] = round_load(a.from + f * a.feature_stride + n * a.sample_stride,
-                              turn ? a.features - f : a.samples - n);
+        const int sample = line + i * (SDD_TURN_THREADS / QUADS);
+        const float *from = a.from + (n0 + sample) * a.from_row + f0 + quad;
+        const int64_t left = n0 + sample < a.samples ? a.features - f0 - quad : 0;
+        float4 v = make_float4(0, 0, 0, 0);
+        if (left >= 4)
+            v = *(const float4 *)from;
+        else if (left > 0)
+            v = make_float4(from[0], left > 1 ? from[1] : 0, left > 2 ? from[2] : 0, 0);
+        tile[quad][sample] = v.x;
+        tile[quad + 1][sample] = v.y;
+        tile[quad + 2][sample] = v.z;
+        tile[quad + 3][sample] = v.w;
     }
-    if (turn) {
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            const int line = threadIdx.x / QUADS + i * (SDD_ROUND_THREADS / QUADS);
-            const int quad = threadIdx.x % QUADS * 4;
-            tile[quad][line] = v[i].x;
-            tile[quad + 1][line] = v[i].y;
-            tile[quad + 2][line] = v[i].z;
-            tile[quad + 3][line] = v[i].w;
-        }
-        __syncthreads();
-    }
+    __syncthreads();
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        const int line = threadIdx.x / QUADS + i * (SDD_ROUND_THREADS / QUADS);
-        const int quad = threadIdx.x % QUADS * 4;
-        if (turn)
-            v[i] = make_float4(tile[line][quad], tile[line][quad + 1], tile[line][quad + 2],
-                               tile[line][quad + 3]);
-        if (f0 + line < a.features && n0 + quad < a.samples)
-            *(float4 *)(a.to + (f0 + line) * a.row + n0 + quad) = v[i];
+        const int feature = line + i * (SDD_TURN_THREADS / QUADS);
+        const float *from = &tile[feature][quad / 8 * 8 + quad / 4 % 2];
+        if (f0 + feature < a.features && n0 + quad < a.to_row)
+            *(float4 *)(a.to + (f0 + feature) * a.to_row + n0 + quad) =
+                make_float4(from[0], from[2], from[4], from[6]);
     }
 }
 
