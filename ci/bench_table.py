@@ -206,6 +206,40 @@ def eta_table(report, source):
     return "\n".join(lines) + "\n"
 
 
+PRODUCTS = {"matmul": "Y", "matmul_dgrad": "dX", "matmul_wgrad": "dW"}
+
+
+def is_tf32(row):
+    return " tf32 " in row["name"]
+
+
+def formats_table(report, source):
+    """Products by number format."""
+    host, device = report["host"], report["device"]
+    cells, blocks = {}, []
+    for row in report["rows"]:
+        number = "tf32" if is_tf32(row) else row["dtype"]
+        line = (-row["n"], list(PRODUCTS).index(row["op"]), row["axis"] != "nc", number)
+        cells.setdefault(line, {}).setdefault(row["block"], {})[row["packed"]] = row["eta"]
+        if row["block"] not in blocks:
+            blocks.append(row["block"])
+    lines = [
+        f"{device['name']}, driver {device['driver']}, {host['peers']}, commit {host['commit']}; "
+        f"4096 x 4096, density 0.25; eta beside cuBLAS in the same format, weights as stored (packed "
+        f"before). One run: `{source}`.",
+        "",
+        "| product, axis, N | format |" + "".join(f" {block} |" for block in blocks),
+        "|---|---|" + "---|" * len(blocks),
+    ]
+    for line in sorted(cells):
+        n, op, cn, number = line
+        texts = ["{:.2f} ({:.2f})".format(of[False], of[True]) if True in of else f"{of[False]:.2f}"
+                 if of else "-" for of in (cells[line].get(block, {}) for block in blocks)]
+        name = f"{list(PRODUCTS.values())[op]}, {'CN' if cn else 'NC'}, {-n}"
+        lines.append(f"| {name} | {number} | " + " | ".join(texts) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def attention_table(report, source):
     device, by_case = report["device"], {}
     for row in report["rows"]:
@@ -311,7 +345,8 @@ def main():
     make = (attention_table if "torch" in report else
             share_table if cpu and args.short else
             peer_table if cpu else
-            eta_table if args.short else goal_table)
+            goal_table if not args.short else
+            formats_table if any(map(is_tf32, report["rows"])) else eta_table)
     text = make(report, args.report)
     if not args.write:
         print(text, end="")
