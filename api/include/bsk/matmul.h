@@ -46,8 +46,9 @@ typedef enum bsk_act {
 typedef enum bsk_precision {
     BSK_PRECISION_FULL = 0, /* as they are */
     BSK_PRECISION_TF32 = 1, /* may be rounded to tf32 (11 significant bits, f32's range) first: at
-                               most 2^-10 |x| |w| more of error a product. A permission: entries
-                               that multiply in f32 still count */
+                               most 2^-10 |x| |w| more of error a product, and numbers from
+                               0x1.ffep127 on may become infinite. A permission: entries that
+                               multiply in f32 still count */
     BSK_PRECISION_FORCE_INT = 0x7fffffff
 } bsk_precision;
 
