@@ -50,58 +50,65 @@ int64_t bski_sdd_slices(const bsk_sdd_params *p, int32_t samples)
 
 /* --- Turned operands ---
  *
- * Products of tf32 take operands along the samples, A also from registers. Where features are
- * contiguous, B is copied first, pair after pair, to rows of features. */
+ * Products of tf32 take operands along the samples. Where features are contiguous, B is copied first,
+ * pair after pair, to rows of features, and A where a kernel does not do it in registers. */
 
-enum { TURNED_ROW = 32 /* elements: a row's length is a multiple */ };
+enum { TURNED_ROW = 32 /* elements: a row's length is a multiple */, OF_A = 0, OF_B = 1 };
 
-bool bski_sdd_turns(const bsk_problem *problem)
+static bool turns(const bsk_problem *problem)
 {
     return problem->dtype == BSK_F32 && !bski_sdd_along_n(problem->params);
 }
 
-/* B as it is in the workspace: [features][samples]. */
-static bsk_tensor turned_b(const bsk_sdd_params *p)
+/* An operand, whose axis of features is number `features`, as [features][samples]. */
+static bsk_tensor turned_tensor(const bsk_tensor *t, int features)
 {
-    const int64_t row = bski_ceil_div(p->b.dims[0], TURNED_ROW) * TURNED_ROW;
+    const int64_t row = bski_ceil_div(t->dims[1 - features], TURNED_ROW) * TURNED_ROW;
     return (bsk_tensor){
-        .dtype = BSK_F32, .rank = 2, .dims = {p->b.dims[1], row}, .strides = {row, 1}};
+        .dtype = BSK_F32, .rank = 2, .dims = {t->dims[features], row}, .strides = {row, 1}};
 }
 
-static size_t turned_bytes(const bsk_tensor *t)
+static size_t turned_bytes(const bsk_tensor *t, int features)
 {
-    return (size_t)(t->dims[0] * t->dims[1]) * sizeof(float);
+    const bsk_tensor turned = turned_tensor(t, features);
+    return (size_t)(turned.dims[0] * turned.dims[1]) * sizeof(float);
 }
 
-/* Thread blocks that turn a matrix. */
-static int64_t turn_tiles(const bsk_tensor *t)
+/* Of the operands of a pair. */
+static size_t pair_bytes(const bsk_sdd_params *p, bool both)
 {
-    return bski_ceil_div(t->dims[0], SDD_TURN_TILE) * bski_ceil_div(t->dims[1], SDD_TURN_TILE);
+    return turned_bytes(&p->b, OF_B) + (both ? turned_bytes(&p->a, OF_A) : 0);
 }
 
-double bski_sdd_turn_seconds(const bsk_problem *problem)
+/* Thread blocks that turn an operand. */
+static int64_t turn_tiles(const bsk_tensor *t, int features)
+{
+    const bsk_tensor turned = turned_tensor(t, features);
+    return bski_ceil_div(turned.dims[0], SDD_TURN_TILE) *
+           bski_ceil_div(turned.dims[1], SDD_TURN_TILE);
+}
+
+double bski_sdd_turn_seconds(const bsk_problem *problem, bool both)
 {
     static const double memory_rate = 3.6e12, launch = 1e-6; /* bytes/s, read and written */
     const bsk_sdd_params *p = problem->params;
-    const bsk_tensor b = turned_b(p);
-    return bski_sdd_turns(problem)
-               ? p->pairs * (2.0 * (double)turned_bytes(&b) / memory_rate + launch)
+    return turns(problem)
+               ? p->pairs * (2.0 * (double)pair_bytes(p, both) / memory_rate + (1 + both) * launch)
                : 0;
 }
 
-static bsk_status turn(void *queue, const bsk_tensor *b, bsk_mem data, const bsk_tensor *turned,
-                       void *to)
+static bsk_status turn(void *queue, const bsk_tensor *t, int features, bsk_mem data, void *to)
 {
     sdd_turn_arg arg = {.from = bsk_mem_address(data),
                         .to = to,
-                        .features = b->dims[1],
-                        .samples = b->dims[0],
-                        .from_row = b->strides[0],
-                        .to_row = turned->strides[0]};
+                        .features = t->dims[features],
+                        .samples = t->dims[1 - features],
+                        .from_row = t->strides[1 - features],
+                        .to_row = turned_tensor(t, features).strides[0]};
     void *arguments[] = {&arg};
     const bski_cuda_run run = {.function = sdd_turn,
                                .name = "sdd_turn",
-                               .grid = {(unsigned)turn_tiles(turned), 1, 1},
+                               .grid = {(unsigned)turn_tiles(t, features), 1, 1},
                                .threads = SDD_TURN_THREADS,
                                .arguments = arguments,
                                .early = true};
@@ -152,9 +159,8 @@ bsk_reason bski_sdd_refusal(const bsk_problem *problem)
         where_rows(t) > max_where / where_cols(t) || t->nnz > INT32_MAX / eighth ||
         p->a.dims[1] > max_n / SDD_MAX_PAIRS)
         return BSK_REFUSE_LIMIT;
-    const bsk_tensor turned = turned_b(p);
-    return bski_sdd_turns(problem) && turn_tiles(&turned) > INT32_MAX ? BSK_REFUSE_LIMIT
-                                                                      : BSK_ACCEPT;
+    const bool many = turn_tiles(&p->a, OF_A) > INT32_MAX || turn_tiles(&p->b, OF_B) > INT32_MAX;
+    return turns(problem) && many ? BSK_REFUSE_LIMIT : BSK_ACCEPT;
 }
 
 /* --- Schedules --- */
@@ -588,9 +594,8 @@ static bsk_status plan_workspace(const bsk_host *host, bsk_prepared *prepared,
         counters = PROGRESS_BYTES + (size_t)s->split * warps * sizeof(uint32_t);
     plan->counters = (counters + PARTS_ALIGNMENT - 1) / PARTS_ALIGNMENT * PARTS_ALIGNMENT;
     const bsk_sdd_params *p = prepared->problem->params;
-    const bsk_tensor b = turned_b(p);
     const size_t turned =
-        bski_sdd_turns(prepared->problem) ? (size_t)p->pairs * turned_bytes(&b) : 0;
+        turns(prepared->problem) ? (size_t)p->pairs * pair_bytes(p, kernel->turns_a) : 0;
     ok = ok && bski_add_size(parts, plan->counters, &plan->turned) &&
          bski_add_size(plan->turned, turned, &prepared->workspace_bytes);
     prepared->workspace_alignment = PARTS_ALIGNMENT;
@@ -607,15 +612,16 @@ bsk_status bski_sdd_plan_make(bski_cuda_device *device, bsk_prepared *prepared,
     const bsk_layout_tables *t = prepared->problem->layout;
     const bool along_n = bski_sdd_along_n(p);
     const int32_t fit = (SDD_SHARED_BYTES - SDD_HEAD_BYTES) / kernel->stage_bytes;
-    const bool turns = bski_sdd_turns(prepared->problem);
-    const bsk_tensor turned = turned_b(p);
-    if (turns) {
+    const int32_t features = kernel->features, samples = kernel->samples;
+    plan->a = operand_tensor(&p->a, along_n, along_n, features, samples);
+    plan->b = operand_tensor(&p->b, !along_n, along_n, features, samples);
+    if (turns(prepared->problem)) {
+        const bsk_tensor a = turned_tensor(&p->a, OF_A), b = turned_tensor(&p->b, OF_B);
         TRY(bski_cuda_kernel(device, sdd_turn, 0, "sdd_turn"));
-        plan->a = operand_tensor(&p->a, 0, false, kernel->features / 2, kernel->samples);
-        plan->b = operand_tensor(&turned, 1, true, kernel->features, kernel->samples);
-    } else {
-        plan->a = operand_tensor(&p->a, along_n, along_n, kernel->features, kernel->samples);
-        plan->b = operand_tensor(&p->b, !along_n, along_n, kernel->features, kernel->samples);
+        plan->turns_a = kernel->turns_a;
+        plan->a = plan->turns_a ? operand_tensor(&a, 1, true, features, samples)
+                                : operand_tensor(&p->a, 0, false, features / 2, samples);
+        plan->b = operand_tensor(&b, 1, true, features, samples);
     }
     plan->work.stages = fit < SDD_MAX_STAGES ? fit : SDD_MAX_STAGES;
     plan->shared_bytes = SDD_HEAD_BYTES + (size_t)(plan->work.stages * kernel->stage_bytes);
@@ -666,15 +672,18 @@ bsk_status bski_sdd_arguments(const bski_sdd_plan *plan, const bsk_problem *prob
                               sdd_work *work, sdd_output *out)
 {
     const bsk_sdd_params *p = problem->params;
-    const bsk_tensor turned = turned_b(p);
     char *workspace = bsk_mem_address(args->workspace);
     for (int32_t i = 0; p->a.dims[1] > 0 && i < p->pairs; i++) {
-        void *of_b = bsk_mem_address(args->b[i]);
-        if (bski_sdd_turns(problem)) {
-            of_b = workspace + plan->turned + (size_t)i * turned_bytes(&turned);
-            TRY(turn(queue, &p->b, args->b[i], &turned, of_b));
+        void *of_a = bsk_mem_address(args->a[i]), *of_b = bsk_mem_address(args->b[i]);
+        if (turns(problem)) {
+            of_b = workspace + plan->turned + (size_t)i * pair_bytes(p, plan->turns_a);
+            TRY(turn(queue, &p->b, OF_B, args->b[i], of_b));
+            if (plan->turns_a) {
+                of_a = (char *)of_b + turned_bytes(&p->b, OF_B);
+                TRY(turn(queue, &p->a, OF_A, args->a[i], of_a));
+            }
         }
-        TRY(bski_cuda_tensor_map(&plan->encoder, &plan->a, bsk_mem_address(args->a[i]), &a[i]));
+        TRY(bski_cuda_tensor_map(&plan->encoder, &plan->a, of_a, &a[i]));
         TRY(bski_cuda_tensor_map(&plan->encoder, &plan->b, of_b, &b[i]));
     }
     *work = plan->work;

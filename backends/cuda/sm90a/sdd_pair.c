@@ -23,38 +23,51 @@ typedef struct kernel {
 
 typedef struct shape {
     int32_t high, wide, samples;
-    bool along_n;
-    kernel kernels[2]; /* bf16, f16 */
+    bool along_n, f32;
+    kernel kernels[2]; /* bf16, f16; of f32 one */
 } shape;
 
 #define DECLARE(id, high, wide, samples, along_n)                                                  \
     extern const char sdd_pair_##id##_bf16[], sdd_pair_##id##_f16[];
 SDD_PAIR_SHAPES(DECLARE)
 #undef DECLARE
+#define DECLARE(id, high, wide, samples, along_n) extern const char sdd_pair_##id##_tf32[];
+SDD_PAIR_SHAPES_F32(DECLARE)
+#undef DECLARE
 #define KERNEL(name)                                                                               \
     {                                                                                              \
         name, #name                                                                                \
     }
 #define ROW(id, high, wide, samples, along_n)                                                      \
-    {high, wide, samples, along_n, {KERNEL(sdd_pair_##id##_bf16), KERNEL(sdd_pair_##id##_f16)}},
+    {high,    wide,  samples,                                                                      \
+     along_n, false, {KERNEL(sdd_pair_##id##_bf16), KERNEL(sdd_pair_##id##_f16)}},
+#define ROW_F32(id, high, wide, samples, along_n)                                                  \
+    {high, wide, samples, along_n, true, {KERNEL(sdd_pair_##id##_tf32)}},
 /* Samples contiguous: narrower tiles too, by the same kernel, of which four stages fit. */
-static const shape shapes[] = {SDD_PAIR_SHAPES(ROW) ROW(along_n, 16, 10, 32, 1)};
+static const shape shapes[] = {SDD_PAIR_SHAPES(ROW) ROW(along_n, 16, 10, 32, 1)
+                                   SDD_PAIR_SHAPES_F32(ROW_F32) ROW_F32(along_n, 16, 10, 16, 1)};
+#undef ROW_F32
 #undef ROW
 #undef KERNEL
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
+static int32_t row_bytes(const shape *s)
+{
+    return s->samples * (s->f32 ? 4 : 2);
+}
+
 static int32_t stage_bytes(const shape *s, int32_t wide)
 {
-    return (s->high + wide) * CELL * 2 * s->samples;
+    return (s->high + wide) * CELL * row_bytes(s);
 }
 
 /* Cycles of a slice of a unit: copies from the L2 cache, or accesses to shared memory, which copies
- * fill and from which a product reads 4 KB for every 16 samples; samples contiguous, also those of
- * the products of a warpgroup, of which each waits for the one before. */
+ * fill and from which a product reads 4 KB for every 32 bytes of rows; samples contiguous, also those
+ * of the products of a warpgroup, of which each waits for the one before. */
 static double slice_cycles(const shape *s, int32_t wide, int32_t products)
 {
-    const double copy_rate = 31, shared_rate = 128 * 0.86, panel = CELL * 2.0 * s->samples;
-    const double wait = s->along_n ? 170 : 0, steps = s->samples / 16.0;
+    const double copy_rate = 31, shared_rate = 128 * 0.86, panel = CELL * (double)row_bytes(s);
+    const double wait = s->along_n ? 170 : 0, steps = row_bytes(s) / 32.0;
     const double copies = ((double)s->high / CLUSTER + wide) * panel / copy_rate;
     const double accesses = (products * 4096 * steps + stage_bytes(s, wide)) / shared_rate;
     const double waits = (double)bski_ceil_div(products, SDD_PAIR_GROUPS) * steps * wait;
@@ -300,10 +313,13 @@ typedef struct choice {
 static choice choose(const bsk_problem *problem, int32_t clusters)
 {
     enum { LEAST = MOST - SDD_PAIR_GROUPS, FEW = 4 };
-    const bool along_n = bski_sdd_along_n(problem->params);
+    const bool f32 = problem->dtype == BSK_F32;
+    const bool along_n = f32 || bski_sdd_along_n(problem->params);
     choice best = {.cycles = 1e30};
-    for (int32_t i = 0; i < SHAPES; i++)
-        for (int32_t most = MOST; shapes[i].along_n == along_n && most >= LEAST; most--) {
+    for (int32_t i = 0; i < SHAPES; i++) {
+        if (shapes[i].along_n != along_n || shapes[i].f32 != f32)
+            continue;
+        for (int32_t most = MOST; most >= LEAST; most--) {
             const shape *s = &shapes[i];
             const progress p = units_make(problem->layout, s, most, NULL);
             const double cost = p.count > clusters ? p.cycles / (double)p.count : p.longest;
@@ -314,6 +330,7 @@ static choice choose(const bsk_problem *problem, int32_t clusters)
             if (p.count > FEW * (int64_t)clusters)
                 break;
         }
+    }
     return best;
 }
 
@@ -332,7 +349,8 @@ bsk_reason cuda_sdd_pair_accept(const bsk_problem *problem, const bsk_device_pro
 double cuda_sdd_pair_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
     static const double hertz = 1.7e9, launch = 12e-6;
-    return choose(problem, props->compute_units / CLUSTER).cycles / hertz + launch;
+    return choose(problem, props->compute_units / CLUSTER).cycles / hertz + launch +
+           bski_sdd_turn_seconds(problem, true);
 }
 
 /* --- Plans --- */
@@ -352,8 +370,8 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, c
     const int64_t units = c->units * CLUSTER;
     state->stage_bytes = stage_bytes(s, c->wide);
     const int64_t slices = bski_sdd_slices(prepared->problem->params, s->samples);
-    const bski_sdd_kernel form = {CELL, s->samples, WARPS * CLUSTER, ACCUMULATORS,
-                                  state->stage_bytes};
+    const bski_sdd_kernel form = {CELL,         s->samples,         WARPS * CLUSTER,
+                                  ACCUMULATORS, state->stage_bytes, .turns_a = true};
     const bski_sdd_deal deal = {.tails = 1, .last_parts = LAST_PARTS};
     bski_sdd_schedule schedule;
     if (c->units > INT32_MAX / CLUSTER)

@@ -2,7 +2,8 @@
  * two panels of the stage, and its columns any two others. Features contiguous: how far it is from
  * the first half of an operand to the other is a field of its descriptor. Samples contiguous: it is
  * not, so the rows come from registers, each half from those of two warps, and meet one half of the
- * columns after the other. */
+ * columns after the other. So it is with f32, whose products take operands along the samples alone:
+ * where features are contiguous, a kernel before has turned both. */
 #include <backends/cuda/sm90a/sdd_device.h>
 #include <backends/cuda/sm90a/sdd_pair.h>
 
@@ -14,10 +15,11 @@ enum {
 };
 
 template <int TYPE, int HIGH, int SAMPLES, int ALONG_N> struct shape {
-    static constexpr int type = TYPE, high = HIGH, samples = SAMPLES, steps = SAMPLES / 16;
-    static constexpr int panel_bytes = 2 * SDD_PAIR_CELL * SAMPLES;
+    static constexpr int type = TYPE, high = HIGH, samples = SAMPLES;
+    static constexpr int row_bytes = SAMPLES * (TYPE == WGMMA_TF32 ? 4 : 2);
+    static constexpr int panel_bytes = SDD_PAIR_CELL * row_bytes, steps = row_bytes / 32;
     static constexpr bool along_n = ALONG_N;
-    static_assert(!along_n || samples == 32, "rows of 64 bytes either way");
+    static_assert(!along_n || row_bytes == 64, "rows of 64 bytes either way");
 };
 
 /* The place of a list's unit, and of its list of products, in this block of the cluster. */
@@ -164,7 +166,7 @@ PTX_FN int multiply(float *acc, const sdd_segment &s, const uint32_t *products, 
 }
 
 /* The same, samples contiguous. The registers that wgmma may use are those of the sums and of the
- * rows of one product for 16 samples. The next one's rows wait in others until it is over, and get
+ * rows of one product for 16 samples, of f32 8. The next one's rows wait in others until it is over, and get
  * there by an operation, since the compiler would undo a copy; meanwhile other warpgroups multiply.
  * No product is under way from one slice to the next, which would take more such registers. */
 template <typename S, int COUNT>
@@ -341,5 +343,7 @@ template <typename S> PTX_FN void run(const sdd_pair_arg &arg)
     {                                                                                              \
         run<shape<TYPE, HIGH, SAMPLES, ALONG_N>>(arg);                                             \
     }
-#define SDD_PAIR_KERNELS(...) FOR_HALVES_WGMMA(SDD_PAIR_KERNEL, __VA_ARGS__)
+#define SDD_PAIR_KERNELS(...)    FOR_HALVES_WGMMA(SDD_PAIR_KERNEL, __VA_ARGS__)
+#define SDD_PAIR_KERNEL_F32(...) SDD_PAIR_KERNEL(tf32, WGMMA_TF32, __VA_ARGS__)
 SDD_PAIR_SHAPES(SDD_PAIR_KERNELS)
+SDD_PAIR_SHAPES_F32(SDD_PAIR_KERNEL_F32)

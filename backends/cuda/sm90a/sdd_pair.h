@@ -20,6 +20,8 @@ enum { SDD_PAIR_CELL = 32, SDD_PAIR_GROUPS = 3, SDD_PAIR_SLOTS = 4, SDD_PAIR_CLU
     X(high, 16, 10, 32, 0)                                                                         \
     X(large, 16, 16, 16, 0)                                                                        \
     X(along_n, 16, 16, 32, 1)
+/* The same of f32. */
+#define SDD_PAIR_SHAPES_F32(X) X(along_n, 16, 16, 16, 1)
 
 /* A product in 20 bits: the tile's rows of cells in bits 0-3 and 4-7, its columns in bits 8-11 and
  * 12-15, and a bit from SDD_PAIR_KEPT on for each of the four cells that belongs to it, those of

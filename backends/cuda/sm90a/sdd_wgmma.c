@@ -231,7 +231,7 @@ double cuda_sdd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
             best = cycles < best ? cycles : best;
         }
     }
-    return best / hertz + launch + bski_sdd_turn_seconds(problem);
+    return best / hertz + launch + bski_sdd_turn_seconds(problem, false);
 }
 
 /* --- Units --- */
