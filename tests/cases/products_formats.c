@@ -107,25 +107,39 @@ static void list_epilogues(test_list *list, const format *f)
             s.beta = epilogues[i].beta;
             s.transpose = epilogues[i].transpose;
             s.fill = b % 2 && !s.act ? FILL_INT : FILL_REAL;
-            emit_axis(list, s, 83, i + b);
+            const int64_t n = (i + b) % 4 < 2 ? 83 : 88; /* of these, rows of samples are aligned */
+            emit_axis(list, s, n, i + b);
             s.op = "matmul_dgrad";
             s.act = BSK_ACT_NONE;
             s.options &= OPT_GATE | OPT_LD | OPT_LD8 | OPT_TRANS | OPT_OFFSET;
-            emit_axis(list, s, 83, i + b + 1);
+            emit_axis(list, s, n, i + b + 1);
         }
 }
 
-/* tf32: tiles for several turns of a device of four, two of which share weights. */
+/* tf32: tiles for several turns of a device of four, two of which share weights, with a bare end and
+ * with more; and a weight gradient in two units, for each of which it has two thread blocks. */
 static void list_turns(test_list *list, const format *f)
 {
-    for (int i = 0; i < 2 && f->dtype == BSK_F32 && list->tier != TIER_QUICK; i++) {
-        test_spec s = product(linear[i], f, 64, 64, 0, 0);
-        *(i ? &s.k : &s.m) = 376;
-        *(i ? &s.m : &s.k) = 504;
+    if (f->dtype != BSK_F32 || list->tier == TIER_QUICK)
+        return;
+    for (int i = 0; i < 4; i++) {
+        const bool gradient = i == 1;
+        test_spec s = product(linear[gradient], f, 64, 64, 0, 0);
+        *(gradient ? &s.k : &s.m) = 376;
+        *(gradient ? &s.m : &s.k) = 504;
         s.pattern_value = 0.9;
         s.fill = FILL_REAL;
+        s.options = i < 2 ? 0 : OPT_BIAS | OPT_RESIDUAL;
+        s.act = i < 2 ? BSK_ACT_NONE : BSK_ACT_GELU;
         emit_axis(list, s, 2000, i);
     }
+    test_spec s = product("matmul_wgrad", f, 64, 64, 256, 0);
+    s.m = 384;
+    s.pattern_value = 0.4;
+    s.seed = 77;
+    s.fill = FILL_INT;
+    emit_axis(list, s, 1000, 0);
+    emit_axis(list, s, 1000, 1);
 }
 
 /* Gates, their gradients, bias gradients and pairs. */
@@ -202,6 +216,11 @@ static void list_special(test_list *list, const format *f)
             test_spec s = product(linear[o], f, squares[b], squares[b], 140, 8);
             s.fill = FILL_SPECIAL;
             emit_axis(list, s, 72, b + o);
+            if (f->dtype == BSK_F32 && o == 0) { /* sums are mended before and after the store */
+                s.options = b % 2 ? OPT_BIAS : OPT_RESIDUAL;
+                emit_axis(list, s, 72, b / 2);
+                s.options = 0;
+            }
             s.fill = FILL_INT;
             s.pattern = patterns[(b + o) % TEST_COUNT(patterns)];
             emit_axis(list, s, 72, b + o + 1);
