@@ -6,7 +6,7 @@
 #include <backends/cuda/epilogue.h>
 
 enum {
-    DSD_FEW_COLUMNS = 64, /* samples, at most */
+    DSD_FEW_COLUMNS = 64, /* samples of a launch, at most */
     DSD_FEW_STEP = 4,     /* runs of 8 along the depth that a warp multiplies at once */
     DSD_FEW_PLACE = 28    /* bits of a run's place in b */
 };

@@ -16,12 +16,12 @@ dsd_few_shape bski_dsd_few_shape(const bsk_problem *problem)
     s.block_k = s.flip ? t->block_rows : t->block_cols;
     s.tile = s.block_i < MAX_TILE ? s.block_i : MAX_TILE;
     s.columns = MIN_COLUMNS;
-    while (s.columns < n)
+    while (s.columns < n && s.columns < DSD_FEW_COLUMNS)
         s.columns *= 2;
     return s;
 }
 
-bsk_reason bski_dsd_few_refusal(const bsk_problem *problem)
+bsk_reason bski_dsd_few_refusal(const bsk_problem *problem, int64_t samples)
 {
     const bsk_dsd_params *p = problem->params;
     const bsk_layout_tables *t = problem->layout;
@@ -30,7 +30,7 @@ bsk_reason bski_dsd_few_refusal(const bsk_problem *problem)
         return BSK_REFUSE_RANK;
     if (p->gate.dtype != BSK_NONE)
         return BSK_REFUSE_OPTION;
-    if (p->c.dims[1] > DSD_FEW_COLUMNS)
+    if (p->c.dims[1] > samples)
         return BSK_REFUSE_SHAPE;
     const dsd_few_shape s = bski_dsd_few_shape(problem);
     /* The axis that runs are loaded along: how many elements at once, and how far apart. */
@@ -119,4 +119,23 @@ void bski_dsd_few_bind(const bsk_dsd_args *args, dsd_few_operands *o)
     o->s = bsk_mem_address(args->s);
     o->b = bsk_mem_address(args->b);
     bski_cuda_epilogue_bind(args, &o->end);
+}
+
+static void matrix_skip(dsd_matrix *m, int64_t samples)
+{
+    if (m->data)
+        m->data += samples * m->n * (m->type == BSK_F32 ? 4 : 2);
+}
+
+void bski_dsd_few_part(const bsk_problem *problem, int64_t first, dsd_few_operands *o)
+{
+    const bsk_dsd_params *p = problem->params;
+    dsd_epilogue *e = &o->end;
+    const int64_t left = e->n - first;
+    o->b = (const char *)o->b + first * p->b.strides[1] * 2;
+    matrix_skip(&e->c, first);
+    matrix_skip(&e->residual, first);
+    if (e->col_scale)
+        e->col_scale += first;
+    e->n = left < DSD_FEW_COLUMNS ? left : DSD_FEW_COLUMNS;
 }

@@ -16,8 +16,8 @@ typedef struct dsd_few_shape {
 
 dsd_few_shape bski_dsd_few_shape(const bsk_problem *problem);
 
-/* What no entry takes. */
-bsk_reason bski_dsd_few_refusal(const bsk_problem *problem);
+/* What an entry for up to so many samples does not take. */
+bsk_reason bski_dsd_few_refusal(const bsk_problem *problem, int64_t samples);
 
 /* Steps of all tiles, those of uneven rows apart. */
 double bski_dsd_few_steps(const bsk_problem *problem);
@@ -51,5 +51,7 @@ void bski_dsd_few_runs(const bsk_problem *problem, const dsd_few_shape *shape,
 void bski_dsd_few_fill(const bsk_problem *problem, dsd_few_operands *o);
 /* Adds one run's addresses and scalars. */
 void bski_dsd_few_bind(const bsk_dsd_args *args, dsd_few_operands *o);
+/* Leaves the samples from number `first` on, a multiple of DSD_FEW_COLUMNS, up to so many. */
+void bski_dsd_few_part(const bsk_problem *problem, int64_t first, dsd_few_operands *o);
 
 #endif

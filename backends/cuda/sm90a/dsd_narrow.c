@@ -15,7 +15,7 @@ enum { MAX_TILE = 16 };
 bsk_reason cuda_sm90a_dsd_narrow_accept(const bsk_problem *problem, const bsk_device_props *props)
 {
     (void)props;
-    const bsk_reason reason = bski_dsd_few_refusal(problem);
+    const bsk_reason reason = bski_dsd_few_refusal(problem, DSD_FEW_COLUMNS);
     if (reason)
         return reason;
     const dsd_few_shape s = bski_dsd_few_shape(problem);

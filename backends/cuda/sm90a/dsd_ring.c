@@ -1,5 +1,6 @@
-/* Plans and launches dsd_sm90a_ring: small minibatches, blocks as they are. One launch a run, one
- * thread block a multiprocessor. Tiles are given to groups: thread blocks, or clusters of two of
+/* Plans and launches dsd_sm90a_ring: small minibatches, blocks as they are. A launch for each 64
+ * samples, of which there may be three: weights then come from the L2 cache, if it holds them, sooner
+ * than others pack them. One thread block a multiprocessor. Tiles are given to groups: thread blocks, or clusters of two of
  * them; the teams of a group, of one warp or of four, share the steps of its tiles. */
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +12,12 @@
 
 CUDA_FUNCTIONS(sm90a_dsd_ring)
 
+enum { MOST_SAMPLES = 3 * DSD_FEW_COLUMNS };
+
 bsk_reason cuda_sm90a_dsd_ring_accept(const bsk_problem *problem, const bsk_device_props *props)
 {
     (void)props;
-    const bsk_reason reason = bski_dsd_few_refusal(problem);
+    const bsk_reason reason = bski_dsd_few_refusal(problem, MOST_SAMPLES);
     if (reason)
         return reason;
     /* Runs of 16 bytes apart: dsd_narrow takes these. */
@@ -31,7 +34,9 @@ static bool may_widen(const dsd_few_shape *s)
     return s->block_i % WIDE == 0 && (s->columns < DSD_FEW_COLUMNS || s->along_k);
 }
 
-double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_props *props)
+/* Of a launch with so many samples. */
+static double launch_seconds(const bsk_problem *problem, const bsk_device_props *props,
+                             int64_t samples)
 {
     /* A launch and the chain of accesses of a thread block; bytes a second from memory; a
      * multiprocessor's time for a step, what it takes more where lines of both operands are shorter
@@ -41,18 +46,32 @@ double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_
     static const double step = 30e-9, short_lines = 20e-9, sample = 0.75e-9, part = 1.6e-9,
                         product = 0.4e-9 / 32, widen = 0.7e-6, wide_step = 170e-9;
     const bsk_layout_tables *t = problem->layout;
-    const bsk_dsd_params *p = problem->params;
     const dsd_few_shape s = bski_dsd_few_shape(problem);
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
     const double steps = bski_dsd_few_steps(problem) / props->compute_units;
     const bool narrow = s.along_k && s.tile < 4 * DSD_RUN;
     const double each = narrow ? part : sample + product * s.tile;
-    double work = steps * (step + (narrow && !s.flip ? short_lines : 0) +
-                           each * (double)p->c.dims[p->c.rank - 1]);
+    double work = steps * (step + (narrow && !s.flip ? short_lines : 0) + each * (double)samples);
     const double wide = widen + steps * s.tile / WIDE * wide_step;
     if (s.columns == DSD_FEW_COLUMNS && may_widen(&s) && wide < work)
         work = wide;
     return launch + (work > 2 * kept / memory ? work : 2 * kept / memory);
+}
+
+static int64_t first_samples(const bsk_problem *problem)
+{
+    const bsk_dsd_params *p = problem->params;
+    const int64_t n = p->c.dims[p->c.rank - 1];
+    return n < DSD_FEW_COLUMNS ? n : DSD_FEW_COLUMNS;
+}
+
+double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_props *props)
+{
+    const bsk_dsd_params *p = problem->params;
+    double sum = 0;
+    for (int64_t left = p->c.dims[p->c.rank - 1]; left > 0; left -= DSD_FEW_COLUMNS)
+        sum += launch_seconds(problem, props, left < DSD_FEW_COLUMNS ? left : DSD_FEW_COLUMNS);
+    return sum;
 }
 
 /* --- Kernels --- */
@@ -451,7 +470,7 @@ static bsk_status plan_fill(bski_cuda_device *d, const bsk_problem *problem, tab
     /* What comes before is taken for a product of this size. */
     if (DSD_RING_PAIR(k->tile, k->columns) && !DSD_RING_WIDE(k->tile) && t->stride <= DSD_RING_FEW)
         st->arg.later =
-            (uint32_t)(cuda_sm90a_dsd_ring_seconds(problem, &d->simt.props) / 2 * hertz);
+            (uint32_t)(launch_seconds(problem, &d->simt.props, first_samples(problem)) / 2 * hertz);
     return BSK_OK;
 }
 
@@ -490,8 +509,7 @@ void cuda_sm90a_dsd_ring_release(void *device, bsk_prepared *prepared)
 bsk_status cuda_sm90a_dsd_ring_launch(const bsk_prepared *prepared, void *queue, const void *args)
 {
     const state *st = prepared->state;
-    dsd_ring_arg arg = st->arg;
-    bski_dsd_few_bind(args, &arg.operands);
+    dsd_ring_arg arg;
     void *arguments[] = {&arg};
     const bski_cuda_run run = {
         .function = st->kernel->function,
@@ -503,5 +521,12 @@ bsk_status cuda_sm90a_dsd_ring_launch(const bsk_prepared *prepared, void *queue,
         .arguments = arguments,
         .early = true,
     };
-    return bski_cuda_launch(queue, &run);
+    const bsk_dsd_params *p = prepared->problem->params;
+    for (int64_t first = 0; first < p->c.dims[1]; first += DSD_FEW_COLUMNS) {
+        arg = st->arg;
+        bski_dsd_few_bind(args, &arg.operands);
+        bski_dsd_few_part(prepared->problem, first, &arg.operands);
+        TRY(bski_cuda_launch(queue, &run));
+    }
+    return BSK_OK;
 }

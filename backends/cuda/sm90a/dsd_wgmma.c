@@ -158,14 +158,25 @@ static bool takes_long(const weights *w)
            w->slices <= DSD_MOST_SLICES;
 }
 
-/* Counts the slices of k that blocks of a panel and the next one meet, both or one of them. */
-static void count_stages(const weights *w, int32_t panel, int64_t *both, int64_t *single)
+/* Panels of a tile: one where even so each multiprocessor has at most one tile, but not where all of
+ * them would read the same few samples at nearly all of the depth, as small blocks make them. */
+static int32_t tile_panels(const weights *w, int64_t rows, int64_t samples, int64_t units)
+{
+    const bool small = w->block_features * w->block_k < DSD_CELL * DSD_CELL / 4;
+    const bool few = samples <= DSD_CELL;
+    return rows * w->panels <= units && !(few && small) ? 1 : PAIR;
+}
+
+/* Counts the slices of k that blocks of a panel, and with `halves` of 2 of the next one, meet: both or
+ * one of them. */
+static void count_stages(const weights *w, int32_t panel, int32_t halves, int64_t *both,
+                         int64_t *single)
 {
     enum { MAX_LISTS = PAIR * DSD_CELL / DSD_RUN };
     const int32_t blocks = w->block_features > DSD_CELL ? 1 : DSD_CELL / w->block_features;
     int64_t at[MAX_LISTS], end[MAX_LISTS];
     int32_t lists = 0;
-    for (int32_t half = 0; half < PAIR; half++)
+    for (int32_t half = 0; half < halves; half++)
         for (int32_t i = 0; i < blocks; i++) {
             const int64_t row = (int64_t)(panel + half) * DSD_CELL / w->block_features + i;
             at[lists] = row < w->grid ? w->start[row] : 0;
@@ -181,21 +192,21 @@ static void count_stages(const weights *w, int32_t panel, int64_t *both, int64_t
         }
         if (slice == INT64_MAX)
             return;
-        int halves = 0;
+        int met = 0;
         for (int32_t i = 0; i < lists; i++)
             for (; at[i] < end[i] && (int64_t)w->k[at[i]] * w->block_k / w->cell_k == slice;
                  at[i]++)
-                halves |= i < blocks ? 1 : 2;
+                met |= i < blocks ? 1 : 2;
         const int64_t slices = w->block_k > w->cell_k ? w->block_k / w->cell_k : 1;
-        *(halves == 3 ? both : single) += slices;
+        *(met == 3 ? both : single) += slices;
     }
 }
 
-/* The time of a tile of a panel and the next one, whose cells it adds to those that it is given. */
-static double neighbours_seconds(const weights *w, int32_t panel, double *cells)
+/* The time of a tile of so many panels, whose cells it adds to those that it is given. */
+static double tile_time(const weights *w, int32_t panel, int32_t panels, double *cells)
 {
     int64_t both = 0, single = 0;
-    count_stages(w, panel, &both, &single);
+    count_stages(w, panel, panels, &both, &single);
     *cells += (double)(2 * both + single);
     return (double)both * stage_seconds(2) + (double)single * stage_seconds(1) + tile_seconds;
 }
@@ -205,13 +216,15 @@ double cuda_dsd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
     const bsk_dsd_params *p = problem->params;
     const weights w = weights_of(problem);
     const double tiles = count_tiles(problem), units = props->compute_units;
+    const int64_t samples = p->c.dims[p->c.rank - 1];
+    const int32_t wide = tile_panels(&w, (int64_t)tiles, samples, props->compute_units);
     double sum = 0, cells = 0;
-    for (int32_t panel = 0; panel < w.panels; panel += PAIR)
-        sum += neighbours_seconds(&w, panel, &cells);
-    const double mean = sum / (double)bski_ceil_div(w.panels, PAIR);
+    for (int32_t panel = 0; panel < w.panels; panel += wide)
+        sum += tile_time(&w, panel, wide, &cells);
+    const double mean = sum / (double)bski_ceil_div(w.panels, wide);
     double longest = 0;
-    for (int32_t panel = 0; panel < w.panels; panel += PAIR) {
-        double unused = 0, tile = neighbours_seconds(&w, panel, &unused);
+    for (int32_t panel = 0; panel < w.panels; panel += wide) {
+        double unused = 0, tile = tile_time(&w, panel, wide, &unused);
         if (takes_long(&w) && tile > LONG_MEANS * mean) {
             const double whole = tile;
             tile *= quarter_seconds() / (2 * stage_seconds(1));
@@ -220,12 +233,12 @@ double cuda_dsd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
         longest = tile > longest ? tile : longest;
     }
     const double spread = sum * tiles / units;
-    const double outputs = (double)members(&p->c) * (double)p->c.dims[p->c.rank - 1];
+    const double outputs = (double)members(&p->c) * (double)samples;
     const double bytes =
         element_bytes(problem) * outputs * (double)(w.features + w.depth) + cells * DSD_CELL_BYTES;
     const double memory = bytes / memory_rate;
     const double packing = bski_dsd_image_seconds(problem, cells * DSD_CELL_BYTES, packing_rate);
-    const double busy = tiles * (double)bski_ceil_div(w.panels, PAIR) / units;
+    const double busy = tiles * (double)bski_ceil_div(w.panels, wide) / units;
     const double crowd = busy < 1 ? alone + (1 - alone) * busy : 1;
     const double product = spread > longest ? spread : longest * crowd;
     return launch_seconds + packing + (product > memory ? product : memory);
@@ -233,7 +246,7 @@ double cuda_dsd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
 
 /* --- Plans --- */
 
-/* Two panels that share tiles, or one with a long list: their stages, as in dsd_tile. */
+/* Two panels that share tiles, one alone, or one with a long list: their stages, as in dsd_tile. */
 typedef struct dsd_pair {
     int32_t first;
     int32_t two, both, one;
@@ -482,7 +495,12 @@ static bsk_status build_cells(builder *b, int32_t rows)
     for_each_part(b, keep_part);
     TRY(find_long(b, rows, b->device->props.compute_units));
     TRY(host_array(b->host, &b->s.pairs, b->pairs + b->longs, sizeof *b->s.pairs));
-    bski_dsd_pairing(b->s.kept, b->words, b->pairs, b->s.order);
+    if (b->pairs < w->panels)
+        bski_dsd_pairing(b->s.kept, b->words, b->pairs, b->s.order);
+    for (int32_t i = 0; b->pairs == w->panels && i < b->pairs; i++) {
+        b->s.order[PAIR * i] = i;
+        b->s.order[PAIR * i + 1] = w->panels; /* beside nothing */
+    }
     make_pairs(b, false);
     slots = b->out->cells * parts; /* at most a cell for each pair of 32-bit counts */
     TRY(host_array(b->host, &b->s.stages, b->stage_count, sizeof *b->s.stages));
@@ -740,7 +758,9 @@ static bsk_status build(builder *b, const bsk_problem *problem)
     bool along_n;
     const int32_t rows = count_tiles(problem);
     b->w = weights_of(problem);
-    b->pairs = (b->w.panels + 1) / PAIR;
+    b->samples = p->c.dims[p->c.rank - 1];
+    b->pairs = (int32_t)bski_ceil_div(
+        b->w.panels, tile_panels(&b->w, rows, b->samples, b->device->props.compute_units));
     b->words = (int32_t)bski_ceil_div(b->w.slices, WORD);
     b->parts_features = b->w.block_features < DSD_CELL ? DSD_CELL / b->w.block_features : 1;
     b->parts_k = b->w.block_k < b->w.cell_k ? b->w.cell_k / b->w.block_k : 1;
@@ -760,7 +780,6 @@ static bsk_status build(builder *b, const bsk_problem *problem)
         return BSK_OK;
     }
     s->arg.members = (int32_t)members(&p->c);
-    b->samples = p->c.dims[p->c.rank - 1];
     s->arg.member_tiles = (int32_t)bski_ceil_div(b->samples, DSD_TILE_N);
     TRY(build_schedule(b, (int32_t)bski_ceil_div(rows, s->cluster),
                        b->device->props.compute_units / s->cluster));
