@@ -211,7 +211,6 @@ PTX_FN void multiply(float *acc, uint32_t a_panel, uint32_t b_panels, const sdd_
                                               1);
             wgmma_commit();
         }
-        return;
     } else {
         wgmma_fence();
 #pragma unroll
