@@ -239,7 +239,9 @@ double cuda_dsd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
     const double memory = bytes / memory_rate;
     const double packing = bski_dsd_image_seconds(problem, cells * DSD_CELL_BYTES, packing_rate);
     const double busy = tiles * (double)bski_ceil_div(w.panels, wide) / units;
-    const double crowd = busy < 1 ? alone + (1 - alone) * busy : 1;
+    /* narrow tiles of whole cells were as fast as a lone one, wherever they were measured */
+    const bool swift = wide == 1 && w.block_features >= DSD_CELL && w.block_k >= DSD_CELL;
+    const double crowd = swift ? alone : busy < 1 ? alone + (1 - alone) * busy : 1;
     const double product = spread > longest ? spread : longest * crowd;
     return launch_seconds + packing + (product > memory ? product : memory);
 }
