@@ -855,7 +855,8 @@ static size_t FN(image_bytes)(const FN(dsd) * d)
     size_t bytes = 0;
 #ifdef GEMV
     FN(gemv) gemv;
-    bool none = FN(gemv_choose)(d, &gemv);
+    /* widened once instead of at each use, where columns are not so few */
+    bool none = FN(gemv_choose)(d, &gemv) && (d->p->s.dtype == STORED || d->n <= FN(GEMV_WIDENED));
 #ifdef FEW
     FN(few) few;
     none = none && !FN(few_choose)(d, &few);

@@ -39,7 +39,8 @@ static bool FN(few_choose)(const FN(dsd) * d, FN(few) * f)
         return false;
     const bool lies =
         d->n > 8 ? block > 32 * UNIT : block > 8 || (UNIT == 1 && (d->n == 1 || d->n > 4));
-    if (lies && FN(gemv_choose)(d, &gemv))
+    const bool stored = d->p->s.dtype == STORED || d->n <= FN(GEMV_WIDENED);
+    if (lies && stored && FN(gemv_choose)(d, &gemv))
         return false;
     while (cols < d->n)
         cols *= 2;

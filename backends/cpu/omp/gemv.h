@@ -4,10 +4,12 @@
  * is by the block rows of S, and sums of all of C wait in the second-level cache. Vectors lie along
  * the features, so that an element of S takes no more than its share of a load; where a block has half
  * as many of these, two columns share a vector. Each output is one sum in the order of the depth,
- * whichever way S is walked. */
+ * whichever way S is walked. Numbers of 16 bits are widened on the way, where GEMV_HALVES is defined:
+ * half of the bytes arrive. */
 
 enum {
-    FN(GEMV_MOST) = 16,                       /* columns for which this is the faster way */
+    FN(GEMV_MOST) = 16,   /* columns for which this is the faster way */
+    FN(GEMV_WIDENED) = 4, /* the same where S may be widened and packed before */
     FN(GEMV_COLS) = VEC_BYTES == 64 ? 16 : 8, /* columns of a tile, at most: as registers allow */
     FN(GEMV_WIDTH) = 4 * FN(VL),              /* features of a tile, at most */
     FN(GEMV_CHUNK) = 4 << 10                  /* bytes of S that tiles take in turn */
@@ -15,16 +17,25 @@ enum {
 
 /* A block of S, what it is multiplied by and what it is added to, and the block to fetch. */
 typedef struct FN(share) {
-    const S_STORED *s;
+    const char *s;
     const char *fetch;
     const T *x;
     T *sum;
     int64_t depth;
 } FN(share);
 
-/* Vectors: whole ones; halves and duos, of two columns, for small blocks. `load` reads `count` of S from
- * its stored form, `madd` multiplies one by what T are at x. COLS: columns of a vector. */
-enum { FN(whole_COLS) = 1, FN(half_COLS) = 1, FN(duo_COLS) = 2 };
+/* Vectors: whole ones; halves and duos, of two columns, for small blocks; bf16 and f16, whole ones of
+ * these. `load` reads `count` of S from its stored form, `madd` multiplies one by what T are at x. COLS:
+ * columns of a vector; S: what it is read from. */
+enum {
+    FN(whole_COLS) = 1,
+    FN(half_COLS) = 1,
+    FN(duo_COLS) = 2,
+    FN(bf16_COLS) = 1,
+    FN(f16_COLS) = 1
+};
+typedef S_STORED FN(whole_S), FN(half_S), FN(duo_S);
+typedef uint16_t FN(bf16_S), FN(f16_S);
 #if UNIT == 1
 #define GEMV_VECTOR(W, LANES)                                                                      \
     typedef T FN(W) __attribute__((vector_size((LANES) * sizeof(T))));                             \
@@ -43,6 +54,51 @@ GEMV_VECTOR(whole, FN(VL))
 GEMV_VECTOR(half, FN(VL) / 2)
 #endif
 #undef GEMV_VECTOR
+#ifdef GEMV_HALVES
+#if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2) || defined(BSK_ISA_NEON)
+#define GEMV_F16 /* there is an instruction */
+#endif
+typedef FN(whole) FN(bf16), FN(f16);
+OMP_INLINE void FN(bf16_load)(FN(bf16) * w, const uint16_t *s, int64_t stride, int count)
+{
+    typedef uint16_t line __attribute__((vector_size(FN(VL) * sizeof(uint16_t))));
+    typedef uint32_t wide __attribute__((vector_size(FN(VL) * sizeof(uint32_t))));
+    (void)stride;
+    _Pragma("GCC unroll 4") for (int v = 0; v < count; v++)
+    {
+        line l;
+        memcpy(&l, s + v * FN(VL), sizeof l);
+        w[v] = (FN(bf16))(__builtin_convertvector(l, wide) << 16);
+    }
+}
+
+OMP_INLINE FN(bf16) FN(bf16_madd)(FN(bf16) sum, FN(bf16) w, const T *x)
+{
+    return sum + w * *x;
+}
+
+#ifdef GEMV_F16
+OMP_INLINE void FN(f16_load)(FN(f16) * w, const uint16_t *s, int64_t stride, int count)
+{
+    (void)stride;
+    _Pragma("GCC unroll 4") for (int v = 0; v < count; v++)
+    {
+#if defined(BSK_ISA_AVX512)
+        w[v] = (FN(f16))_mm512_cvtph_ps(_mm256_loadu_si256((const void *)(s + v * FN(VL))));
+#elif defined(BSK_ISA_AVX2)
+        w[v] = (FN(f16))_mm256_cvtph_ps(_mm_loadu_si128((const void *)(s + v * FN(VL))));
+#else
+        w[v] = (FN(f16))vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(s + v * FN(VL))));
+#endif
+    }
+}
+
+OMP_INLINE FN(f16) FN(f16_madd)(FN(f16) sum, FN(f16) w, const T *x)
+{
+    return sum + w * *x;
+}
+#endif
+#endif
 #if defined(BSK_ISA_AVX512) && PAIRS
 OMP_INLINE void duo_load_f32(vec_f32 *w, const float *s, int64_t stride, int count)
 {
@@ -145,7 +201,7 @@ typedef void (*FN(gemv_tile))(const FN(share) *, int64_t, const FN(pass) *);
 #define GEMV_TILE(W, WIDTH, NC, NV)                                                                \
     static void FN(W##_##NC##_##NV)(const FN(share) * share, int64_t count, const FN(pass) * pass) \
     {                                                                                              \
-        enum { BYTES = (NV) * (WIDTH)*UNIT * (int)sizeof(S_STORED) };                              \
+        enum { BYTES = (NV) * (WIDTH)*UNIT * (int)sizeof(FN(W##_S)) };                             \
         enum { COLS = FN(W##_COLS), GROUPS = (NC) / COLS };                                        \
         const int64_t stride = pass->stride, ldx = pass->ldx, step = pass->step;                   \
         FN(W) acc[GROUPS][NV];                                                                     \
@@ -153,7 +209,7 @@ typedef void (*FN(gemv_tile))(const FN(share) *, int64_t, const FN(pass) *);
         GEMV_EACH(GROUPS, NV)                                                                      \
         memcpy(&acc[c][v], held + (c * (NV) + v) * (WIDTH)*COLS, sizeof acc[c][v]);                \
         for (int64_t e = 0; e < count; e++) {                                                      \
-            const S_STORED *s = share[e].s + pass->strip;                                          \
+            const FN(W##_S) *s = (const FN(W##_S) *)(const void *)share[e].s + pass->strip;        \
             const char *fetch = share[e].fetch + pass->from;                                       \
             const T *x = share[e].x + pass->col;                                                   \
             T *sum = share[e].sum + pass->sums;                                                    \
@@ -184,22 +240,38 @@ typedef void (*FN(gemv_tile))(const FN(share) *, int64_t, const FN(pass) *);
     GEMV_TILE(W, LANES, 1, NV)                                                                     \
     GEMV_TILE(W, LANES, 2, NV)                                                                     \
     GEMV_TILE(W, LANES, 4, NV)
-GEMV_TILES(whole, FN(VL), 1)
-GEMV_TILES(whole, FN(VL), 2)
-GEMV_TILE(whole, FN(VL), 1, 4)
-GEMV_TILE(whole, FN(VL), 2, 4)
-GEMV_TILE(whole, FN(VL), 8, 1)
 #if REGISTERS == 32
-GEMV_TILE(whole, FN(VL), 4, 4)
-GEMV_TILE(whole, FN(VL), 8, 2)
-#define WHOLE_4_4 FN(whole_4_4)
-#define WHOLE_8_2 FN(whole_8_2)
+#define GEMV_MORE(W)                                                                               \
+    GEMV_TILE(W, FN(VL), 4, 4)                                                                     \
+    GEMV_TILE(W, FN(VL), 8, 2)
+#define GEMV_IF_MORE(tile) FN(tile)
 #else
-#define WHOLE_4_4 NULL
-#define WHOLE_8_2 NULL
+#define GEMV_MORE(W)
+#define GEMV_IF_MORE(tile) NULL
 #endif
 #ifdef BSK_ISA_AVX512
-GEMV_TILE(whole, FN(VL), 16, 1)
+#define GEMV_MOST_OF(W)    GEMV_TILE(W, FN(VL), 16, 1)
+#define GEMV_IF_MOST(tile) FN(tile)
+#else
+#define GEMV_MOST_OF(W)
+#define GEMV_IF_MOST(tile) NULL
+#endif
+#define GEMV_WHOLE(W)                                                                              \
+    GEMV_TILES(W, FN(VL), 1)                                                                       \
+    GEMV_TILES(W, FN(VL), 2)                                                                       \
+    GEMV_TILE(W, FN(VL), 1, 4)                                                                     \
+    GEMV_TILE(W, FN(VL), 2, 4)                                                                     \
+    GEMV_TILE(W, FN(VL), 8, 1)                                                                     \
+    GEMV_MORE(W)                                                                                   \
+    GEMV_MOST_OF(W)
+GEMV_WHOLE(whole)
+#ifdef GEMV_HALVES
+GEMV_WHOLE(bf16)
+#endif
+#ifdef GEMV_F16
+GEMV_WHOLE(f16)
+#endif
+#ifdef BSK_ISA_AVX512
 GEMV_TILE(half, FN(VL) / 2, 1, 1)
 #define GEMV_SMALL(W)                                                                              \
     GEMV_TILE(W, FN(VL) / 2, 2, 1)                                                                 \
@@ -214,10 +286,10 @@ GEMV_SMALL(duo)
 GEMV_SMALL(half)
 #endif
 #undef GEMV_SMALL
-#define WHOLE_16 FN(whole_16_1)
-#else
-#define WHOLE_16 NULL
 #endif
+#undef GEMV_WHOLE
+#undef GEMV_MOST_OF
+#undef GEMV_MORE
 #undef GEMV_TILES
 #undef GEMV_TILE
 #undef GEMV_EACH
@@ -229,6 +301,7 @@ typedef struct FN(gemv) {
     int64_t ldx;         /* columns, rounded up to whole tiles */
     int64_t chunk;       /* blocks that the tiles take in turn */
     int64_t ahead;       /* blocks from what is used to what is fetched */
+    int64_t element;     /* bytes of S at a step of the depth, of one feature */
     bool duo;            /* two columns share a vector */
 } FN(gemv);
 
@@ -244,43 +317,74 @@ static int64_t FN(gemv_fetch)(const FN(dsd) * d, int64_t cols)
     return cols > 4 ? 32 << 10 : 16 << 10;
 }
 
+/* Tiles by the stored type: by vectors of features, widest first, then by log2 of the columns. */
+typedef struct FN(gemv_kind) {
+    int64_t width;
+    FN(gemv_tile) tile[5];
+} FN(gemv_kind);
+
+#define GEMV_KINDS(W)                                                                              \
+    {4 * FN(VL), {FN(W##_1_4), FN(W##_2_4), GEMV_IF_MORE(W##_4_4), NULL, NULL}},                   \
+        {2 * FN(VL), {FN(W##_1_2), FN(W##_2_2), FN(W##_4_2), GEMV_IF_MORE(W##_8_2)}},              \
+    {                                                                                              \
+        FN(VL),                                                                                    \
+        {                                                                                          \
+            FN(W##_1_1), FN(W##_2_1), FN(W##_4_1), FN(W##_8_1), GEMV_IF_MOST(W##_16_1)             \
+        }                                                                                          \
+    }
+
+/* The first of those of a type, which end with a width of 0; NULL if there are none. */
+static const FN(gemv_kind) * FN(gemv_kinds)(bsk_dtype stored)
+{
+    static const FN(gemv_kind)
+        own[] = {GEMV_KINDS(whole),
+#ifdef BSK_ISA_AVX512
+                 {FN(VL) / 2, {FN(half_1_1), SMALL(2), SMALL(4), SMALL(8), SMALL(16)}},
+#endif
+                 {0}};
+#ifdef GEMV_HALVES
+    static const FN(gemv_kind) bf16[] = {GEMV_KINDS(bf16), {0}};
+    if (stored == BSK_BF16)
+        return bf16;
+#endif
+#ifdef GEMV_F16
+    static const FN(gemv_kind) f16[] = {GEMV_KINDS(f16), {0}};
+    if (stored == BSK_F16)
+        return f16;
+#endif
+    return stored == STORED ? own : NULL;
+}
+
 /* Tiles that suit the block and the number of columns; false if there are none. */
 static bool FN(gemv_choose)(const FN(dsd) * d, FN(gemv) * g)
 {
-    /* by vectors of features, widest first, then by log2 of the columns */
-    static const struct {
-        int64_t width;
-        FN(gemv_tile) tile[5];
-    } kinds[] = {
-        {4 * FN(VL), {FN(whole_1_4), FN(whole_2_4), WHOLE_4_4, NULL, NULL}},
-        {2 * FN(VL), {FN(whole_1_2), FN(whole_2_2), FN(whole_4_2), WHOLE_8_2, NULL}},
-        {FN(VL), {FN(whole_1_1), FN(whole_2_1), FN(whole_4_1), FN(whole_8_1), WHOLE_16}},
-#ifdef BSK_ISA_AVX512
-        {FN(VL) / 2, {FN(half_1_1), SMALL(2), SMALL(4), SMALL(8), SMALL(16)}},
-#endif
-    };
-    const int64_t bytes = d->block_i * d->block_j * UNIT * (int64_t)sizeof(S_STORED);
+    const bsk_dtype stored = d->p->s.dtype;
+    const FN(gemv_kind) *kind = FN(gemv_kinds)(stored);
+    const int64_t element = UNIT * (int64_t)type_size(stored);
+    const int64_t bytes = d->block_i * d->block_j * element;
     int log = 0;
     if (d->n < 1 || d->n > min_i64(FN(GEMV_MOST), FN(NR)) || d->stride_i != 1 || d->image ||
-        d->gate || d->p->s.dtype != STORED || d->depth_end % UNIT != 0)
+        d->gate || !kind || d->depth_end % UNIT != 0)
         return false;
     while (1 << log < min_i64(d->n, FN(GEMV_COLS)))
         log++;
     *g = (FN(gemv)){.cols = 1 << log,
                     .ldx = bski_ceil_div(d->n, 1 << log) * (1 << log),
                     .chunk = max_i64(1, min_i64(FN(PIECES), FN(GEMV_CHUNK) / bytes)),
-                    .ahead = bski_ceil_div(FN(gemv_fetch)(d, 1 << log), bytes)};
-    for (size_t k = 0; !g->tile && k < sizeof kinds / sizeof *kinds; k++)
-        if (d->block_i % kinds[k].width == 0) {
-            g->tile = kinds[k].tile[log];
-            g->width = kinds[k].width;
+                    .ahead = bski_ceil_div(FN(gemv_fetch)(d, 1 << log), bytes),
+                    .element = element};
+    for (; !g->tile && kind->width; kind++)
+        if (d->block_i % kind->width == 0) {
+            g->tile = kind->tile[log];
+            g->width = kind->width;
             g->duo = PAIRS && log > 0 && g->width < FN(VL);
         }
     return g->tile != NULL;
 }
-#undef WHOLE_16
-#undef WHOLE_4_4
-#undef WHOLE_8_2
+#undef GEMV_F16
+#undef GEMV_KINDS
+#undef GEMV_IF_MOST
+#undef GEMV_IF_MORE
 #undef SMALL
 
 /* Whether S is walked by the lists of the depth, as it lies in memory. */
@@ -307,12 +411,11 @@ typedef struct FN(gemv_work) {
 static void FN(gemv_add)(const FN(dsd) * d, const FN(gemv) * g, const FN(gemv_work) * work,
                          int64_t line, int64_t first, int64_t end, int64_t next, bool across)
 {
-    const int64_t size = d->block_i * d->block_j * UNIT, last = d->t->nnz - 1;
+    const int64_t size = d->block_i * d->block_j * g->element, last = d->t->nnz - 1;
     const int32_t *slot = across ? d->t->row_slot : d->slot;
     const int32_t *other = across ? d->t->row_col : d->other;
-    const S_STORED *s = (const S_STORED *)(const void *)work->s;
     const int64_t passes = d->block_i / g->width * (g->ldx / g->cols);
-    const int64_t step = size * (int64_t)sizeof(S_STORED) / (passes * d->block_j);
+    const int64_t step = size / (passes * d->block_j);
     FN(share) share[FN(PIECES)];
 
     for (; first < end; first += g->chunk) {
@@ -322,7 +425,7 @@ static void FN(gemv_add)(const FN(dsd) * d, const FN(gemv) * g, const FN(gemv_wo
             const int64_t j = (across ? line : other[at]) * d->block_j;
             const int64_t later =
                 at + g->ahead < end ? at + g->ahead : min_i64(next + at + g->ahead - end, last);
-            share[e] = (FN(share)){s + slot[at] * size, (const char *)(s + slot[later] * size),
+            share[e] = (FN(share)){work->s + slot[at] * size, work->s + slot[later] * size,
                                    work->x + j * g->ldx, work->sum + i * FN(gemv_sums)(d, g),
                                    min_i64(d->block_j, d->J - j)};
         }
@@ -349,7 +452,7 @@ static void FN(gemv_rows)(const FN(dsd) * d, const FN(gemv) * g, int64_t member,
     T strip[FN(GEMV_WIDTH) * FN(NR)] = {0};
 
     if (FN(s_groups)(d) > 1)
-        work.s += (size_t)(member / d->t->heads * d->p->s.strides[0]) * sizeof(S_STORED);
+        work.s += (size_t)(member / d->t->heads * d->p->s.strides[0] * g->element / UNIT);
     memset(sum + first * size, 0, (size_t)((last - first) * size) * sizeof(T));
     if (FN(gemv_across)(d)) {
         int64_t next = 0;

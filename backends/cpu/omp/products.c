@@ -76,11 +76,13 @@ OMP_INLINE vec_f32 splat_pair_f32(const float *two)
 #define STORED   OWN
 #define S_STORED T
 #define PAIRS    VEC_PAIRS
+#define GEMV_HALVES
 #include "tile.h"
 #define PANELS_SPREAD rows_spread_f32
 #include "dsd.h"
 #include "sdd.h"
 #undef PANELS_SPREAD
+#undef GEMV_HALVES
 #undef T
 #undef V
 #undef OWN
