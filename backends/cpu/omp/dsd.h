@@ -855,8 +855,7 @@ static size_t FN(image_bytes)(const FN(dsd) * d)
     size_t bytes = 0;
 #ifdef GEMV
     FN(gemv) gemv;
-    /* widened once instead of at each use, where columns are not so few */
-    bool none = FN(gemv_choose)(d, &gemv) && (d->p->s.dtype == STORED || d->n <= FN(GEMV_WIDENED));
+    bool none = FN(gemv_lies)(d) && FN(gemv_choose)(d, &gemv);
 #ifdef FEW
     FN(few) few;
     none = none && !FN(few_choose)(d, &few);

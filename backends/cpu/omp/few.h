@@ -39,8 +39,7 @@ static bool FN(few_choose)(const FN(dsd) * d, FN(few) * f)
         return false;
     const bool lies =
         d->n > 8 ? block > 32 * UNIT : block > 8 || (UNIT == 1 && (d->n == 1 || d->n > 4));
-    const bool stored = d->p->s.dtype == STORED || d->n <= FN(GEMV_WIDENED);
-    if (lies && stored && FN(gemv_choose)(d, &gemv))
+    if (lies && FN(gemv_lies)(d) && FN(gemv_choose)(d, &gemv))
         return false;
     while (cols < d->n)
         cols *= 2;

@@ -387,6 +387,12 @@ static bool FN(gemv_choose)(const FN(dsd) * d, FN(gemv) * g)
 #undef GEMV_IF_MORE
 #undef SMALL
 
+/* Whether S is read as fast as it lies as packed before, which widens it once. */
+static bool FN(gemv_lies)(const FN(dsd) * d)
+{
+    return d->p->s.dtype == STORED || d->n <= FN(GEMV_WIDENED);
+}
+
 /* Whether S is walked by the lists of the depth, as it lies in memory. */
 static bool FN(gemv_across)(const FN(dsd) * d)
 {
