@@ -1,7 +1,8 @@
 /* Plans and launches dsd_sm90a_ring: small minibatches, blocks as they are. A launch for each 64
- * samples, of which there may be three: weights then come from the L2 cache, if it holds them, sooner
- * than others pack them. One thread block a multiprocessor. Tiles are given to groups: thread blocks, or clusters of two of
- * them; the teams of a group, of one warp or of four, share the steps of its tiles. */
+ * samples, of which there may be three: weights then come from the L2 cache, if it holds them,
+ * sooner than others pack them. One thread block a multiprocessor. Tiles are given to groups:
+ * thread blocks, or clusters of two of them; the teams of a group, of one warp or of four, share
+ * the steps of its tiles. */
 #include <stdlib.h>
 #include <string.h>
 
