@@ -293,6 +293,25 @@ static void set_formats(test_list *list)
         }
 }
 
+/* Few samples in f32, and rounded to tf32: bound by reading the kept weights once. */
+static void set_few(test_list *list)
+{
+    static const int64_t counts[] = {1, 4, 16, 32, 64, 128};
+    static const bsk_precision precisions[] = {BSK_PRECISION_FULL, BSK_PRECISION_TF32};
+    for (int b = 0; b < TEST_COUNT(hopper_blocks); b++)
+        for (int n = 0; n < TEST_COUNT(counts); n++)
+            for (int p = 0; p < TEST_COUNT(precisions); p++)
+                for (int axis = BSK_NC; axis <= BSK_CN; axis++) {
+                    test_spec s = square("matmul", BSK_F32, hopper_blocks[b], 8192, counts[n], 0.25,
+                                         (bsk_axis)axis);
+                    s.precision = precisions[p];
+                    test_emit(list, s);
+                    s.op = "matmul_dgrad";
+                    if (axis == BSK_NC)
+                        test_emit(list, s);
+                }
+}
+
 /* What memory limits, at the sizes of a large model, for GPUs: rows of bytes over time. */
 static void set_memory(test_list *list)
 {
@@ -536,6 +555,7 @@ static const struct {
             {"attention-hopper", set_attention_hopper},
             {"cpu", set_cpu},
             {"dynamic", set_dynamic},
+            {"few", set_few},
             {"half", set_half},
             {"formats", set_formats},
             {"hopper", set_hopper},
@@ -556,6 +576,7 @@ bool bench_set(const char *name, test_list *list)
 
 const char *bench_set_names(void)
 {
-    return "attention, attention-hopper, cpu, dynamic, half, formats, hopper, memory, minibatch, "
+    return "attention, attention-hopper, cpu, dynamic, few, half, formats, hopper, memory, "
+           "minibatch, "
            "ops, smoke";
 }

@@ -77,12 +77,18 @@ static i32 dsd_tile(bsk_dtype dtype, i32 block)
 }
 
 typedef struct dsd_state {
-    const simt_kernel *product, *spread;
+    const simt_kernel *product, *spread, *finish;
     bsk_mem lists, col, slot;
     spread s, b;
     i64 groups;
+    i64 finish_groups; /* 0: the product stores C */
     dsd_arg arg;
 } dsd_state;
+
+static i64 batch_count(const bsk_tensor *t)
+{
+    return t->rank == 3 ? t->dims[0] : 1;
+}
 
 /* One batch member of a matrix: its stride, 0 where there is one. */
 static i64 batch_stride(const bsk_tensor *t, int32_t plain_rank)
@@ -121,6 +127,7 @@ static void dsd_fill(const bsk_problem *problem, dsd_arg *a)
     a->rows = p->c.dims[cr];
     a->cols = p->c.dims[cr + 1];
     a->depth = flip ? t->rows : t->cols;
+    a->members = batch_count(&p->c);
     a->grid_rows = flip ? t->grid_cols : t->grid_rows;
     a->block_rows = flip ? t->block_cols : t->block_rows;
     a->block_cols = flip ? t->block_rows : t->block_cols;
@@ -131,12 +138,13 @@ static void dsd_fill(const bsk_problem *problem, dsd_arg *a)
     a->c_type = (i32)p->c.dtype;
     a->d_type = (i32)p->residual.dtype;
     a->s_along_k = !flip;
-    a->b_along_n = a->b_col == 1;
+    a->b_along_n = a->b_col == 1 && (a->cols > 1 || a->b_row != 1);
     a->c_along_n = a->c_col == 1;
     const i64 s_other = flip ? a->s_col : a->s_row;
+    const i64 b_other = a->b_along_n ? a->b_row : a->cols > 1 ? a->b_col : 0;
     a->s_vector = quads(a->s_group, a->s_block, s_other);
     a->b_vector = (a->b_along_n || (a->b_row == 1 && a->block_cols % 4 == 0)) &&
-                  quads(a->b_batch, a->b_along_n ? a->b_row : a->b_col, 0);
+                  quads(a->b_batch, b_other, 0);
     a->plain = (a->c_along_n || (a->c_row == 1 && a->block_rows % 4 == 0)) &&
                quads(a->c_batch, a->c_along_n ? a->c_row : a->c_col, 0) && !p->act &&
                p->c.dtype == problem->dtype && p->bias.dtype == BSK_NONE &&
@@ -144,25 +152,68 @@ static void dsd_fill(const bsk_problem *problem, dsd_arg *a)
                p->col_scale.dtype == BSK_NONE;
 }
 
-static i64 batch_count(const bsk_tensor *t)
+/* Columns of a tile of few. */
+static i32 few_tile(const dsd_arg *a)
 {
-    return t->rank == 3 ? t->dims[0] : 1;
+    return a->cols <= 8 ? 8 : 16;
+}
+
+/* Whether to read S is what takes time. */
+static bool dsd_is_few(const dsd_arg *a)
+{
+    return a->cols <= FEW_COLS && a->block_rows % 4 == 0 && a->block_cols % 4 == 0 &&
+           a->s_block <= INT32_MAX && a->depth <= INT32_MAX;
+}
+
+/* The same for few columns: lists are cut where that makes enough groups. */
+static bool few_shape(const bsk_problem *problem, const bsk_device_props *props, dsd_state *state,
+                      size_t *bytes)
+{
+    dsd_arg *a = &state->arg;
+    const i64 lists = (i64)a->heads * a->grid_rows;
+    const i64 terms = lists ? problem->layout->nnz / lists * a->block_cols : 0;
+    i64 groups;
+    a->whole = a->depth % a->block_cols == 0 && (!a->b_along_n || a->cols % 4 == 0) &&
+               a->depth < INT32_MAX / (a->b_row > 0 ? a->b_row : 1) &&
+               a->cols < INT32_MAX / (a->b_col > 0 ? a->b_col : 1);
+    a->tile_rows = a->block_rows < FEW_ROWS ? a->block_rows : FEW_ROWS;
+    a->tiles_m = (i32)bski_ceil_div(a->block_rows, a->tile_rows);
+    a->tiles_n = bski_ceil_div(a->cols, few_tile(a));
+    if (!grid_size((i64)a->grid_rows * a->tiles_m, a->tiles_n, a->members, &groups))
+        return false;
+    /* as many as run at a time: the sums of a tile are in registers */
+    const i64 resident = (i64)props->compute_units * FEW_UNIT_GROUPS;
+    const i64 wanted = resident / (groups ? groups : 1);
+    a->splits = (i32)clamp(wanted, 1, clamp(terms / FEW_TERMS, 1, MAX_SPLITS));
+    state->groups = groups * a->splits;
+    if (a->splits == 1)
+        return true;
+    i64 outputs;
+    if (!bski_mul_i64(a->members, a->rows, &outputs) ||
+        !plane_size(a->splits, outputs, a->cols, problem->dtype, bytes))
+        return false;
+    state->finish_groups = bski_ceil_div(outputs * a->cols, LANES);
+    return state->finish_groups <= MAX_GROUPS;
 }
 
 /* Tiles, copies and workspace. */
-static bool dsd_shape(const bsk_problem *problem, bool wide, dsd_state *state, size_t *bytes)
+static bool dsd_shape(const bsk_problem *problem, const bsk_device_props *props, dsd_state *state,
+                      size_t *bytes)
 {
     const bsk_dsd_params *p = problem->params;
     const bsk_layout_tables *t = problem->layout;
+    const bool wide = simt_props_wide(props);
     dsd_arg *a = &state->arg;
     dsd_fill(problem, a);
+    *bytes = 0;
+    if (!wide && dsd_is_few(a))
+        return few_shape(problem, props, state, bytes);
 
     const i32 tm = wide ? WIDE_ROWS : dsd_tile(problem->dtype, a->block_rows);
     const i32 tn = wide ? DSD_WIDE_COLS : problem->dtype == BSK_F64 ? 128 : (tm == 64 ? 128 : 256);
     a->tiles_m = (i32)bski_ceil_div(a->block_rows, tm);
     a->tiles_n = bski_ceil_div(a->cols, tn);
-    *bytes = 0;
-    if (!grid_size((i64)a->grid_rows * a->tiles_m, a->tiles_n, batch_count(&p->c), &state->groups))
+    if (!grid_size((i64)a->grid_rows * a->tiles_m, a->tiles_n, a->members, &state->groups))
         return false;
     if (!wide)
         return true;
@@ -201,9 +252,8 @@ bsk_reason simt_dsd_accept(const bsk_problem *problem, const bsk_device_props *p
     if (!dtype_runs(props, problem->dtype) || !dtype_runs(props, p->c.dtype) ||
         !dtype_runs(props, p->residual.dtype))
         return BSK_REFUSE_DTYPE;
-    return device_fits(props) && dsd_shape(problem, simt_props_wide(props), &state, &bytes)
-               ? BSK_ACCEPT
-               : BSK_REFUSE_LIMIT;
+    return device_fits(props) && dsd_shape(problem, props, &state, &bytes) ? BSK_ACCEPT
+                                                                           : BSK_REFUSE_LIMIT;
 }
 
 /* Most entries first, then by row. */
@@ -243,9 +293,17 @@ static bsk_status dsd_tables(simt_device *d, const bsk_problem *problem, dsd_sta
 
 static bsk_status dsd_kernels(simt_device *d, const bsk_problem *problem, dsd_state *state)
 {
-    TRY(tile_kernel(d, "dsd", dsd_tile(problem->dtype, state->arg.block_rows), problem->dtype,
-                    &state->product));
-    return d->wide ? tile_kernel(d, "spread", 0, problem->dtype, &state->spread) : BSK_OK;
+    if (state->arg.splits) {
+        TRY(tile_kernel(d, "few", "dsd_few", few_tile(&state->arg), problem->dtype,
+                        &state->product));
+        return state->finish_groups
+                   ? small_kernel(d, "few", "few_finish", problem->dtype, &state->finish)
+                   : BSK_OK;
+    }
+    TRY(tile_kernel(d, "products", "dsd", dsd_tile(problem->dtype, state->arg.block_rows),
+                    problem->dtype, &state->product));
+    return d->wide ? tile_kernel(d, "products", "spread", 0, problem->dtype, &state->spread)
+                   : BSK_OK;
 }
 
 bsk_status simt_dsd_prepare(void *device, bsk_prepared *prepared)
@@ -255,7 +313,7 @@ bsk_status simt_dsd_prepare(void *device, bsk_prepared *prepared)
     TRY(state_new(d, sizeof(dsd_state), prepared));
     dsd_state *state = prepared->state;
     bsk_status status = BSK_OK;
-    if (!dsd_shape(problem, d->wide, state, &prepared->workspace_bytes))
+    if (!dsd_shape(problem, &d->props, state, &prepared->workspace_bytes))
         status = limit_fail(d, "dsd");
     if (!status)
         status = dsd_kernels(d, problem, state);
@@ -281,6 +339,7 @@ bsk_status simt_dsd_launch(const bsk_prepared *prepared, void *queue, const void
     arg.s_vector = arg.s_vector && simt_aligned(s);
     arg.b_vector = arg.b_vector && simt_aligned(b);
     arg.plain = arg.plain && a->beta == 0 && simt_aligned(a->c);
+    arg.whole = arg.whole && arg.s_vector && arg.b_vector && !bsk_mem_address(a->gate);
     const bsk_mem buffers[] = {s,
                                b,
                                a->c,
@@ -291,8 +350,13 @@ bsk_status simt_dsd_launch(const bsk_prepared *prepared, void *queue, const void
                                a->col_scale,
                                state->lists,
                                state->col,
-                               state->slot};
-    return LAUNCH(q, state->product, state->groups, tile_lanes(q->device), buffers, arg);
+                               state->slot,
+                               a->workspace};
+    const i32 count = (i32)(sizeof buffers / sizeof *buffers) - !arg.splits;
+    TRY(launch(q, state->product, state->groups, tile_lanes(q->device), buffers, count, &arg,
+               sizeof arg));
+    const bsk_mem ends[] = {a->workspace, a->c, a->bias, a->residual, a->row_scale, a->col_scale};
+    return LAUNCH(q, state->finish, state->finish_groups, LANES, ends, arg);
 }
 
 void simt_dsd_release(void *device, bsk_prepared *prepared)
@@ -559,14 +623,15 @@ static bsk_status sdd_tables(simt_device *d, const bsk_problem *problem, sdd_sta
 static bsk_status sdd_kernels(simt_device *d, const bsk_problem *problem, sdd_state *state)
 {
     const bsk_dtype dtype = problem->dtype;
-    TRY(tile_kernel(d, "sdd", sdd_tile(state, dtype), dtype, &state->product));
+    TRY(tile_kernel(d, "products", "sdd", sdd_tile(state, dtype), dtype, &state->product));
     if (d->wide)
-        TRY(tile_kernel(d, "spread", 0, dtype, &state->spread));
+        TRY(tile_kernel(d, "products", "spread", 0, dtype, &state->spread));
     if (state->finish_groups)
-        TRY(small_kernel(d, state->dense ? "parts_finish" : "sdd_finish", dtype, &state->finish));
+        TRY(small_kernel(d, "products", state->dense ? "parts_finish" : "sdd_finish", dtype,
+                         &state->finish));
     if (state->sum_groups) {
-        TRY(small_kernel(d, "column_sums", dtype, &state->sums));
-        TRY(small_kernel(d, "parts_finish", dtype, &state->sums_finish));
+        TRY(small_kernel(d, "products", "column_sums", dtype, &state->sums));
+        TRY(small_kernel(d, "products", "parts_finish", dtype, &state->sums_finish));
     }
     return BSK_OK;
 }

@@ -11,6 +11,7 @@ typedef struct dsd_arg {
     i64 d_batch, d_row, d_col;             /* residual */
     i64 rows, cols, depth;                 /* of op(S): rows and depth; of C: rows and cols */
     i64 tiles_n;                           /* groups of a batch member: row tiles x tiles_n */
+    i64 members;                           /* of the batch */
     i32 grid_rows, block_rows, block_cols; /* of op(S) */
     i32 tiles_m;                           /* tiles of one block row */
     i32 heads, groups;
@@ -19,6 +20,8 @@ typedef struct dsd_arg {
     i32 s_vector, b_vector;              /* their quads are aligned */
     i32 plain; /* C is alpha times the product, in its type, and its quads are aligned */
     i32 type;  /* of S and B, where their kernels serve both of 16 bits */
+    i32 tile_rows, splits; /* few columns: rows of a tile, parts of a list */
+    i32 whole;             /* no gates, and all quads whole, aligned, and counted in 32 bits */
 } dsd_arg;
 
 /* A block row of op(S), and which entries it has; those of a head lie by their number, most first, so

@@ -26,6 +26,9 @@ enum {
     PRODUCT_ROWS = 8,
     PRODUCT_COLS = 16
 };
+/* dsd for few columns: the most of them, rows of a tile, groups of a compute unit for which lists are
+ * cut, and the least terms of a part. */
+enum { FEW_COLS = 64, FEW_ROWS = 32, FEW_UNIT_GROUPS = 4, FEW_TERMS = 512 };
 /* What the tiled kernels need, and the largest grid that every device takes: some count lanes in 32
  * bits. */
 enum { LOCAL_BYTES = 32 << 10, MAX_GROUPS = UINT32_MAX / LANES };
@@ -120,9 +123,9 @@ static inline bsk_status launch(simt_queue *queue, const simt_kernel *kernel, i6
     launch(queue, kernel, groups, lanes, buffers, (i32)(sizeof buffers / sizeof *buffers), &(arg), \
            sizeof(arg))
 
-/* Kernel `op` in its form for tiles of tm rows, or in the wide form. */
-static inline bsk_status tile_kernel(simt_device *d, const char *op, i32 tm, bsk_dtype dtype,
-                                     const simt_kernel **kernel)
+/* Kernel `op` of a file in its form for tiles of tm rows, or in the wide form. */
+static inline bsk_status tile_kernel(simt_device *d, const char *file, const char *op, i32 tm,
+                                     bsk_dtype dtype, const simt_kernel **kernel)
 {
     char name[32], variant[24] = "-DWIDE=1";
     if (d->wide) {
@@ -133,13 +136,13 @@ static inline bsk_status tile_kernel(simt_device *d, const char *op, i32 tm, bsk
         snprintf(name, sizeof name, "%s_%d", op, (int)tm);
         snprintf(variant, sizeof variant, "-DTM=%d", (int)tm);
     }
-    return d->api->kernel(d, "products", name, dtype, variant, kernel);
+    return d->api->kernel(d, file, name, dtype, variant, kernel);
 }
 
-static inline bsk_status small_kernel(simt_device *d, const char *name, bsk_dtype dtype,
-                                      const simt_kernel **kernel)
+static inline bsk_status small_kernel(simt_device *d, const char *file, const char *name,
+                                      bsk_dtype dtype, const simt_kernel **kernel)
 {
-    return d->api->kernel(d, "products", name, simt_single(dtype), "", kernel);
+    return d->api->kernel(d, file, name, simt_single(dtype), "", kernel);
 }
 
 /* The smallest tile that holds a block, or the largest tile. */

@@ -73,11 +73,11 @@ bsk_status simt_reduced_wgrad_prepare(void *device, bsk_prepared *prepared)
     if (!reduced_shape(&d->props, prepared->problem, state, &prepared->workspace_bytes))
         status = limit_fail(d, "reduced_wgrad");
     if (!status)
-        status = small_kernel(d, "block_norms", dtype, &state->norms);
+        status = small_kernel(d, "products", "block_norms", dtype, &state->norms);
     if (!status)
-        status = small_kernel(d, "norm_products", dtype, &state->products);
+        status = small_kernel(d, "products", "norm_products", dtype, &state->products);
     if (!status)
-        status = small_kernel(d, "parts_finish", dtype, &state->finish);
+        status = small_kernel(d, "products", "parts_finish", dtype, &state->finish);
     if (status)
         simt_reduced_wgrad_release(device, prepared);
     return status;
