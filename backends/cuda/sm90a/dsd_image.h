@@ -8,10 +8,11 @@
 
 enum { DSD_IMAGE_TABLES = 7, DSD_IMAGE_ALIGNMENT = 128 };
 
-/* Whether 32 bits count the weights and an image of up to twice their size, eight at a time. */
-static inline bool bski_dsd_image_counts(const bsk_layout_tables *t)
+/* Whether 32 bits count the weights, of so many bytes each, and an image of up to twice their size, by
+ * 16 bytes. */
+static inline bool bski_dsd_image_counts(const bsk_layout_tables *t, int32_t size)
 {
-    return t->nnz * t->block_rows * t->block_cols / 8 <= INT32_MAX;
+    return t->nnz * t->block_rows * t->block_cols / (16 / size) <= INT32_MAX;
 }
 
 /* What packing an image of so many bytes, at a rate of reading and writing, adds to the time of a

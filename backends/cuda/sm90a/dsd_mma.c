@@ -1,9 +1,9 @@
 /* dsd for blocks of 8, 16 and 32 by mma.sync: what to compute where, in which order.
  *
  * op(S) is cut into units of 8, 16 or 32 outputs, and each unit's weights into steps of 16 features
- * (units of 8: of 8). A *panel* is the units of a tile of outputs, in the order of the warps that
- * own them; its *stages* are the windows of 256, 128 or 64 features in which one of its units has
- * weights, each in as many parts as the ring's slots ask for. Where the depth is split, a part of it
+ * (units of 8, and f32 that is rounded to tf32: of 8). A *panel* is the units of a tile of outputs, in the order of the warps that
+ * own them; its *stages* are the windows of 256, 128 or 64 features (tf32: half as many) in which one of its
+ * units has weights, each in as many parts as the ring's slots ask for. Where the depth is split, a part of it
  * has panels of its own, which come after those of the part before. All lists depend on the layout
  * and the shapes alone. */
 #include <string.h>
@@ -37,7 +37,7 @@ typedef struct lists {
     shape s;
     bski_lines lines;
     int32_t *place;  /* [units] of a unit in the panels */
-    int32_t *column; /* [panels * panel_units] first output, or -1 */
+    int32_t *column; /* [panels * panel_units * columns] first output, or -1 */
     uint32_t *mask;  /* [panels * windows * panel_units] bit by step */
     int32_t *stage;  /* [panels * windows] the first; -1: none */
     uint8_t *cuts;   /* [panels * windows] log2 of the parts of a window */
@@ -115,7 +115,10 @@ static void part_fill(const shape *s, const uint32_t *masks, uint32_t bits, uint
 /* Where 8 features lie in a stage. */
 static uint32_t place_in_stage(const shape *s, int32_t feature)
 {
-    return (uint32_t)(s->cn ? feature * 128 : feature / 64 * s->samples * 128 + feature % 64 * 2);
+    const int32_t row = 128 / s->size, in_row = feature % row;
+    if (s->cn && s->size == 2)
+        return (uint32_t)(feature * 128);
+    return (uint32_t)(feature / row * s->samples * 128 + in_row * (s->cn ? 128 : s->size));
 }
 
 /* A warp's codes of a stage. */
@@ -180,7 +183,7 @@ static int step_rank(const shape *s, const uint32_t *masks, uint32_t bits, int32
 
 static int64_t step_bytes(const shape *s)
 {
-    return s->unit * s->step * 2;
+    return s->unit * s->step * s->size;
 }
 
 /* Bytes of the image of a part of a window. */
@@ -190,11 +193,11 @@ static int64_t part_bytes(const lists *l, const uint32_t *masks, uint32_t bits)
     return steps ? steps * step_bytes(&l->s) + code_bytes(&l->s) : 0;
 }
 
-/* The fewest parts of a window that fit in `most` bytes each, as log2; at most one for each 16
- * features. */
+/* The fewest parts of a window that fit in `most` bytes each, as log2; at most one for each 32 bytes of
+ * a sample's features. */
 static int window_cuts(const lists *l, const uint32_t *masks, int64_t most)
 {
-    const int finest = __builtin_ctz((unsigned)l->s.depth / 16);
+    const int finest = __builtin_ctz((unsigned)(l->s.depth * l->s.size) / 32);
     for (int cuts = 0; cuts < finest; cuts++) {
         bool fits = true;
         for (int part = 0; part < 1 << cuts; part++)
@@ -233,7 +236,7 @@ static int64_t cut_windows(lists *l, int slots, int64_t *largest)
 static void ring_choose(lists *l)
 {
     int64_t largest;
-    const int least = least_slots(l->s.depth);
+    const int least = least_slots(l->s.depth * l->s.size);
     const int64_t fewest = cut_windows(l, least, &largest);
     int slots = MAX_SLOTS;
     while (slots > least && (slot_room(&l->s, slots) < MIN_ROOM ||
@@ -411,8 +414,8 @@ static int64_t tile_work(const lists *l, int64_t panel, int64_t column)
         uint32_t any = 0;
         for (int32_t u = 0; u < s->warp_units; u++)
             any |= masks[u];
-        /* The activations of 8 features are as many matrices of 8 x 8 as a warp has 8 samples. */
-        work += (int64_t)count_bits(any) * s->step * DSD_MMA_WARP_SAMPLES(s->tile) / 64 +
+        /* 16 bytes of a sample's features are as many matrices as a warp has 8 samples. */
+        work += (int64_t)count_bits(any) * s->step * s->size * DSD_MMA_WARP_SAMPLES(s->tile) / 128 +
                 steps_of(masks, any, s->warp_units) * weights;
     }
     return work;
@@ -512,16 +515,22 @@ static bsk_status tiles_make(lists *l, const bsk_host *host, int32_t compute_uni
     return BSK_OK;
 }
 
+static int64_t columns_count(const shape *s)
+{
+    return s->panels * s->panel_units * s->columns;
+}
+
 /* Fills the masks for the places of the units; the number of windows that are needed. */
 static int64_t masks_fill(lists *l)
 {
     const shape *s = &l->s;
     int64_t used = 0;
     memset(l->mask, 0, (size_t)(s->panels * s->windows * s->panel_units) * sizeof *l->mask);
-    for (int64_t i = 0; i < s->panels * s->panel_units; i++)
+    for (int64_t i = 0; i < columns_count(s); i++)
         l->column[i] = -1;
-    for (int64_t i = 0; i < s->units; i++)
-        l->column[l->place[i]] = (int32_t)(i * s->unit);
+    for (int64_t i = 0; i < s->units * s->columns; i++)
+        l->column[l->place[i / s->columns] * s->columns + i % s->columns] =
+            (int32_t)(i * s->unit / s->columns);
     kept_each(l, kept_mark);
     for (int64_t i = 0; i < s->panels * s->windows; i++) {
         bool any = false;
@@ -583,12 +592,12 @@ static bsk_status places_choose(lists *l, int32_t compute_units)
 
 static bsk_status stages_make(lists *l, const bsk_host *host, int32_t compute_units)
 {
-    const int64_t windows = l->s.panels * l->s.windows, places = l->s.panels * l->s.panel_units;
+    const int64_t windows = l->s.panels * l->s.windows;
     int64_t masks;
     if (!bski_mul_i64(windows, l->s.panel_units, &masks))
         return host->fail(host->context, BSK_E_UNSUPPORTED, "dsd: too many windows");
     TRY(host_array(host, &l->place, l->s.units, sizeof *l->place));
-    TRY(host_array(host, &l->column, places, sizeof *l->column));
+    TRY(host_array(host, &l->column, columns_count(&l->s), sizeof *l->column));
     TRY(host_array(host, &l->mask, masks, sizeof *l->mask));
     TRY(host_array(host, &l->stage, windows, sizeof *l->stage));
     TRY(host_array(host, &l->cuts, windows, sizeof *l->cuts));
@@ -620,6 +629,7 @@ typedef struct state {
     dsd_image image;
     bski_cuda_run sums; /* adds up parts of the depth */
     int32_t parts;
+    bool tf32, cn;
     dsd_mma_arg arg;
     dsd_mma_pack_arg pack;
     dsd_mma_sums_arg add;
@@ -650,15 +660,15 @@ typedef struct kernel_row {
     VARIANTS_END(X, type, dtype, 16, nc, false, tall, DSD_MMA_TALL)
 #define VARIANTS(X)                                                                                \
     VARIANTS_TYPE(X, bf16, BSK_BF16)                                                               \
-    VARIANTS_TYPE(X, f16, BSK_F16)
+    VARIANTS_TYPE(X, f16, BSK_F16)                                                                 \
+    VARIANTS_TILE(X, tf32, BSK_F32, nc, false, wide, DSD_MMA_WIDE)                                 \
+    VARIANTS_TILE(X, tf32, BSK_F32, cn, true, wide, DSD_MMA_WIDE)
 
 #define KERNEL(type, unit, axis, name, end) dsd_sm90a_mma_##type##_##unit##_##axis##_##name##_##end
 #define DECLARE(type, dtype, unit, axis, cn, name, tile, end, plain)                               \
     extern const char KERNEL(type, unit, axis, name, end)[];
 VARIANTS(DECLARE)
 #undef DECLARE
-extern const char dsd_sm90a_mma_pack_8[], dsd_sm90a_mma_pack_16[], dsd_sm90a_mma_pack_32[];
-
 static const kernel_row *kernel_find(bsk_dtype dtype, const shape *s, bool plain)
 {
 #define ROW(type, dtype, unit, axis, cn, name, tile, end, plain)                                   \
@@ -681,18 +691,25 @@ static const kernel_row *kernel_find(bsk_dtype dtype, const shape *s, bool plain
 
 extern const char dsd_sm90a_mma_sums_8[], dsd_sm90a_mma_sums_16[], dsd_sm90a_mma_sums_32[];
 
-static const void *sums_find(int32_t unit)
+static const void *sums_find(const shape *s)
 {
-    return unit == 8    ? dsd_sm90a_mma_sums_8
-           : unit == 16 ? dsd_sm90a_mma_sums_16
-                        : dsd_sm90a_mma_sums_32;
+    const int32_t order = s->unit / s->columns;
+    return order == 8    ? dsd_sm90a_mma_sums_8
+           : order == 16 ? dsd_sm90a_mma_sums_16
+                         : dsd_sm90a_mma_sums_32;
 }
 
-static const void *pack_find(int32_t unit)
+extern const char dsd_sm90a_mma_pack_8[], dsd_sm90a_mma_pack_16[], dsd_sm90a_mma_pack_32[];
+extern const char dsd_sm90a_mma_pack_tf32_8[], dsd_sm90a_mma_pack_tf32_16[],
+    dsd_sm90a_mma_pack_tf32_32[];
+
+static const void *pack_find(const shape *s)
 {
-    return unit == 8    ? dsd_sm90a_mma_pack_8
-           : unit == 16 ? dsd_sm90a_mma_pack_16
-                        : dsd_sm90a_mma_pack_32;
+    static const void *const kernels[][3] = {
+        {dsd_sm90a_mma_pack_8, dsd_sm90a_mma_pack_16, dsd_sm90a_mma_pack_32},
+        {dsd_sm90a_mma_pack_tf32_8, dsd_sm90a_mma_pack_tf32_16, dsd_sm90a_mma_pack_tf32_32},
+    };
+    return kernels[s->size == 4][s->unit / 16];
 }
 
 static bski_cuda_run product_run(const lists *l, bsk_dtype dtype, bool plain)
@@ -713,7 +730,7 @@ static void runs_fill(const lists *l, bsk_dtype dtype, state *st)
     st->image.plain = product_run(l, dtype, true);
     st->image.any = product_run(l, dtype, false);
     st->image.pack = (bski_cuda_run){
-        .function = pack_find(l->s.unit),
+        .function = pack_find(&l->s),
         .name = "dsd_sm90a_mma_pack",
         .grid = {(unsigned)bski_ceil_div(l->step_count,
                                          DSD_MMA_PACK_WARPS * DSD_MMA_PACK_STEPS(l->s.unit)),
@@ -722,7 +739,7 @@ static void runs_fill(const lists *l, bsk_dtype dtype, state *st)
         .early = true,
     };
     st->sums = (bski_cuda_run){
-        .function = sums_find(l->s.unit),
+        .function = sums_find(&l->s),
         .name = "dsd_sm90a_mma_sums",
         .grid = {DSD_MMA_WARPS(l->s.tile), (unsigned)l->s.across, (unsigned)l->s.row_tiles},
         .threads = DSD_MMA_SUMS_THREADS,
@@ -746,6 +763,8 @@ static void args_fill(const bsk_problem *problem, const lists *l, state *st)
     };
     bski_cuda_epilogue_fill(problem, &st->arg.epilogue);
     st->parts = l->s.split.parts;
+    st->tf32 = l->s.size == 4;
+    st->cn = l->s.cn;
     st->add = (dsd_mma_sums_arg){
         .columns = st->arg.columns,
         .across = (int32_t)l->s.across,
@@ -771,7 +790,7 @@ static bsk_status plan_make(bski_cuda_device *d, bsk_prepared *prepared, lists *
     const dsd_image_table tables[TABLE_COUNT] = {
         [STAGES] = {l->stages, l->stage_count, sizeof *l->stages},
         [PARTS] = {l->parts, parts_count(l), sizeof *l->parts},
-        [COLUMNS] = {l->column, l->s.panels * l->s.panel_units, sizeof *l->column},
+        [COLUMNS] = {l->column, columns_count(&l->s), sizeof *l->column},
         [TILES] = {l->tiles, l->tile_count, sizeof *l->tiles},
         [TILE_START] = {l->tile_start, (int64_t)l->blocks + 1, sizeof *l->tile_start},
         [STEPS] = {l->steps, l->step_count, sizeof *l->steps},
@@ -837,6 +856,13 @@ static bsk_status sums_launch(const state *st, void *queue, const dsd_mma_arg *p
     return bski_cuda_launch(queue, &run);
 }
 
+/* Whether the kernel for plain ends has this one: of f32 those along the activations' axis. */
+static bool ends_plainly(const state *st, const dsd_epilogue *e)
+{
+    return st->tf32 ? e->plain_f32 && e->act == BSK_ACT_NONE && (e->along_n != 0) == st->cn
+                    : bski_cuda_epilogue_linear(e);
+}
+
 bsk_status cuda_sm90a_dsd_mma_launch(const bsk_prepared *prepared, void *queue, const void *args)
 {
     const bsk_dsd_args *a = args;
@@ -851,6 +877,5 @@ bsk_status cuda_sm90a_dsd_mma_launch(const bsk_prepared *prepared, void *queue, 
         TRY(bski_dsd_image_run(&st->image, queue, a->b, true, &arg));
         return sums_launch(st, queue, &arg);
     }
-    return bski_dsd_image_run(&st->image, queue, a->b, bski_cuda_epilogue_linear(&arg.epilogue),
-                              &arg);
+    return bski_dsd_image_run(&st->image, queue, a->b, ends_plainly(st, &arg.epilogue), &arg);
 }

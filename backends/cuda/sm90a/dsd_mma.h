@@ -5,7 +5,7 @@
 #include <backends/cuda/epilogue.h>
 
 enum {
-    DSD_MMA_DEPTH = 256,     /* features of a stage, or a half or a quarter of it */
+    DSD_MMA_STAGE = 512,     /* bytes of a sample's features in a stage, or a half or a quarter */
     DSD_MMA_PRODUCERS = 4,   /* warps that fill the ring; at most its stages */
     DSD_MMA_MAX_STAGES = 16, /* of the ring */
     DSD_MMA_RING = 1024,     /* bytes before it: barriers */
@@ -37,7 +37,7 @@ typedef struct dsd_mma_stage {
     uint32_t unused;
 } dsd_mma_stage;
 
-/* What one warp finds in a stage, two words. Units of 16 and 32: steps as bits by their place in
+/* What one warp finds in a stage, two words. A step is 16 features of units of 16 and 32, of tf32 8. Units of 16 and 32: steps as bits by their place in
  * the window, those with weights for the first 16 of a warp's outputs alone and, above, for the
  * others alone; those for both, for which activations are read once (units of 32 have only these),
  * and above where the first one's weights lie from the stage's on, in steps. Units of 8: the number
@@ -65,8 +65,8 @@ enum {
 /* Steps that a warp packs, 1 or 2 KB. */
 #define DSD_MMA_PACK_STEPS(unit) ((unit) == 8 ? 8 : 2)
 
-/* One step of weights, to be packed: the operand of a product over 16 features, or 8 for units
- * of 8. */
+/* One step of weights, to be packed: the operand of a product over 16 features, or 8 for units of 8
+ * and for tf32. */
 typedef struct dsd_mma_step {
     uint32_t to;     /* in the image, 16 bytes each */
     uint32_t source; /* element / 8 of its corner */
@@ -87,12 +87,13 @@ typedef struct dsd_mma_arg {
     const char *image;
     const dsd_mma_stage *stages;
     const uint32_t *parts;  /* panel by panel, in it by warp side by side, then by stage */
-    const int32_t *columns; /* first output of each unit, panel by panel; -1: none */
+    const int32_t *columns; /* first output of each unit, panel by panel; -1: none. Units of 32 of
+                               tf32 have two. */
     const dsd_mma_tile *tiles;
     const int32_t *tile_start; /* [blocks + 1] */
     int32_t slots;             /* stages of the ring */
     uint32_t slot_bytes;
-    uint32_t depth; /* features of a stage: 256, 128 or 64 */
+    uint32_t depth; /* features of a stage: 256, 128 or 64, of tf32 half as many */
     int32_t panels;
     float *sums; /* of tiles that are parts: see below; NULL: all are whole */
     dsd_epilogue epilogue;

@@ -5,39 +5,46 @@
 
 CUDA_PACKED_FUNCTIONS(sm90a_dsd_mma)
 
-enum { LEAST_DEPTH = 512 /* features of a part of the depth */ };
+enum {
+    LEAST_PART = 1024, /* bytes of a sample's features in a part of the depth */
+    STEP_BYTES = 32,   /* of a sample's features in a step, but of units of 8 of 16 bits */
+    ROW_BYTES = 128
+};
 
-/* The largest unit that divides both sides of a block. */
-static int32_t unit_of(int32_t rows, int32_t cols)
+/* The largest unit that divides both sides of a block, the other into steps. */
+static int32_t unit_of(int32_t rows, int32_t cols, int32_t step)
 {
-    return rows % 32 == 0 && cols % 16 == 0   ? 32
-           : rows % 16 == 0 && cols % 16 == 0 ? 16
-           : rows % 8 == 0 && cols % 8 == 0   ? 8
-                                              : 0;
+    return rows % 32 == 0 && cols % step == 0   ? 32
+           : rows % 16 == 0 && cols % step == 0 ? 16
+           : rows % 8 == 0 && cols % 8 == 0     ? 8
+                                                : 0;
 }
 
 /* The activations as the copy engine reads them: boxes 128 bytes wide. */
-static bski_cuda_tensor tensor_of(const bsk_tensor *b, bool cn, int32_t samples)
+static bski_cuda_tensor tensor_of(const bsk_tensor *b, bool cn, int32_t row, int32_t samples)
 {
     bski_cuda_tensor t = {.dtype = b->dtype, .rank = 2, .swizzle = 128};
     t.dims[0] = b->dims[cn ? 1 : 0];
     t.dims[1] = b->dims[cn ? 0 : 1];
     t.strides[0] = 1;
     t.strides[1] = b->strides[cn ? 0 : 1];
-    t.box[0] = 64;
-    t.box[1] = cn ? 64 : samples;
+    t.box[0] = row;
+    t.box[1] = cn ? row : samples;
     return t;
 }
 
 /* Tiles 512 outputs wide read activations once for more outputs, and weights for fewer samples.
  * Tall ones load less for a product, but have fewer warps that hide it: where these have much to do
- * in a stage, and thread blocks so many tiles that those of a panel not full hardly count. */
+ * in a stage, and thread blocks so many tiles that those of a panel not full hardly count. Of tf32
+ * there are wide ones only: where these lose, cells are full (dsd_wgmma). */
 static int32_t tile_of(const dsd_mma_shape *s, const bsk_layout_tables *t, int32_t compute_units)
 {
     enum { SQUARE_OUTPUTS = 256, SQUARE_PERCENT = 30, TALL_PERCENT = 20, TALL_TURNS = 16 };
     const double percent = 100.0 * (double)t->nnz * t->block_rows * t->block_cols /
                            ((double)t->rows * (double)t->cols);
     const double turns = (double)s->outputs * (double)s->n / (96.0 * 384 * compute_units);
+    if (s->size == 4)
+        return DSD_MMA_WIDE;
     if (s->unit == 16 && !s->cn && percent >= TALL_PERCENT && turns >= TALL_TURNS)
         return DSD_MMA_TALL;
     return s->outputs > SQUARE_OUTPUTS && percent < SQUARE_PERCENT ? DSD_MMA_WIDE : DSD_MMA_SQUARE;
@@ -46,16 +53,15 @@ static int32_t tile_of(const dsd_mma_shape *s, const bsk_layout_tables *t, int32
 /* Deep stages, as each costs a turn of every warp, if there is room for enough of them. */
 static int32_t depth_of(const dsd_mma_shape *s, const bsk_layout_tables *t)
 {
-    enum { LEAST = 64 };
     const double density =
         (double)t->nnz * t->block_rows * t->block_cols / ((double)t->rows * (double)t->cols);
     const double weights = 1.1 * density * s->panel_units * s->unit; /* of a feature */
-    int32_t depth = DSD_MMA_DEPTH;
-    while (depth > LEAST &&
-           (depth / 2 >= s->features ||
-            least_slots(depth) * depth * 2 * (s->samples + weights) > DSD_MMA_RING_BYTES))
-        depth /= 2;
-    return depth;
+    int32_t bytes = DSD_MMA_STAGE;
+    while (bytes > ROW_BYTES &&
+           (bytes / 2 >= s->features * s->size ||
+            least_slots(bytes) * bytes * (s->samples + weights) > DSD_MMA_RING_BYTES))
+        bytes /= 2;
+    return bytes / s->size;
 }
 
 static const double launch_seconds = 2.5e-6;
@@ -64,8 +70,8 @@ static const double launch_seconds = 2.5e-6;
 static double product_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t,
                               int32_t compute_units)
 {
-    /* By unit, measured: bytes a second from L2 into shared memory, and through shared memory in
-     * all; seconds of a feature's share of a stage's turn. */
+    /* By unit, measured with 16-bit types: bytes a second from L2 into shared memory, and through
+     * shared memory in all; seconds of the share of a feature of 16 bits in a stage's turn. */
     static const struct {
         double copy, nc, cn, turn;
     } rates[] = {{8.2e12, 24.5e12, 14e12, 1.2e-9},
@@ -78,31 +84,31 @@ static double product_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t
      * ones there are fewer. */
     static const double shares[] = {
         [DSD_MMA_WIDE] = 1, [DSD_MMA_SQUARE] = 0.94, [DSD_MMA_TALL] = 0.9};
-    enum { STEP_FEATURES = 16, X_STEP_BYTES = 64 * 16 * 2 };
+    enum { X_STEP_BYTES = 64 * STEP_BYTES };
     const int row = s->unit / 16;
     const double rate = shares[s->tile] * (s->cn ? rates[row].cn : rates[row].nc);
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
     const double density = kept / ((double)s->outputs * (double)s->features);
     const double rows = (double)(s->row_tiles * s->samples);
-    const double steps = rows / 64 * kept / (STEP_FEATURES * s->unit);
-    const double filled =
-        (double)s->row_tiles * ((double)s->across * (double)s->features * s->samples + kept) * 2;
+    const double steps = rows / 64 * kept * s->size / (STEP_BYTES * s->unit);
+    const double filled = (double)s->row_tiles *
+                          ((double)s->across * (double)s->features * s->samples + kept) * s->size;
     /* Of units of a warp that meet the same features, activations are read once. */
     double gap = 1;
     for (int i = 0; i < s->warp_units; i++)
         gap *= 1 - density;
     const double read = X_STEP_BYTES * (density > 0 ? (1 - gap) / (density * s->warp_units) : 1);
     const double shared =
-        filled + steps * (read + STEP_FEATURES * 2 * s->unit * 64 / DSD_MMA_WARP_SAMPLES(s->tile));
+        filled + steps * (read + STEP_BYTES * s->unit * 64 / DSD_MMA_WARP_SAMPLES(s->tile));
     const double tiles = (double)(s->panels * s->row_tiles);
     const double blocks = compute_units > 0 ? compute_units : 1;
     const double turns = tiles / blocks, whole = (double)(int64_t)(turns + 0.999);
     const double copies = filled / rates[row].copy / turns;
-    const double reads =
-        shared / rate / turns + rates[row].turn * (double)s->features / s->split.parts;
+    const double reads = shared / rate / turns +
+                         rates[row].turn * (double)s->features * s->size / (2 * s->split.parts);
     double work = copies > reads ? copies : reads;
-    if (work * turns < 2 * kept / memory)
-        work = 2 * kept / memory / turns;
+    if (work * turns < s->size * kept / memory)
+        work = s->size * kept / memory / turns;
     return (work + tile) * (whole > turns ? whole : turns) + bski_dsd_split_seconds(&s->split);
 }
 
@@ -110,8 +116,8 @@ static double product_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t
 static void split_set(dsd_mma_shape *s, int32_t compute_units)
 {
     s->split = bski_dsd_split_of(s->across * s->row_tiles, DSD_MMA_PART_SUMS,
-                                 bski_ceil_div(s->features, s->depth), LEAST_DEPTH / s->depth,
-                                 compute_units);
+                                 bski_ceil_div(s->features, s->depth),
+                                 LEAST_PART / (s->depth * s->size), compute_units);
     s->windows = s->split.each;
     s->panels = s->across * s->split.parts;
 }
@@ -156,13 +162,15 @@ bsk_reason bski_dsd_mma_shape(const bsk_problem *problem, int32_t compute_units,
     s->outputs = flip ? t->cols : t->rows;
     s->features = flip ? t->rows : t->cols;
     s->n = p->b.dims[1];
-    s->unit = unit_of(s->block_i, s->block_j);
+    s->size = problem->dtype == BSK_F32 ? 4 : 2;
+    s->unit = unit_of(s->block_i, s->block_j, STEP_BYTES / s->size);
     if (!s->unit)
         return BSK_REFUSE_BLOCK;
     if (s->outputs > INT32_MAX / 2 || s->features > INT32_MAX / 2 || s->n > INT32_MAX / 2 ||
-        !bski_dsd_image_counts(t))
+        !bski_dsd_image_counts(t, s->size))
         return BSK_REFUSE_LIMIT;
-    s->step = s->unit == 8 ? 8 : 16;
+    s->step = s->unit == 8 ? 8 : STEP_BYTES / s->size;
+    s->columns = s->unit == 32 && s->size == 4 ? 2 : 1;
     s->units = bski_ceil_div(s->outputs, s->unit);
     for (int cn = 0; cn < 2; cn++) {
         s->cn = cn;
@@ -171,7 +179,7 @@ bsk_reason bski_dsd_mma_shape(const bsk_problem *problem, int32_t compute_units,
             return BSK_REFUSE_LIMIT;
         if (!s->n)
             return BSK_ACCEPT;
-        s->b = tensor_of(&p->b, s->cn, s->samples);
+        s->b = tensor_of(&p->b, s->cn, ROW_BYTES / s->size, s->samples);
         if (p->b.strides[cn] == 1 && bski_cuda_tensor_fits(&s->b)) {
             split_choose(s, t, compute_units);
             return BSK_ACCEPT;
@@ -184,7 +192,8 @@ bsk_reason cuda_sm90a_dsd_mma_accept(const bsk_problem *problem, const bsk_devic
 {
     const bsk_dsd_params *p = problem->params;
     dsd_mma_shape s;
-    if (p->gate.dtype != BSK_NONE)
+    if (p->gate.dtype != BSK_NONE ||
+        (problem->dtype == BSK_F32 && p->precision != BSK_PRECISION_TF32))
         return BSK_REFUSE_OPTION;
     const bsk_reason reason = bski_dsd_mma_shape(problem, props->compute_units, &s);
     return reason ? reason : bski_cuda_epilogue_accept(problem);
@@ -197,7 +206,7 @@ double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_p
     dsd_mma_shape s;
     if (bski_dsd_mma_shape(problem, props->compute_units, &s) || !s.n)
         return launch_seconds;
-    const double image = 2.0 * (double)t->nnz * t->block_rows * t->block_cols;
+    const double image = (double)s.size * (double)t->nnz * t->block_rows * t->block_cols;
     return launch_seconds + product_seconds(&s, t, props->compute_units) +
            bski_dsd_image_seconds(problem, image, rates[s.unit / 16]);
 }

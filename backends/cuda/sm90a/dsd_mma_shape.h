@@ -9,8 +9,10 @@
 enum { DSD_MMA_RING_BYTES = (227 << 10) - DSD_MMA_RING };
 
 typedef struct dsd_mma_shape {
+    int32_t size;             /* bytes of an element: 2, or 4 of f32 that is rounded to tf32 */
     int32_t unit, step;       /* outputs of a unit; features of a bit of its masks: 16 or 8 */
-    int32_t depth;            /* features of a window: 256, 128 or 64 */
+    int32_t columns;          /* of a unit: where runs of its outputs begin */
+    int32_t depth;            /* features of a window: 256, 128 or 64, of tf32 half as many */
     int32_t warp_units;       /* units of a warp */
     int32_t warp_cols;        /* warps side by side in a tile */
     int32_t panel_units;      /* units of a tile */
@@ -29,13 +31,14 @@ typedef struct dsd_mma_shape {
 /* Bytes of activations of a stage. */
 static inline int64_t x_bytes(const dsd_mma_shape *s)
 {
-    return (int64_t)s->samples * s->depth * 2;
+    return (int64_t)s->samples * s->depth * s->size;
 }
 
-/* The fewest slots of a ring of such stages: warps with more to do must not stop the others. */
-static inline int32_t least_slots(int32_t depth)
+/* The fewest slots of a ring of stages with so many bytes of a sample's features: warps with more to
+ * do must not stop the others. */
+static inline int32_t least_slots(int32_t bytes)
 {
-    return depth == DSD_MMA_DEPTH ? 3 : 4;
+    return bytes == DSD_MMA_STAGE ? 3 : 4;
 }
 
 /* The shape on a device with so many multiprocessors; or why the kernels do not take it. */

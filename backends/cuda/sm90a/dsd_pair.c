@@ -58,7 +58,7 @@ static bsk_reason shape_set(const bsk_problem *problem, shape *s)
     s->slices = bski_ceil_div(s->features, DSD_PAIR_UNIT);
     s->row_tiles = bski_ceil_div(s->n, DSD_PAIR_SAMPLES);
     if (s->outputs > INT32_MAX / 2 || s->n > INT32_MAX / 2 || s->slices > INT32_MAX / 2 ||
-        s->units * s->slices > INT32_MAX / 2 || !bski_dsd_image_counts(t))
+        s->units * s->slices > INT32_MAX / 2 || !bski_dsd_image_counts(t, sizeof(uint16_t)))
         return BSK_REFUSE_LIMIT;
     if (!s->n)
         return BSK_ACCEPT;
