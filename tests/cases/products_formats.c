@@ -142,6 +142,51 @@ static void list_turns(test_list *list, const format *f)
     emit_axis(list, s, 1000, 1);
 }
 
+/* tf32: small blocks in more than one tile of 64 x 512 and several windows of the depth, all of them
+ * ragged, with every kind of end; and few outputs of lists so long that a device of four shares
+ * their depth. */
+static void list_small(test_list *list, const format *f)
+{
+    static const struct {
+        uint32_t options;
+        bsk_act act;
+        bsk_dtype out;
+        double alpha, beta;
+    } ends[] = {{0, 0, 0, 0, 0},
+                {OPT_BIAS, BSK_ACT_GELU, 0, 0, 0},
+                {OPT_BIAS | OPT_LD8, 0, 0, -2, 0},
+                {OPT_RESIDUAL | OPT_ROW_SCALE, BSK_ACT_GELU_ERF, 0, 0, 0},
+                {OPT_BIAS | OPT_COL_SCALE, BSK_ACT_RELU, BSK_BF16, 0, 0.5}};
+    static const int32_t sides[][2] = {{8, 8}, {16, 16}, {32, 32}, {8, 16}, {32, 8}, {24, 40}};
+    if (f->dtype != BSK_F32 || list->tier == TIER_QUICK)
+        return;
+    for (int b = 0; b < TEST_COUNT(sides); b++)
+        for (int i = 0; i < TEST_COUNT(ends); i++)
+            for (int axis = BSK_NC; axis <= BSK_CN; axis++) {
+                if (list->tier == TIER_CI && b > 2 && (b + i + axis) % 3)
+                    continue;
+                test_spec s = product("matmul", f, sides[b][0], sides[b][1], 270, 8);
+                s.m = 536;
+                s.pattern_value = 0.15;
+                s.options = ends[i].options;
+                s.act = ends[i].act;
+                s.out = ends[i].out ? ends[i].out : f->out;
+                s.alpha = ends[i].alpha;
+                s.beta = ends[i].beta;
+                s.transpose = (b + i) % 2;
+                s.fill = i || axis ? FILL_REAL : FILL_SPECIAL;
+                emit_axis(list, s, axis == BSK_NC ? 75 : i < 3 ? 88 : 84, axis);
+            }
+    for (int i = 0; i < 6; i++) {
+        test_spec s = product(linear[i % 2], f, squares[i / 2], squares[i / 2], 56, 0);
+        *(i % 2 ? &s.m : &s.k) = 14336;
+        s.pattern_value = 0.1;
+        s.options = i % 2 ? 0 : OPT_BIAS;
+        s.fill = FILL_REAL;
+        emit_axis(list, s, i % 2 ? 64 : 42, i % 2);
+    }
+}
+
 /* Gates, their gradients, bias gradients and pairs. */
 static void list_wgrad(test_list *list, const format *f)
 {
@@ -253,6 +298,7 @@ void cases_products_formats(test_list *list)
         list_blocks(list, &formats[i]);
         list_epilogues(list, &formats[i]);
         list_turns(list, &formats[i]);
+        list_small(list, &formats[i]);
         list_wgrad(list, &formats[i]);
         list_batches(list, &formats[i]);
         list_special(list, &formats[i]);
