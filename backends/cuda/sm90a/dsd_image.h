@@ -8,8 +8,8 @@
 
 enum { DSD_IMAGE_TABLES = 7, DSD_IMAGE_ALIGNMENT = 128 };
 
-/* Whether 32 bits count the weights, of so many bytes each, and an image of up to twice their size, by
- * 16 bytes. */
+/* Whether 32 bits count the weights, of so many bytes each, and an image of up to twice their size,
+ * by 16 bytes. */
 static inline bool bski_dsd_image_counts(const bsk_layout_tables *t, int32_t size)
 {
     return t->nnz * t->block_rows * t->block_cols / (16 / size) <= INT32_MAX;

@@ -1,11 +1,11 @@
 /* dsd for blocks of 8, 16 and 32 by mma.sync: what to compute where, in which order.
  *
  * op(S) is cut into units of 8, 16 or 32 outputs, and each unit's weights into steps of 16 features
- * (units of 8, and f32 that is rounded to tf32: of 8). A *panel* is the units of a tile of outputs, in the order of the warps that
- * own them; its *stages* are the windows of 256, 128 or 64 features (tf32: half as many) in which one of its
- * units has weights, each in as many parts as the ring's slots ask for. Where the depth is split, a part of it
- * has panels of its own, which come after those of the part before. All lists depend on the layout
- * and the shapes alone. */
+ * (units of 8, and f32 that is rounded to tf32: of 8). A *panel* is the units of a tile of outputs,
+ * in the order of the warps that own them; its *stages* are the windows of 256, 128 or 64 features
+ * (tf32: half as many) in which one of its units has weights, each in as many parts as the ring's
+ * slots ask for. Where the depth is split, a part of it has panels of its own, which come after those
+ * of the part before. All lists depend on the layout and the shapes alone. */
 #include <string.h>
 
 #include <backends/cuda/sm90a/dsd_mma_shape.h>
@@ -193,8 +193,8 @@ static int64_t part_bytes(const lists *l, const uint32_t *masks, uint32_t bits)
     return steps ? steps * step_bytes(&l->s) + code_bytes(&l->s) : 0;
 }
 
-/* The fewest parts of a window that fit in `most` bytes each, as log2; at most one for each 32 bytes of
- * a sample's features. */
+/* The fewest parts of a window that fit in `most` bytes each, as log2; at most one for each 32 bytes
+ * of a sample's features. */
 static int window_cuts(const lists *l, const uint32_t *masks, int64_t most)
 {
     const int finest = __builtin_ctz((unsigned)(l->s.depth * l->s.size) / 32);

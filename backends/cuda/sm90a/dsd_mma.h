@@ -37,7 +37,7 @@ typedef struct dsd_mma_stage {
     uint32_t unused;
 } dsd_mma_stage;
 
-/* What one warp finds in a stage, two words. A step is 16 features of units of 16 and 32, of tf32 8. Units of 16 and 32: steps as bits by their place in
+/* What one warp finds in a stage, two words. Units of 16 and 32: steps as bits by their place in
  * the window, those with weights for the first 16 of a warp's outputs alone and, above, for the
  * others alone; those for both, for which activations are read once (units of 32 have only these),
  * and above where the first one's weights lie from the stage's on, in steps. Units of 8: the number

@@ -46,6 +46,7 @@ template <typename TYPE, int UNIT_, bool CN_, int TILE_, bool PLAIN_> struct con
     static constexpr int WARP_SAMPLES = DSD_MMA_WARP_SAMPLES(TILE), BANDS = WARP_SAMPLES / BAND;
     static constexpr int SUMS = WARP_SAMPLES * WARP_OUTPUTS / LANES, RUNS = SUMS / DSD_RUN;
     static constexpr int T = WARP_OUTPUTS / UNIT; /* units of a warp */
+    /* Outputs that are in the order of a unit of so many. */
     static constexpr int ORDER = TF32 && UNIT == 32 ? 16 : UNIT, COLUMNS = WARP_OUTPUTS / ORDER;
     static constexpr int SAMPLES = WARP_SAMPLES * WR;
     static constexpr int ROW = 128 / sizeof(TYPE);    /* features of a row in a slot; CN: samples */
@@ -91,9 +92,9 @@ struct lane_place {
     uint32_t w;    /* of the weights of a step */
 };
 
-/* Words of samples that are contiguous: which four of each 32 a lane has, its rows of two products.
- * Those of 4 features and 8 lanes then lie in different banks, a pair of samples a lane: the first
- * two of the four, or where their number is odd the others. */
+/* tf32 with samples contiguous: which four of each 32 samples a lane has, as its rows of two
+ * products. The first product has the first two of them, or where the number of the four is odd the
+ * others: so the pairs that 16 lanes read, of 4 features, lie in different banks. */
 FN int four_of(int lane)
 {
     return lane / 8 + lane / 4 % 2 * 4;
@@ -136,7 +137,7 @@ template <class C> FN uint32_t sample_at(uint32_t from, int m)
 template <class C> FN void samples_load(uint32_t on, uint32_t (&a)[4], uint32_t from, int m)
 {
     if constexpr (C::WORDS) {
-        /* Pairs of samples, of a feature and of that after the next three. */
+        /* Pairs of samples, of a feature and of the fourth after it. */
         const uint32_t at = from ^ m % 2 * 8;
         shared_load_8_if(on, a, at + m / 2 * (C::ROW * 128));
         shared_load_8_if(on, a + 2, (at ^ 64) + 512 + m / 2 * (C::ROW * 128));
@@ -239,7 +240,8 @@ FN void bits_multiply(float (&sum)[C::SUMS], uint32_t alone, uint32_t both, uint
     }
 }
 
-/* The products of a unit of 8 with a slice, of which one ldmatrix in `a` has 32 samples, of tf32 16. */
+/* The products of a unit of 8 with a slice, of which one ldmatrix in `a` has 32 samples, or of tf32
+ * 16. */
 template <class C>
 FN void slice_multiply(float (&sum)[C::SUMS], const uint32_t (&a)[4], int m, int unit,
                        const uint32_t (&b)[C::WEIGHTS])
@@ -611,7 +613,7 @@ FN void store_f32(const dsd_epilogue &e, const int32_t *columns, const float (&s
     }
 }
 
-/* The same with samples contiguous, of which a lane has four neighbours, and eight lanes 128 bytes. */
+/* The same with samples contiguous, of which a lane has four neighbours, eight lanes 128 bytes. */
 template <class C>
 FN void store_f32_n(const dsd_epilogue &e, const int32_t *columns, const float (&sum)[C::SUMS],
                     int64_t n0, int lane)
@@ -658,8 +660,8 @@ FN void run_finish(const dsd_epilogue &e, float (&v)[DSD_RUN], int64_t feature, 
         dsd_finish(e, v, feature, n, 0);
 }
 
-/* Any end where a lane has four neighbouring samples: of two outputs of the i-th half of 32, of which
- * two lanes make a run each, or else of run i. */
+/* Any end where a lane has four neighbouring samples: with C along the samples of two outputs, which
+ * two lanes exchange for a run each, else of run i. */
 template <class C>
 FN void words_finish(const dsd_epilogue &e, const int32_t *columns, float (&v)[DSD_RUN], int output,
                      int64_t n0, int i, int lane)

@@ -28,12 +28,11 @@ FN uint32_t pack_load(const dsd_mma_pack_arg &a, const uint16_t *from, int w, in
     return feature < valid ? *(const uint32_t *)p : 0;
 }
 
-/* By the size of an element. */
+/* What a lane packs of a step, by the size of an element. */
 template <int UNIT, int SIZE, bool ALONG> struct words {
     typedef uint16_t element;
-    /* Whether lanes turn matrices. */
-    static constexpr bool TURN = !ALONG;
-    static constexpr int COUNT = UNIT == 8 ? 1 : UNIT / 4; /* of a lane, in a step */
+    static constexpr bool TURN = !ALONG; /* whether lanes turn matrices */
+    static constexpr int COUNT = UNIT == 8 ? 1 : UNIT / 4;
     FN uint32_t load(const dsd_mma_pack_arg &a, const uint16_t *from, int w, int valid, int lane)
     {
         return pack_load<UNIT, ALONG>(a, from, w, valid, lane);
@@ -44,11 +43,11 @@ template <int UNIT, int SIZE, bool ALONG> struct words {
 template <int UNIT, bool ALONG> struct words<UNIT, 4, ALONG> {
     typedef float element;
     static constexpr bool TURN = false;
-    static constexpr int COUNT = UNIT / 4;
+    static constexpr int COUNT = UNIT / 4, ORDER = UNIT == 32 ? 16 : UNIT;
     FN uint32_t load(const dsd_mma_pack_arg &a, const float *from, int w, int valid, int lane)
     {
         const int feature = w % 2 * 4 + lane % 4;
-        const int output = w / 4 * 16 + pack_output < UNIT == 8 ? 8 : 16 > (lane / 4, w % 4);
+        const int output = w / 4 * 16 + pack_output<ORDER>(lane / 4, w % 4);
         const float *p = from + output * a.row_stride + feature * a.feature_stride;
         return feature < valid ? mma_tf32(*p) : 0;
     }

@@ -34,8 +34,8 @@ static inline int64_t x_bytes(const dsd_mma_shape *s)
     return (int64_t)s->samples * s->depth * s->size;
 }
 
-/* The fewest slots of a ring of stages with so many bytes of a sample's features: warps with more to
- * do must not stop the others. */
+/* The fewest slots of a ring of stages with so many bytes of a sample's features: warps with more
+ * to do must not stop the others. */
 static inline int32_t least_slots(int32_t bytes)
 {
     return bytes == DSD_MMA_STAGE ? 3 : 4;
