@@ -288,6 +288,15 @@ PTX_FN float hidden_zero(void)
     return zero;
 }
 
+/* f32 to the nearest tf32, of two the even one, by its bits; what is above the largest becomes
+ * infinite. */
+PTX_FN uint32_t to_tf32(uint32_t bits)
+{
+    uint32_t to;
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(to) : "f"(__uint_as_float(bits)));
+    return to;
+}
+
 /* --- Global memory --- */
 
 /* WIDTH 16-bit elements (1, 2, 4 or 8) from an address that is a multiple of so much, into

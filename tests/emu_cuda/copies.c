@@ -149,8 +149,7 @@ static bool outer_next(const tensor_map *m, int64_t *outer)
     return false;
 }
 
-/* As the hardware rounds: to the nearest, of two the even one; large numbers to infinity. */
-static uint32_t tf32_of(uint32_t bits)
+uint32_t gpu_tf32(uint32_t bits)
 {
     const uint32_t low = 13, infinite = 0x7f800000, magnitude = bits & 0x7fffffff;
     if (magnitude > infinite)
@@ -163,7 +162,7 @@ static void row_round(char *row, uint32_t bytes)
     for (uint32_t i = 0; i < bytes; i += sizeof(uint32_t)) {
         uint32_t bits;
         memcpy(&bits, row + i, sizeof bits);
-        bits = tf32_of(bits);
+        bits = gpu_tf32(bits);
         memcpy(row + i, &bits, sizeof bits);
     }
 }

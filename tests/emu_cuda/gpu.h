@@ -92,6 +92,10 @@ void gpu_tensor_store(const void *map, int rank, const int *at, uint32_t from);
 void gpu_store_commit(void);
 void gpu_store_wait(uint32_t pending);
 
+/* f32 as the hardware rounds it to tf32: to the nearest, of two the even one; large numbers to
+ * infinity. */
+uint32_t gpu_tf32(uint32_t bits);
+
 /* --- Matrices --- */
 
 /* count: 1, 2 or 4 matrices of 8 x 8 elements of 16 bits. */

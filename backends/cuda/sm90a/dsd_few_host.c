@@ -2,7 +2,7 @@
 #include <backends/cuda/sm90a/dsd_few_host.h>
 #include <common/checked.h>
 
-enum { MAX_TILE = 32, MIN_COLUMNS = 16, UNIT_BYTES = 16 /* of offsets */ };
+enum { MAX_TILE = 32, MIN_COLUMNS = 16, UNIT_BYTES = 16 /* of offsets, and of runs */ };
 #define MOST_BYTES   ((double)UNIT_BYTES * (UINT32_MAX - 1))
 #define MOST_B_BYTES ((double)UNIT_BYTES * (1 << DSD_FEW_PLACE))
 
@@ -12,6 +12,8 @@ dsd_few_shape bski_dsd_few_shape(const bsk_problem *problem)
     const bsk_layout_tables *t = problem->layout;
     const int64_t n = p->c.dims[p->c.rank - 1];
     dsd_few_shape s = {.flip = p->transpose_s != 0, .along_k = p->b.strides[p->b.rank - 2] == 1};
+    s.bytes = problem->dtype == BSK_F32 ? 4 : 2;
+    s.run = UNIT_BYTES / s.bytes;
     s.block_i = s.flip ? t->block_cols : t->block_rows;
     s.block_k = s.flip ? t->block_rows : t->block_cols;
     s.tile = s.block_i < MAX_TILE ? s.block_i : MAX_TILE;
@@ -34,19 +36,19 @@ bsk_reason bski_dsd_few_refusal(const bsk_problem *problem, int64_t samples)
         return BSK_REFUSE_SHAPE;
     const dsd_few_shape s = bski_dsd_few_shape(problem);
     /* The axis that runs are loaded along: how many elements at once, and how far apart. */
-    const int64_t unit = s.along_k || s.columns >= 4 * DSD_RUN ? DSD_RUN : s.columns / 4;
+    const int64_t unit = s.along_k || s.columns >= 4 * s.run ? s.run : s.columns / 4;
     const int64_t length = s.along_k ? b->dims[0] : b->dims[1];
     const int64_t lines = s.along_k ? b->dims[1] : b->dims[0];
     if (b->strides[s.along_k ? 0 : 1] != 1 ||
         (lines > 1 && b->strides[s.along_k ? 1 : 0] % unit != 0))
         return BSK_REFUSE_STRIDE;
-    if (length % unit != 0 || b->dims[0] % DSD_RUN != 0)
+    if (length % unit != 0 || b->dims[0] % s.run != 0)
         return BSK_REFUSE_SHAPE;
-    if ((double)t->nnz * t->block_rows * t->block_cols * 2 >= MOST_BYTES ||
-        (double)b->dims[0] * (double)b->strides[0] * 2 >= MOST_B_BYTES ||
-        (double)t->nnz * s.block_k / DSD_RUN >= INT32_MAX / 4 || b->strides[0] >= INT32_MAX / 2 ||
-        b->strides[1] >= INT32_MAX / 16 || b->dims[0] > INT32_MAX / 2 ||
-        p->c.dims[0] > INT32_MAX / 2)
+    if ((double)t->nnz * t->block_rows * t->block_cols * s.bytes >= MOST_BYTES ||
+        (double)b->dims[0] * (double)b->strides[0] * s.bytes >= MOST_B_BYTES ||
+        (double)t->nnz * s.block_k / s.run >= INT32_MAX / 4 ||
+        b->strides[0] >= INT32_MAX / s.bytes || b->strides[1] >= INT32_MAX / 16 ||
+        b->dims[0] > INT32_MAX / 2 || p->c.dims[0] > INT32_MAX / 2)
         return BSK_REFUSE_LIMIT;
     return bski_cuda_epilogue_accept(problem);
 }
@@ -54,8 +56,9 @@ bsk_reason bski_dsd_few_refusal(const bsk_problem *problem, int64_t samples)
 double bski_dsd_few_steps(const bsk_problem *problem)
 {
     const bsk_layout_tables *t = problem->layout;
+    const dsd_few_shape s = bski_dsd_few_shape(problem);
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
-    return kept / (bski_dsd_few_shape(problem).tile * DSD_FEW_STEP * DSD_RUN);
+    return kept / (s.tile * DSD_FEW_STEP * s.run);
 }
 
 const dsd_few_kernel *bski_dsd_few_find(const dsd_few_kernel *kernels, size_t count,
@@ -73,11 +76,11 @@ const dsd_few_kernel *bski_dsd_few_find(const dsd_few_kernel *kernels, size_t co
 int32_t bski_dsd_few_row_steps(const bsk_problem *problem, const bski_lines *lines, int32_t row)
 {
     const bsk_dsd_params *p = problem->params;
-    const int32_t block_k = bski_dsd_few_shape(problem).block_k;
+    const dsd_few_shape s = bski_dsd_few_shape(problem);
     int64_t runs = 0;
     for (int64_t e = lines->start[row]; e < lines->start[row + 1]; e++) {
-        const int64_t left = p->b.dims[0] - (int64_t)lines->index[e] * block_k;
-        runs += (left < block_k ? left > 0 ? left : 0 : block_k) / DSD_RUN;
+        const int64_t left = p->b.dims[0] - (int64_t)lines->index[e] * s.block_k;
+        runs += (left < s.block_k ? left > 0 ? left : 0 : s.block_k) / s.run;
     }
     return (int32_t)bski_ceil_div(runs, DSD_FEW_STEP);
 }
@@ -93,13 +96,13 @@ void bski_dsd_few_runs(const bsk_problem *problem, const dsd_few_shape *shape,
     const int64_t first = (int64_t)tile * s.tile * (s.flip ? 1 : s.block_k);
     int64_t count = 0;
     for (int64_t e = lines->start[row]; e < lines->start[row + 1]; e++)
-        for (int32_t inner = 0; inner < s.block_k; inner += DSD_RUN) {
+        for (int32_t inner = 0; inner < s.block_k; inner += s.run) {
             const int64_t k = (int64_t)lines->index[e] * s.block_k + inner;
             const int64_t value = lines->slot[e] * block + inner * pitch + first;
             if (k < depth)
-                to[count++] = (dsd_few_run){.b = (uint32_t)(k * p->b.strides[0] * 2 / UNIT_BYTES) |
+                to[count++] = (dsd_few_run){.b = (uint32_t)(k * p->b.strides[0] / s.run) |
                                                  (uint32_t)parts << DSD_FEW_PLACE,
-                                            .s = (uint32_t)(value * 2 / UNIT_BYTES)};
+                                            .s = (uint32_t)(value / s.run)};
         }
     for (; count % DSD_FEW_STEP; count++)
         to[count] = (dsd_few_run){.s = DSD_FEW_NONE};
@@ -109,8 +112,8 @@ void bski_dsd_few_fill(const bsk_problem *problem, dsd_few_operands *o)
 {
     const bsk_dsd_params *p = problem->params;
     const dsd_few_shape s = bski_dsd_few_shape(problem);
-    o->b_pitch = (int32_t)(p->b.strides[s.along_k ? 1 : 0] * 2);
-    o->s_pitch = (s.flip ? s.block_i : s.block_k) * 2;
+    o->b_pitch = (int32_t)(p->b.strides[s.along_k ? 1 : 0] * s.bytes);
+    o->s_pitch = (s.flip ? s.block_i : s.block_k) * s.bytes;
     bski_cuda_epilogue_fill(problem, &o->end);
 }
 
@@ -132,7 +135,7 @@ void bski_dsd_few_part(const bsk_problem *problem, int64_t first, dsd_few_operan
     const bsk_dsd_params *p = problem->params;
     dsd_epilogue *e = &o->end;
     const int64_t left = e->n - first;
-    o->b = (const char *)o->b + first * p->b.strides[1] * 2;
+    o->b = (const char *)o->b + first * p->b.strides[1] * bski_dsd_few_shape(problem).bytes;
     matrix_skip(&e->c, first);
     matrix_skip(&e->residual, first);
     if (e->col_scale)

@@ -10,6 +10,7 @@
 typedef struct dsd_few_shape {
     int32_t block_i, block_k; /* of op(S) */
     int32_t tile, columns;    /* features and samples of a tile */
+    int32_t bytes, run;       /* of an element; elements of the depth in a run */
     bool flip;                /* blocks are stored by columns of op(S) */
     bool along_k;             /* b is contiguous along the depth, else along its columns */
 } dsd_few_shape;

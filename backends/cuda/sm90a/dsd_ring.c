@@ -1,4 +1,4 @@
-/* Plans and launches dsd_sm90a_ring: small minibatches, blocks as they are. A launch for each 64
+/* Plans and launches dsd_sm90a_ring and dsd_sm90a_ring_tf32: small minibatches, blocks as they are. A launch for each 64
  * samples, of which there may be three: weights then come from the L2 cache, if it holds them,
  * sooner than others pack them. One thread block a multiprocessor. Tiles are given to groups:
  * thread blocks, or clusters of two of them; the teams of a group, of one warp or of four, share
@@ -17,22 +17,25 @@ enum { MOST_SAMPLES = 3 * DSD_FEW_COLUMNS };
 
 bsk_reason cuda_sm90a_dsd_ring_accept(const bsk_problem *problem, const bsk_device_props *props)
 {
+    const bsk_dsd_params *p = problem->params;
     (void)props;
+    if (problem->dtype == BSK_F32 && p->precision != BSK_PRECISION_TF32)
+        return BSK_REFUSE_OPTION;
     const bsk_reason reason = bski_dsd_few_refusal(problem, MOST_SAMPLES);
     if (reason)
         return reason;
-    /* Runs of 16 bytes apart: dsd_narrow takes these. */
+    /* Runs of 16 bytes apart: dsd_narrow takes these of 16-bit types. */
     const dsd_few_shape s = bski_dsd_few_shape(problem);
-    return s.along_k && s.tile == DSD_RUN ? BSK_REFUSE_BLOCK : BSK_ACCEPT;
+    return s.along_k && s.tile == DSD_RUN && s.bytes == 2 ? BSK_REFUSE_BLOCK : BSK_ACCEPT;
 }
 
 enum { WIDE = 64 };
 
 /* Whether tiles may be WIDE. With more than 32 samples these gain where b is contiguous along the
- * depth. */
+ * depth. There are no such kernels of f32. */
 static bool may_widen(const dsd_few_shape *s)
 {
-    return s->block_i % WIDE == 0 && (s->columns < DSD_FEW_COLUMNS || s->along_k);
+    return s->bytes == 2 && s->block_i % WIDE == 0 && (s->columns < DSD_FEW_COLUMNS || s->along_k);
 }
 
 /* Of a launch with so many samples. */
@@ -56,7 +59,8 @@ static double launch_seconds(const bsk_problem *problem, const bsk_device_props 
     const double wide = widen + steps * s.tile / WIDE * wide_step;
     if (s.columns == DSD_FEW_COLUMNS && may_widen(&s) && wide < work)
         work = wide;
-    return launch + (work > 2 * kept / memory ? work : 2 * kept / memory);
+    const double reading = s.bytes * kept / memory;
+    return launch + (work > reading ? work : reading);
 }
 
 static int64_t first_samples(const bsk_problem *problem)
@@ -84,13 +88,15 @@ double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_
 #define TILES(X, type, dtype, order, flip, axis, along_k)                                          \
     SIZES(X, type, dtype, order, flip, axis, along_k, 16)                                          \
     SIZES(X, type, dtype, order, flip, axis, along_k, 32)
-#define ORDERS(X, type, dtype)                                                                     \
+#define NARROW(X, type, dtype)                                                                     \
     TILES(X, type, dtype, rows, false, nc, true)                                                   \
     TILES(X, type, dtype, cols, true, nc, true)                                                    \
     TILES(X, type, dtype, rows, false, cn, false)                                                  \
     TILES(X, type, dtype, cols, true, cn, false)                                                   \
     SIZES(X, type, dtype, rows, false, cn, false, 8)                                               \
-    SIZES(X, type, dtype, cols, true, cn, false, 8)                                                \
+    SIZES(X, type, dtype, cols, true, cn, false, 8)
+#define ORDERS(X, type, dtype)                                                                     \
+    NARROW(X, type, dtype)                                                                         \
     SIZES(X, type, dtype, rows, false, nc, true, 64)                                               \
     SIZES(X, type, dtype, cols, true, nc, true, 64)                                                \
     X(type, dtype, rows, false, cn, false, 64, 16)                                                 \
@@ -99,7 +105,10 @@ double cuda_sm90a_dsd_ring_seconds(const bsk_problem *problem, const bsk_device_
     X(type, dtype, cols, true, cn, false, 64, 32)
 #define KERNELS(X)                                                                                 \
     ORDERS(X, bf16, BSK_BF16)                                                                      \
-    ORDERS(X, f16, BSK_F16)
+    ORDERS(X, f16, BSK_F16)                                                                        \
+    NARROW(X, tf32, BSK_F32)                                                                       \
+    SIZES(X, tf32, BSK_F32, rows, false, nc, true, 8)                                              \
+    SIZES(X, tf32, BSK_F32, cols, true, nc, true, 8)
 
 /* The address of the symbol that the compiler makes for a kernel stands for it. */
 #define KERNEL(type, order, axis, tile, columns)                                                   \
@@ -464,7 +473,7 @@ static bsk_status plan_fill(bski_cuda_device *d, const bsk_problem *problem, tab
     if (!p->c.dims[1])
         return BSK_OK;
     st->arg.stride = t->stride;
-    st->arg.near = t->shape.block_i * 2 > 128; /* bytes of a block's lines: measured */
+    st->arg.near = t->shape.block_i * t->shape.bytes > 128; /* bytes of a block's lines: measured */
     TRY(bski_cuda_kernel(d, k->function, st->shared_bytes, k->name));
     TRY(tables_fill(&d->simt, problem, t));
     TRY(tables_place(&d->simt, t, st));

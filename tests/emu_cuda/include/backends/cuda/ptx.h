@@ -193,6 +193,11 @@ PTX_FN float hidden_zero(void)
     return 0;
 }
 
+PTX_FN uint32_t to_tf32(uint32_t bits)
+{
+    return gpu_tf32(bits);
+}
+
 /* --- Global memory --- */
 
 template <int WIDTH, bool KEEP> PTX_FN void load_global(uint32_t *v, const void *from)
