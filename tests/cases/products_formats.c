@@ -116,6 +116,53 @@ static void list_epilogues(test_list *list, const format *f)
         }
 }
 
+/* tf32 with few samples, for paths that read the weights once: every width of their tiles, depths and
+ * lines that end inside of eight elements, and more samples than a launch takes. */
+static void list_few(test_list *list, const format *f)
+{
+    static const int64_t counts[] = {12, 28, 60, 140};
+    static const uint32_t options[] = {0, OPT_BIAS | OPT_RESIDUAL, OPT_LD8};
+    for (int b = 0; b < TEST_COUNT(blocks) && f->dtype == BSK_F32; b++)
+        for (int i = 0; i < TEST_COUNT(counts); i++)
+            for (int o = 0; o < 2; o++) {
+                const bool whole = b < 3 && i < 3; /* all widths in all orders */
+                if ((list->tier == TIER_QUICK && (b + i * 5 + o * 7) % 12) ||
+                    (list->tier == TIER_CI && !whole && (b + i + o) % 4))
+                    continue;
+                test_spec s = product(linear[o], f, blocks[b][0], blocks[b][1], 160, 4 + i % 2 * 4);
+                s.options = options[(b + i) % 3] & (o ? OPT_LD8 : ~0u);
+                s.act = i == 2 && o == 0 ? BSK_ACT_SILU : BSK_ACT_NONE;
+                s.out = b % 4 == 3 ? BSK_BF16 : f->out;
+                s.beta = (b + i) % 3 ? 0 : 0.5;
+                s.fill = (b + i + o) % 2 && !s.act ? FILL_INT : FILL_REAL;
+                emit_axis(list, s, counts[i], 0);
+                emit_axis(list, s, counts[i], 1);
+            }
+}
+
+/* The same with few outputs of long lists, which several share, and with a few lists so long that they
+ * are cut by their samples. */
+static void list_few_long(test_list *list, const format *f)
+{
+    for (int b = 0; b < TEST_COUNT(squares) && f->dtype == BSK_F32; b++)
+        for (int axis = 0; axis < 2; axis++) {
+            const int o = (b + axis) % 2;
+            const bool cut = b < 3;
+            if (list->tier == TIER_QUICK && (b + axis) % 5)
+                continue;
+            test_spec s =
+                product(linear[o], f, squares[b], squares[b], cut ? 96 * squares[b] : 96, 0);
+            if (cut)
+                s.m = s.k;
+            else
+                *(o ? &s.m : &s.k) = 1024;
+            s.pattern = cut ? PATTERN_SKEWED : PATTERN_RANDOM;
+            s.pattern_value = cut ? 0.05 : 0.6;
+            s.fill = b % 2 ? FILL_INT : FILL_REAL;
+            emit_axis(list, s, 40 + 8 * (b % 3), axis);
+        }
+}
+
 /* tf32: tiles for several turns of a device of four, two of which share weights, with a bare end and
  * with more; and a weight gradient in two units, for each of which it has two thread blocks. */
 static void list_turns(test_list *list, const format *f)
@@ -297,6 +344,8 @@ void cases_products_formats(test_list *list)
     for (int i = 0; i < TEST_COUNT(formats); i++) {
         list_blocks(list, &formats[i]);
         list_epilogues(list, &formats[i]);
+        list_few(list, &formats[i]);
+        list_few_long(list, &formats[i]);
         list_turns(list, &formats[i]);
         list_small(list, &formats[i]);
         list_wgrad(list, &formats[i]);
