@@ -1,8 +1,8 @@
-/* Plans and launches dsd_sm90a_ring and dsd_sm90a_ring_tf32: small minibatches, blocks as they are. A launch for each 64
- * samples, of which there may be three: weights then come from the L2 cache, if it holds them,
- * sooner than others pack them. One thread block a multiprocessor. Tiles are given to groups:
- * thread blocks, or clusters of two of them; the teams of a group, of one warp or of four, share
- * the steps of its tiles. */
+/* Plans and launches dsd_sm90a_ring and dsd_sm90a_ring_tf32: small minibatches, blocks as they are. A
+ * launch for each 64 samples, of which there may be three: weights then come from the L2 cache, if it
+ * holds them, sooner than others pack them. One thread block a multiprocessor. Tiles are given to
+ * groups: thread blocks, or clusters of two of them; the teams of a group, of one warp or of four,
+ * share the steps of its tiles. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -473,7 +473,8 @@ static bsk_status plan_fill(bski_cuda_device *d, const bsk_problem *problem, tab
     if (!p->c.dims[1])
         return BSK_OK;
     st->arg.stride = t->stride;
-    st->arg.near = t->shape.block_i * t->shape.bytes > 128; /* bytes of a block's lines: measured */
+    /* By the bytes of a block's lines, as measured with 16-bit types. */
+    st->arg.near = t->shape.block_i * t->shape.bytes > 128;
     TRY(bski_cuda_kernel(d, k->function, st->shared_bytes, k->name));
     TRY(tables_fill(&d->simt, problem, t));
     TRY(tables_place(&d->simt, t, st));

@@ -6,8 +6,8 @@
  * fills with asynchronous copies and waits for alone. A step is four runs of 16 bytes of the depth, 8
  * of it or of f32 4, whose blocks need not be neighbours: lines of 64 bytes of four runs where an
  * operand is contiguous along the depth, else 32 (16) lines of a tile's width. 16-byte pieces of a line
- * are exchanged so that loads meet all banks: ldmatrix, and of f32 across the depth, which that cannot
- * turn, neighbours of a line, which in a lane stand for the same column of several products. */
+ * are exchanged so that ldmatrix meets all banks; or of f32 across the depth, which that cannot turn,
+ * loads of words and, of samples, of two neighbours, which are rows g and g + 8 of a lane. */
 #ifndef BSKI_CUDA_DSD_RING_DEVICE_H
 #define BSKI_CUDA_DSD_RING_DEVICE_H
 
@@ -210,13 +210,14 @@ template <class P> FN void lines_copy(const P &p, uint32_t to, uint32_t runs, in
 }
 
 /* Where a lane's line of the first of four matrices lies, of 8 of WIDTH by a run. The others are the
- * next of WIDTH and of the runs; for the products' rows the former changes first, for their columns the
- * latter. Of words, where its own of the first run begin. */
+ * next of WIDTH and of the runs; for the products' rows the former changes first, for their columns
+ * the latter. Of words, where its own of the first matrix is: for rows two neighbours, of which the
+ * other is of the next one, that is row g + 8. */
 template <class L, bool AS_ROWS> FN uint32_t matrix_lane(void)
 {
     const int lane = threadIdx.x % 32;
     if constexpr (L::WORDS) {
-        const int first = lane / 4 * (AS_ROWS ? 2 : L::WIDTH / 8);
+        const int first = lane / 4 * (AS_ROWS ? 2 : 1);
         return piece_at<L>(lane % 4, first / L::RUN) + first % L::RUN * L::BYTES;
     } else {
         const int i = lane % 8, low = lane / 8 % 2, high = lane / 16;
@@ -240,21 +241,6 @@ template <bool ACROSS> FN void matrices_load(uint32_t (&to)[4], uint32_t from)
         ldmatrix_x4_trans(to, from);
     else
         ldmatrix_x4(to, from);
-}
-
-/* COUNT neighbours of a line. */
-template <int COUNT> FN void words_load(uint32_t (&to)[COUNT], uint32_t from)
-{
-    static_assert(COUNT == 1 || COUNT == 2 || COUNT == 4, "what an instruction loads");
-    if constexpr (COUNT == 4) {
-        const uint4 v = shared_load_16(from);
-        to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-    } else if constexpr (COUNT == 2) {
-        const uint2 v = shared_load_8(from);
-        to[0] = v.x, to[1] = v.y;
-    } else {
-        to[0] = shared_load_4(from);
-    }
 }
 
 /* --- A step --- */
@@ -292,13 +278,10 @@ template <class C> FN void weights_load(uint32_t (&w)[(C::NT + 1) / 2][4], uint3
     typedef typename C::S S;
     if constexpr (S::WORDS) {
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            uint32_t v[C::NT];
-            words_load(v, matrix_at<S>(w_at, 0, run + r));
+        for (int r = 0; r < 2; r++)
 #pragma unroll
             for (int j = 0; j < C::NT; j++)
-                w[j / 2][j % 2 * 2 + r] = v[j];
-        }
+                w[j / 2][j % 2 * 2 + r] = shared_load_4(matrix_at<S>(w_at, j, run + r));
     } else {
 #pragma unroll
         for (int j = 0; j < C::NT; j += 2) {
@@ -324,9 +307,8 @@ template <class C> FN void samples_load(uint32_t (&x)[4], uint32_t x_at, int til
     if constexpr (B::WORDS) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            uint32_t v[2];
-            words_load(v, matrix_at<B>(x_at, tile, run + r));
-            x[2 * r] = v[0], x[2 * r + 1] = v[1];
+            const uint2 v = shared_load_8(matrix_at<B>(x_at, tile, run + r));
+            x[2 * r] = v.x, x[2 * r + 1] = v.y;
         }
     } else {
         matrices_load<!C::ALONG_K>(x, matrix_at<B>(x_at, tile, run));
@@ -416,15 +398,10 @@ template <class C> FN void rest_prefetch(const dsd_ring_arg &a, uint32_t barrier
 
 /* --- Results --- */
 
-/* Which of 16 samples and of a warp's features are those of row g + 8 * half and of a column of product
- * number j: as they are loaded. */
+/* Which of 16 samples row g + 8 * half is: of words as they are loaded. */
 template <class C> FN int sample_of(int g, int half)
 {
     return C::B::WORDS ? 2 * g + half : g + 8 * half;
-}
-template <class C> FN int feature_of(int j, int column)
-{
-    return C::S::WORDS ? C::NT * column + j : 8 * j + column;
 }
 
 /* Where in a line of sums one is. */
@@ -445,7 +422,7 @@ FN void rows_finish(const dsd_ring_arg &a, char *to, const float (&sum)[C::NT][4
     for (int j = 0; j < C::NT; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            line[line_at<C>(sample_of<C>(g, e / 2), feature_of<C>(j, 2 * q + e % 2))] = sum[j][e];
+            line[line_at<C>(sample_of<C>(g, e / 2), 8 * j + 2 * q + e % 2)] = sum[j][e];
     __syncwarp();
 #pragma unroll 1
     for (int x = lane; x < 16 * C::NT; x += 32) {
