@@ -120,20 +120,20 @@ static void list_epilogues(test_list *list, const format *f)
  * lines that end inside of eight elements, and more samples than a launch takes. */
 static void list_few(test_list *list, const format *f)
 {
-    static const int64_t counts[] = {12, 28, 60, 140};
+    static const int64_t counts[] = {8, 12, 24, 60, 64, 140};
     static const uint32_t options[] = {0, OPT_BIAS | OPT_RESIDUAL, OPT_LD8};
     for (int b = 0; b < TEST_COUNT(blocks) && f->dtype == BSK_F32; b++)
         for (int i = 0; i < TEST_COUNT(counts); i++)
             for (int o = 0; o < 2; o++) {
-                const bool whole = b < 3 && i < 3; /* all widths in all orders */
+                const bool whole = b < 3 && i < 5; /* all widths in all orders */
                 if ((list->tier == TIER_QUICK && (b + i * 5 + o * 7) % 12) ||
                     (list->tier == TIER_CI && !whole && (b + i + o) % 4))
                     continue;
                 test_spec s = product(linear[o], f, blocks[b][0], blocks[b][1], 160, 4 + i % 2 * 4);
                 s.options = options[(b + i) % 3] & (o ? OPT_LD8 : ~0u);
-                s.act = i == 2 && o == 0 ? BSK_ACT_SILU : BSK_ACT_NONE;
+                s.act = i == 3 && o == 0 ? BSK_ACT_SILU : BSK_ACT_NONE;
                 s.out = b % 4 == 3 ? BSK_BF16 : f->out;
-                s.beta = (b + i) % 3 ? 0 : 0.5;
+                s.beta = (b + i) % 4 == 1 ? 0.5 : 0;
                 s.fill = (b + i + o) % 2 && !s.act ? FILL_INT : FILL_REAL;
                 emit_axis(list, s, counts[i], 0);
                 emit_axis(list, s, counts[i], 1);

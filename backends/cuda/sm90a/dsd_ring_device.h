@@ -476,6 +476,28 @@ FN void rows_store(const dsd_ring_arg &a, char *line, const float (&sum)[C::NT][
     }
 }
 
+/* The same of f32: lanes have two neighbours of features, or of samples that they have loaded so. */
+template <class C>
+FN void pairs_store(const dsd_ring_arg &a, const float (&sum)[C::NT][4], int64_t feature, int n)
+{
+    static_assert(C::ALONG_K || C::B::WORDS, "samples are neighbours");
+    const dsd_epilogue &e = a.operands.end;
+    const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int at = n + sample_of<C>(g, C::ALONG_K ? half : 0);
+        int64_t i = feature + 2 * q + (C::ALONG_K ? 0 : half);
+        float *to = (float *)e.c.data + (C::ALONG_K ? at * e.c.n + i : i * e.c.feature + at);
+#pragma unroll
+        for (int j = 0; j < C::NT; j++, i += 8, to += C::ALONG_K ? 8 : 8 * e.c.feature) {
+            const float x = sum[j][C::ALONG_K ? 2 * half : half];
+            const float y = sum[j][C::ALONG_K ? 2 * half + 1 : half + 2];
+            if (i < e.features && at < e.n)
+                *(float2 *)to = make_float2(x * e.alpha, y * e.alpha);
+        }
+    }
+}
+
 template <class C>
 FN void rows_end(const dsd_ring_arg &a, char *lines, const float (&sum)[C::NT][4], int64_t feature,
                  int n)
@@ -483,11 +505,17 @@ FN void rows_end(const dsd_ring_arg &a, char *lines, const float (&sum)[C::NT][4
     const dsd_epilogue &e = a.operands.end;
     char *const line = lines + member<C>() * C::LINE_BYTES;
     feature += features_part<C>() * C::TI;
-    if constexpr (!C::ROUND)
+    if constexpr (C::ROUND) {
+        if (e.plain_f32 && e.along_n != C::ALONG_K && e.act == BSK_ACT_NONE && !e.bias) {
+            pairs_store<C>(a, sum, feature, n);
+            return;
+        }
+    } else {
         if ((C::ALONG_K ? e.plain : e.plain_n) && e.bare && e.c.type == dtype_of<typename C::T>()) {
             rows_store<C>(a, line, sum, feature, n);
             return;
         }
+    }
     rows_finish<C>(a, line, sum, feature, n);
 }
 
