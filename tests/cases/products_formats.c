@@ -116,25 +116,29 @@ static void list_epilogues(test_list *list, const format *f)
         }
 }
 
-/* tf32 with few samples, for paths that read the weights once: every width of their tiles, depths and
- * lines that end inside of eight elements, and more samples than a launch takes. */
+/* tf32 with few samples, for paths that read the weights once: every width of their tiles, with lines
+ * of whole eights and a bare end, and with ends inside of eight elements and more to do there; and more
+ * samples than a launch takes. */
 static void list_few(test_list *list, const format *f)
 {
-    static const int64_t counts[] = {8, 12, 24, 60, 64, 140};
-    static const uint32_t options[] = {0, OPT_BIAS | OPT_RESIDUAL, OPT_LD8};
+    static const int64_t counts[] = {8, 12, 24, 28, 64, 60, 144, 140};
+    static const uint32_t options[] = {OPT_BIAS | OPT_RESIDUAL, OPT_LD8, 0};
     for (int b = 0; b < TEST_COUNT(blocks) && f->dtype == BSK_F32; b++)
         for (int i = 0; i < TEST_COUNT(counts); i++)
             for (int o = 0; o < 2; o++) {
-                const bool whole = b < 3 && i < 5; /* all widths in all orders */
+                const bool whole = b < 3 && i < 6, bare = i % 2 == 0;
                 if ((list->tier == TIER_QUICK && (b + i * 5 + o * 7) % 12) ||
                     (list->tier == TIER_CI && !whole && (b + i + o) % 4))
                     continue;
-                test_spec s = product(linear[o], f, blocks[b][0], blocks[b][1], 160, 4 + i % 2 * 4);
-                s.options = options[(b + i) % 3] & (o ? OPT_LD8 : ~0u);
-                s.act = i == 3 && o == 0 ? BSK_ACT_SILU : BSK_ACT_NONE;
-                s.out = b % 4 == 3 ? BSK_BF16 : f->out;
-                s.beta = (b + i) % 4 == 1 ? 0.5 : 0;
-                s.fill = (b + i + o) % 2 && !s.act ? FILL_INT : FILL_REAL;
+                test_spec s = product(linear[o], f, blocks[b][0], blocks[b][1], 160, bare ? 8 : 4);
+                s.fill = (b + i / 2 + o) % 2 ? FILL_INT : FILL_REAL;
+                if (!bare) {
+                    s.options = options[(b + i / 2) % 3] & (o ? OPT_LD8 : ~0u);
+                    s.act = i == 3 && o == 0 ? BSK_ACT_SILU : BSK_ACT_NONE;
+                    s.out = b % 4 == 3 ? BSK_BF16 : f->out;
+                    s.beta = b % 2 ? 0.5 : 0;
+                    s.fill = s.act ? FILL_REAL : s.fill;
+                }
                 emit_axis(list, s, counts[i], 0);
                 emit_axis(list, s, counts[i], 1);
             }

@@ -226,7 +226,7 @@ template <class L, bool AS_ROWS> FN uint32_t matrix_lane(void)
     }
 }
 
-/* The same for matrices from `tile` and `run` on, both even; of words from any run on. Pieces are
+/* The same for matrices from `tile` and `run` on, both even but for words. Pieces are
  * exchanged in the 128 bytes that slots are aligned to. */
 template <class L> FN uint32_t matrix_at(uint32_t lane, int tile, int run)
 {
