@@ -309,6 +309,9 @@ static void set_few(test_list *list)
                     s.op = "matmul_dgrad";
                     if (axis == BSK_NC)
                         test_emit(list, s);
+                    s.op = "matmul_wgrad";
+                    if (axis == BSK_NC && counts[n] == 16)
+                        test_emit(list, s);
                 }
 }
 
@@ -577,6 +580,5 @@ bool bench_set(const char *name, test_list *list)
 const char *bench_set_names(void)
 {
     return "attention, attention-hopper, cpu, dynamic, few, half, formats, hopper, memory, "
-           "minibatch, "
-           "ops, smoke";
+           "minibatch, ops, smoke";
 }

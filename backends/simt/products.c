@@ -165,7 +165,8 @@ static bool dsd_is_few(const dsd_arg *a)
            a->s_block <= INT32_MAX && a->depth <= INT32_MAX;
 }
 
-/* The same for few columns: lists are cut where that makes enough groups. */
+/* The same for few columns: lists are cut where that makes enough groups. False where there would be
+ * more than every device takes, which larger tiles may not need. */
 static bool few_shape(const bsk_problem *problem, const bsk_device_props *props, dsd_state *state,
                       size_t *bytes)
 {
@@ -176,24 +177,23 @@ static bool few_shape(const bsk_problem *problem, const bsk_device_props *props,
     a->whole = a->depth % a->block_cols == 0 && (!a->b_along_n || a->cols % 4 == 0) &&
                a->depth < INT32_MAX / (a->b_row > 0 ? a->b_row : 1) &&
                a->cols < INT32_MAX / (a->b_col > 0 ? a->b_col : 1);
-    a->tile_rows = a->block_rows < FEW_ROWS ? a->block_rows : FEW_ROWS;
+    const i32 most = few_tile(a) == 8 ? FEW_ROWS / 2 : FEW_ROWS;
+    a->tile_rows = a->block_rows < most ? a->block_rows : most;
     a->tiles_m = (i32)bski_ceil_div(a->block_rows, a->tile_rows);
     a->tiles_n = bski_ceil_div(a->cols, few_tile(a));
     if (!grid_size((i64)a->grid_rows * a->tiles_m, a->tiles_n, a->members, &groups))
         return false;
     /* as many as run at a time: the sums of a tile are in registers */
     const i64 resident = (i64)props->compute_units * FEW_UNIT_GROUPS;
-    const i64 wanted = resident / (groups ? groups : 1);
+    const i64 wanted = groups ? resident / groups : 1;
     a->splits = (i32)clamp(wanted, 1, clamp(terms / FEW_TERMS, 1, MAX_SPLITS));
     state->groups = groups * a->splits;
     if (a->splits == 1)
         return true;
-    i64 outputs;
-    if (!bski_mul_i64(a->members, a->rows, &outputs) ||
-        !plane_size(a->splits, outputs, a->cols, problem->dtype, bytes))
-        return false;
+    /* so few groups that these fit, too */
+    const i64 outputs = a->members * a->rows;
     state->finish_groups = bski_ceil_div(outputs * a->cols, LANES);
-    return state->finish_groups <= MAX_GROUPS;
+    return plane_size(a->splits, outputs, a->cols, problem->dtype, bytes);
 }
 
 /* Tiles, copies and workspace. */
@@ -206,8 +206,10 @@ static bool dsd_shape(const bsk_problem *problem, const bsk_device_props *props,
     dsd_arg *a = &state->arg;
     dsd_fill(problem, a);
     *bytes = 0;
-    if (!wide && dsd_is_few(a))
-        return few_shape(problem, props, state, bytes);
+    if (!wide && dsd_is_few(a) && few_shape(problem, props, state, bytes))
+        return true;
+    a->splits = 0; /* which says which form it is */
+    state->finish_groups = 0;
 
     const i32 tm = wide ? WIDE_ROWS : dsd_tile(problem->dtype, a->block_rows);
     const i32 tn = wide ? DSD_WIDE_COLS : problem->dtype == BSK_F64 ? 128 : (tm == 64 ? 128 : 256);

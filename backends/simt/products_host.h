@@ -26,8 +26,8 @@ enum {
     PRODUCT_ROWS = 8,
     PRODUCT_COLS = 16
 };
-/* dsd for few columns: the most of them, rows of a tile, groups of a compute unit for which lists are
- * cut, and the least terms of a part. */
+/* dsd for few columns: the most of them, rows of a tile (half as many of up to 8 columns), groups of a
+ * compute unit for which lists are cut, and the least terms of a part. */
 enum { FEW_COLS = 64, FEW_ROWS = 32, FEW_UNIT_GROUPS = 4, FEW_TERMS = 512 };
 /* What the tiled kernels need, and the largest grid that every device takes: some count lanes in 32
  * bits. */

@@ -64,15 +64,27 @@ static bsk_reason scores_accept(bsk_context *context, int32_t heads, int64_t tim
 
 enum { BLOCKS = 16, HEAD = 8 }; /* blocks on a diagonal; features of a head */
 
-static bsk_status plan_dsd(const bsk_device *device, const bsk_layout *layout, int32_t block,
-                           int64_t batch, bsk_plan **plan)
+static bsk_status plan_dsd_of(const bsk_device *device, const bsk_layout *layout, int32_t block,
+                              int64_t batch, int64_t cols, bsk_plan **plan)
 {
-    enum { COLS = 128 };
     bsk_dsd_params p = BSK_INIT(bsk_dsd_params);
     p.layout = layout;
     p.s = bsk_tensor_3d(BSK_F32, BLOCKS, block, block);
-    p.b = p.c = bsk_tensor_3d(BSK_F32, batch, (int64_t)BLOCKS * block, COLS);
+    p.b = p.c = bsk_tensor_3d(BSK_F32, batch, (int64_t)BLOCKS * block, cols);
     return bsk_dsd_plan(device, &p, NULL, plan);
+}
+
+static bsk_status plan_dsd(const bsk_device *device, const bsk_layout *layout, int32_t block,
+                           int64_t batch, bsk_plan **plan)
+{
+    return plan_dsd_of(device, layout, block, batch, 128, plan);
+}
+
+/* Tiles for few columns have half as many rows, of which too many make the others do. */
+static bsk_status plan_dsd_few(const bsk_device *device, const bsk_layout *layout, int32_t block,
+                               int64_t batch, bsk_plan **plan)
+{
+    return plan_dsd_of(device, layout, block, batch, 16, plan);
 }
 
 static bsk_status plan_sdd(const bsk_device *device, const bsk_layout *layout, int32_t block,
@@ -118,6 +130,7 @@ typedef struct limit {
 
 static const limit limits[] = {
     {plan_dsd, simt_dsd_accept, 64, 2000000, 250000},
+    {plan_dsd_few, simt_dsd_accept, 64, 2000000, 500000},
     {plan_sdd, simt_sdd_accept, 64, 2000000, 500000},
     {plan_attention, simt_attention_accept, 32, 1000000, 250000},
     {plan_attention_grad, simt_attention_grad_accept, 32, 500000, 250000},

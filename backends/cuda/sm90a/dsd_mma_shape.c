@@ -70,13 +70,16 @@ static const double launch_seconds = 2.5e-6;
 static double product_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t,
                               int32_t compute_units)
 {
-    /* By unit, measured with 16-bit types: bytes a second from L2 into shared memory, and through
-     * shared memory in all; seconds of the share of a feature of 16 bits in a stage's turn. */
+    /* By unit, of 16-bit types and of tf32, measured: bytes a second from L2 into shared memory, and
+     * through shared memory in all; seconds of the share of two bytes of a sample in a stage's turn. */
     static const struct {
         double copy, nc, cn, turn;
-    } rates[] = {{8.2e12, 24.5e12, 14e12, 1.2e-9},
-                 {7.5e12, 31.5e12, 26.5e12, 0.45e-9},
-                 {7.0e12, 25e12, 14e12, 0.5e-9}};
+    } rates[][3] = {{{8.2e12, 24.5e12, 14e12, 1.2e-9},
+                     {7.5e12, 31.5e12, 26.5e12, 0.45e-9},
+                     {7.0e12, 25e12, 14e12, 0.5e-9}},
+                    {{8.2e12, 32e12, 31e12, 1.2e-9},
+                     {7.5e12, 34e12, 31e12, 0.45e-9},
+                     {7.0e12, 27e12, 24e12, 0.5e-9}}};
     static const double tile = 1e-6; /* its end */
     /* Bytes a second from memory, of weights, which are read once at least. */
     static const double memory = 3.6e12;
@@ -85,8 +88,8 @@ static double product_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t
     static const double shares[] = {
         [DSD_MMA_WIDE] = 1, [DSD_MMA_SQUARE] = 0.94, [DSD_MMA_TALL] = 0.9};
     enum { X_STEP_BYTES = 64 * STEP_BYTES };
-    const int row = s->unit / 16;
-    const double rate = shares[s->tile] * (s->cn ? rates[row].cn : rates[row].nc);
+    const int tf32 = s->size == 4, row = s->unit / 16;
+    const double rate = shares[s->tile] * (s->cn ? rates[tf32][row].cn : rates[tf32][row].nc);
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
     const double density = kept / ((double)s->outputs * (double)s->features);
     const double rows = (double)(s->row_tiles * s->samples);
@@ -103,9 +106,9 @@ static double product_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t
     const double tiles = (double)(s->panels * s->row_tiles);
     const double blocks = compute_units > 0 ? compute_units : 1;
     const double turns = tiles / blocks, whole = (double)(int64_t)(turns + 0.999);
-    const double copies = filled / rates[row].copy / turns;
-    const double reads = shared / rate / turns +
-                         rates[row].turn * (double)s->features * s->size / (2 * s->split.parts);
+    const double copies = filled / rates[tf32][row].copy / turns;
+    const double reads = shared / rate / turns + rates[tf32][row].turn * (double)s->features *
+                                                     s->size / (2 * s->split.parts);
     double work = copies > reads ? copies : reads;
     if (work * turns < s->size * kept / memory)
         work = s->size * kept / memory / turns;
