@@ -296,23 +296,22 @@ static void set_formats(test_list *list)
 /* Few samples in f32, and rounded to tf32: bound by reading the kept weights once. */
 static void set_few(test_list *list)
 {
-    static const int64_t counts[] = {1, 4, 16, 32, 64, 128};
+    static const struct {
+        const char *op;
+        int64_t n;
+        bsk_axis axis;
+    } rows[] = {{"matmul", 1, BSK_NC},        {"matmul", 4, BSK_NC},       {"matmul", 16, BSK_NC},
+                {"matmul", 32, BSK_NC},       {"matmul", 64, BSK_NC},      {"matmul", 16, BSK_CN},
+                {"matmul_dgrad", 16, BSK_NC}, {"matmul_wgrad", 16, BSK_NC}};
     static const bsk_precision precisions[] = {BSK_PRECISION_FULL, BSK_PRECISION_TF32};
     for (int b = 0; b < TEST_COUNT(hopper_blocks); b++)
-        for (int n = 0; n < TEST_COUNT(counts); n++)
-            for (int p = 0; p < TEST_COUNT(precisions); p++)
-                for (int axis = BSK_NC; axis <= BSK_CN; axis++) {
-                    test_spec s = square("matmul", BSK_F32, hopper_blocks[b], 8192, counts[n], 0.25,
-                                         (bsk_axis)axis);
-                    s.precision = precisions[p];
-                    test_emit(list, s);
-                    s.op = "matmul_dgrad";
-                    if (axis == BSK_NC)
-                        test_emit(list, s);
-                    s.op = "matmul_wgrad";
-                    if (axis == BSK_NC && counts[n] == 16)
-                        test_emit(list, s);
-                }
+        for (int p = 0; p < TEST_COUNT(precisions); p++)
+            for (int r = 0; r < TEST_COUNT(rows); r++) {
+                test_spec s = square(rows[r].op, BSK_F32, hopper_blocks[b], 8192, rows[r].n, 0.25,
+                                     rows[r].axis);
+                s.precision = precisions[p];
+                test_emit(list, s);
+            }
 }
 
 /* What memory limits, at the sizes of a large model, for GPUs: rows of bytes over time. */

@@ -142,30 +142,30 @@ DEVICE void FN(few_multiply)(R acc[4][TM], i32 type, const NAME(quad) * patch, c
     for (i32 i = 0; i < 4; i++)
         NAME(quad_numbers)(type, patch[i], lines[i]);
     UNROLL
-    for (i32 i = 0; i < 16 && !whole; i++)
-        lines[i / 4][i % 4] *= gate;
-    UNROLL
-    for (i32 n = 0; n < TM; n += 8) {
-        NAME(quad) columns[2][4];
-        if (n >= cols)
-            break;
-        NAME(few_columns)(columns[0], type, b, a, n, cols, left, whole);
-        if (n + 4 < cols)
-            NAME(few_columns)(columns[1], type, b, a, n + 4, cols, left, whole);
+    for (i32 i = 0; i < 4; i++)
         UNROLL
-        for (i32 h = 0; h < 2; h++) {
-            if (n + 4 * h >= cols)
-                break;
-            if (a->s_along_k && a->b_along_n)
-                FN(few_add)(acc, lines, type, columns[h], n + 4 * h, 1, 1);
-            else if (a->s_along_k)
-                FN(few_add)(acc, lines, type, columns[h], n + 4 * h, 1, 0);
-            else if (a->b_along_n)
-                FN(few_add)(acc, lines, type, columns[h], n + 4 * h, 0, 1);
-            else
-                FN(few_add)(acc, lines, type, columns[h], n + 4 * h, 0, 0);
+    for (i32 e = 0; e < 4; e++)
+        lines[i][e] = whole ? lines[i][e] : gate * lines[i][e];
+    UNROLL
+    for (i32 n = 0; n < TM; n += 8)
+        if (n < cols) {
+            NAME(quad) columns[2][4];
+            NAME(few_columns)(columns[0], type, b, a, n, cols, left, whole);
+            if (n + 4 < cols)
+                NAME(few_columns)(columns[1], type, b, a, n + 4, cols, left, whole);
+            UNROLL
+            for (i32 h = 0; h < 2; h++) {
+                const i32 at = n + 4 * h, there = at < cols;
+                if (there && a->s_along_k && a->b_along_n)
+                    FN(few_add)(acc, lines, type, columns[h], at, 1, 1);
+                else if (there && a->s_along_k)
+                    FN(few_add)(acc, lines, type, columns[h], at, 1, 0);
+                else if (there && a->b_along_n)
+                    FN(few_add)(acc, lines, type, columns[h], at, 0, 1);
+                else if (there)
+                    FN(few_add)(acc, lines, type, columns[h], at, 0, 0);
+            }
         }
-    }
 }
 
 /* The products of every `slices`-th of `left` quads. */
@@ -203,14 +203,15 @@ DEVICE void FN(few_whole)(R acc[4][TM], NAME(few_walk) w, i32 left, i32 slices, 
         NAME(few_patch)(patch[t], type, s, a, &places[t], 1);
     while (left > 0) {
         UNROLL
-        for (i32 t = 0; t < FEW_TURN; t++, left -= slices) {
+        for (i32 t = 0; t < FEW_TURN; t++) {
             const i32 last = (t + FEW_TURN - 1) % FEW_TURN;
-            if (left <= 0)
-                break;
-            NAME(few_patch)(patch[last], type, s, a, &places[last], 1);
-            const i32 k = places[t].col * a->block_cols + 4 * places[t].quad;
-            places[t] = NAME(few_next)(&w, quads, col, slot);
-            FN(few_multiply)(acc, type, patch[t], b + k * (i32)a->b_row, a, 4, 1, cols, 1);
+            if (left > 0) {
+                NAME(few_patch)(patch[last], type, s, a, &places[last], 1);
+                const i32 k = places[t].col * a->block_cols + 4 * places[t].quad;
+                places[t] = NAME(few_next)(&w, quads, col, slot);
+                FN(few_multiply)(acc, type, patch[t], b + k * (i32)a->b_row, a, 4, 1, cols, 1);
+                left -= slices;
+            }
         }
     }
 }
