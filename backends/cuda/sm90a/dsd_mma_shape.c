@@ -204,12 +204,13 @@ bsk_reason cuda_sm90a_dsd_mma_accept(const bsk_problem *problem, const bsk_devic
 
 double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
-    static const double rates[] = {1.75e12, 1.9e12, 2e12}; /* of packing, by unit */
+    /* of packing, by unit, of 16-bit types and of tf32 */
+    static const double rates[][3] = {{1.75e12, 1.9e12, 2e12}, {1.4e12, 2.1e12, 2.1e12}};
     const bsk_layout_tables *t = problem->layout;
     dsd_mma_shape s;
     if (bski_dsd_mma_shape(problem, props->compute_units, &s) || !s.n)
         return launch_seconds;
     const double image = (double)s.size * (double)t->nnz * t->block_rows * t->block_cols;
     return launch_seconds + product_seconds(&s, t, props->compute_units) +
-           bski_dsd_image_seconds(problem, image, rates[s.unit / 16]);
+           bski_dsd_image_seconds(problem, image, rates[s.size == 4][s.unit / 16]);
 }

@@ -42,20 +42,24 @@ static bool may_widen(const dsd_few_shape *s)
 static double launch_seconds(const bsk_problem *problem, const bsk_device_props *props,
                              int64_t samples)
 {
-    /* A launch and the chain of accesses of a thread block; bytes a second from memory; a
-     * multiprocessor's time for a step, what it takes more where lines of both operands are shorter
-     * than 64 bytes, for each sample of lines of 64 bytes and of shorter ones, and for each
-     * product; what wide tiles take more, and a multiprocessor's time for a step of one. Measured. */
+    /* A launch and the chain of accesses of a thread block; bytes a second from memory; of 16-bit
+     * types and of f32, a multiprocessor's time for a step, and what it takes more where lines of both
+     * operands are shorter than 64 bytes; for each sample of lines of 64 bytes and of shorter ones, and
+     * for each product; what wide tiles take more, and a multiprocessor's time for a step of one.
+     * Measured. */
     static const double launch = 3.5e-6, memory = 4.2e12;
-    static const double step = 30e-9, short_lines = 20e-9, sample = 0.75e-9, part = 1.6e-9,
-                        product = 0.4e-9 / 32, widen = 0.7e-6, wide_step = 170e-9;
+    static const double step[] = {30e-9, 20e-9}, short_lines[] = {20e-9, 10e-9};
+    static const double sample = 0.75e-9, part = 1.6e-9, product = 0.4e-9 / 32, widen = 0.7e-6,
+                        wide_step = 170e-9;
+    enum { LINE_BYTES = 64 };
     const bsk_layout_tables *t = problem->layout;
     const dsd_few_shape s = bski_dsd_few_shape(problem);
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
     const double steps = bski_dsd_few_steps(problem) / props->compute_units;
-    const bool narrow = s.along_k && s.tile < 4 * DSD_RUN;
+    const bool narrow = s.along_k && s.tile * s.bytes < LINE_BYTES, f32 = s.bytes == 4;
     const double each = narrow ? part : sample + product * s.tile;
-    double work = steps * (step + (narrow && !s.flip ? short_lines : 0) + each * (double)samples);
+    const double once = step[f32] + (narrow && !s.flip ? short_lines[f32] : 0);
+    double work = steps * (once + each * (double)samples);
     const double wide = widen + steps * s.tile / WIDE * wide_step;
     if (s.columns == DSD_FEW_COLUMNS && may_widen(&s) && wide < work)
         work = wide;
