@@ -216,12 +216,13 @@ check_all() {
     ci/sum.py check build-ci/gcc/all.json
 }
 
-# check_tuned CAPABILITY GENERATION [TIER]: a generation's tuned CUDA entries, on a device with it.
+# check_tuned CAPABILITY GENERATION [TIER [FILTER]]: a generation's tuned CUDA entries, on a device
+# with it.
 check_tuned() {
     rm -f "build-ci/gcc/$2.json"
     BSK_PLUGIN_PATH=$PWD/build-ci/gcc/tests/emu_cuda BSK_EMU_CUDA=$1 \
         build-ci/gcc/bench/bsk check --tier "${3:-quick}" --device cuda_emu:0 \
-        --json build-ci/gcc/"$2.json" "*_$2*" |
+        --json build-ci/gcc/"$2.json" "*_$2*" ${4+"$4"} |
         sed 's/^/  /'
     ci/sum.py check build-ci/gcc/"$2.json"
 }
@@ -264,7 +265,7 @@ step_devices() {
     if [ -e build-ci/gcc/tests/emu_cuda/bsk_cuda_emu.so ]; then
         # 8.6 has less shared memory than 8.0
         work+=('check_tuned 75 sm75' 'check_tuned 80 sm80' 'check_tuned 86 sm80_narrow'
-            'check_tuned 89 sm89' 'check_tuned 90 sm90a' 'check_tuned 100 sm100a ci'
+            'check_tuned 89 sm89' 'check_tuned 90 sm90a' 'check_tuned 100 sm100a ci bf16'
             'check_tuned 120 sm120a')
     else
         echo "without nvcc: the tuned CUDA kernels do not run"

@@ -238,6 +238,22 @@ static void list_small(test_list *list, const format *f)
     }
 }
 
+/* tf32: either operand next below what it is rounded to, far above what is left without its last bits. */
+static void list_near(test_list *list, const format *f)
+{
+    static const int64_t counts[] = {40, 264};
+    for (int b = 0; b < TEST_COUNT(squares) && f->dtype == BSK_F32; b++)
+        for (int o = 0; o < TEST_COUNT(linear); o++)
+            for (int i = 0; i < 2 * TEST_COUNT(counts); i++) {
+                if (list->tier == TIER_QUICK && (b + o * 2 + i) % 4)
+                    continue;
+                test_spec s = product(linear[o], f, squares[b], squares[b], 136, 0);
+                s.fill = FILL_NEAR;
+                s.seed += (uint32_t)i % 2;
+                emit_axis(list, s, counts[i / 2], b + o + i / 2);
+            }
+}
+
 /* Gates, their gradients, bias gradients and pairs. */
 static void list_wgrad(test_list *list, const format *f)
 {
@@ -352,6 +368,7 @@ void cases_products_formats(test_list *list)
         list_few_long(list, &formats[i]);
         list_turns(list, &formats[i]);
         list_small(list, &formats[i]);
+        list_near(list, &formats[i]);
         list_wgrad(list, &formats[i]);
         list_batches(list, &formats[i]);
         list_special(list, &formats[i]);

@@ -417,6 +417,14 @@ static void tensor_offsets(const test_case *c, test_tensor *t)
 
 /* --- Contents ----------------------------------------------------------------------------- */
 
+static bool is_first_input(const test_case *c, const test_tensor *t)
+{
+    const test_tensor *first = c->t;
+    while (first < t && first->output)
+        first++;
+    return first == t;
+}
+
 static double content_float(test_case *c, const test_tensor *t, int64_t e)
 {
     static const double gates[] = {0, 0.5, 1, 2}, scales[] = {-2, -1, -0.5, 0.5, 1, 2};
@@ -449,6 +457,9 @@ static double content_float(test_case *c, const test_tensor *t, int64_t e)
         return (double)(int64_t)(test_random(r) % 5) - 2;
     if (c->spec.fill == FILL_HUGE)
         return 200 * (double)(1 + test_random(r) % 4);
+    if (c->spec.fill == FILL_NEAR)
+        return ldexp(is_first_input(c, t) == c->spec.seed % 2 ? 1 + 0x1p-10 - 0x1p-23 : 1,
+                     (int)(test_random(r) % 3));
     if (t->desc.dtype == BSK_I8)
         return (double)(int64_t)(test_random(r) % 256) - 128;
     return test_uniform(r, -1, 1);

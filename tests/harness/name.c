@@ -52,7 +52,7 @@ static const struct {
     {"layout_mask", {"", "none", "all"}},
 };
 
-static const char *const fill_names[] = {"", "int", "special", "huge", "bits"};
+static const char *const fill_names[] = {"", "int", "special", "huge", "bits", "near"};
 
 static void add(char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

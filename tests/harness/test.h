@@ -28,7 +28,9 @@ typedef enum test_fill {
     FILL_INT,     /* small integers whose sums are exact: bit-equal after one rounding */
     FILL_SPECIAL, /* reals with a few NaN and infinities: they reach the right outputs only */
     FILL_HUGE,    /* products beyond the output type: overflow goes to infinity */
-    FILL_BITS     /* inputs: all bits of 8, any bits of others, often near halves of f8 */
+    FILL_BITS,    /* inputs: all bits of 8, any bits of others, often near halves of f8 */
+    FILL_NEAR     /* powers of two; one input just below what tf32 has: the first, by even seeds any
+                     but that */
 } test_fill;
 
 typedef enum test_pattern {

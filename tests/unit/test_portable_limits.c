@@ -130,7 +130,7 @@ typedef struct limit {
 
 static const limit limits[] = {
     {plan_dsd, simt_dsd_accept, 64, 2000000, 250000},
-    {plan_dsd_few, simt_dsd_accept, 64, 2000000, 500000},
+    {plan_dsd_few, simt_dsd_accept, 64, 2000000, 1000000},
     {plan_sdd, simt_sdd_accept, 64, 2000000, 500000},
     {plan_attention, simt_attention_accept, 32, 1000000, 250000},
     {plan_attention_grad, simt_attention_grad_accept, 32, 500000, 250000},
