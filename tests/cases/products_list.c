@@ -116,6 +116,47 @@ static void list_deep(test_list *list)
             }
 }
 
+/* One block row or two of few columns, whose list is cut in parts even by a device of two units; what
+ * joins them does every kind of end. */
+static void list_parts(test_list *list)
+{
+    static const struct {
+        int32_t rows, depth; /* of a block of op(W) */
+        int64_t outputs, n;
+        int32_t groups;
+        uint32_t options;
+        bsk_act act;
+        double beta;
+    } forms[] = {{8, 8, 8, 1, 0, 0, BSK_ACT_NONE, 0},
+                 {16, 16, 32, 8, 0, OPT_BIAS | OPT_RESIDUAL | OPT_LD, BSK_ACT_GELU, 0.5},
+                 {32, 32, 20, 16, 0, OPT_ROW_SCALE | OPT_COL_SCALE, BSK_ACT_NONE, 0},
+                 {12, 20, 12, 13, 0, OPT_GATE, BSK_ACT_NONE, -1},
+                 {16, 16, 16, 5, 2, 0, BSK_ACT_NONE, 0}};
+    for (int i = 0; i < TEST_COUNT(forms); i++)
+        for (int o = 0; o < 2; o++)
+            for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+                const char *const op = forms[i].groups ? "dsd" : linear[o];
+                if (list->tier == TIER_QUICK && (i + o + t) % 2)
+                    continue;
+                test_spec s = product(op, dtypes[t], o ? forms[i].rows : forms[i].depth,
+                                      o ? forms[i].depth : forms[i].rows, forms[i].n);
+                s.k = o ? forms[i].outputs : 2110;
+                s.m = o ? 2110 : forms[i].outputs;
+                s.groups = forms[i].groups;
+                s.transpose = forms[i].groups && !o;
+                s.pattern_value = 0.9;
+                s.options = forms[i].options;
+                if (o) { /* what gradients have */
+                    s.options &= OPT_GATE | OPT_LD;
+                } else {
+                    s.act = forms[i].act;
+                }
+                s.beta = forms[i].beta;
+                s.fill = s.act ? FILL_REAL : FILL_INT;
+                emit_axes(list, s);
+            }
+}
+
 /* Blocks that are lines, of which a few columns could be taken for transposed ones. */
 static void list_lines(test_list *list)
 {
@@ -580,6 +621,7 @@ void cases_products(test_list *list)
     list_samples(list);
     list_long(list);
     list_deep(list);
+    list_parts(list);
     list_lines(list);
     list_patterns(list);
     list_outputs(list);
