@@ -12,16 +12,7 @@
 #define GROUP_LANES 128
 #include "lanes.h"
 
-#undef FORM
-#if defined(TM)
-#define FORM TM
-#else
-#define FORM any
-#endif
-#ifndef FORMED
-#define FORMED(x) SIMT_JOIN(x, FORM)
-#define FN(x)     NAME(FORMED(x))
-#endif
+#include "products_form.h"
 
 #if defined(TM) && TM <= 16
 #include "products_dsd.h"

@@ -12,18 +12,7 @@
 #define GROUP_LANES 128
 #include "lanes.h"
 
-#undef FORM
-#if defined(WIDE)
-#define FORM wide
-#elif defined(TM)
-#define FORM TM
-#else
-#define FORM any
-#endif
-#ifndef FORMED
-#define FORMED(x) SIMT_JOIN(x, FORM)
-#define FN(x)     NAME(FORMED(x))
-#endif
+#include "products_form.h"
 
 #if defined(WIDE) || defined(TM)
 #include "products_dsd.h"
