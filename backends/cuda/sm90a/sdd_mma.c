@@ -18,16 +18,17 @@ typedef struct kernel {
 typedef struct shape {
     int32_t cell;
     int32_t side;         /* of a tile, features */
-    int32_t samples;      /* of a panel */
+    int32_t samples;      /* of a panel, of 16 bits */
     int32_t warps, slots; /* lists of a unit, and entries of a list */
     int32_t accumulators;
     bool pairs;
-    kernel kernels[2][2]; /* [bf16, f16][features, samples contiguous] */
+    kernel kernels[3][2]; /* [bf16, f16, f32][features, samples contiguous] */
 } shape;
 
 #define DECLARE(id, cell, panels, samples, warps, slots)                                           \
     extern const char sdd_mma_##id##_bf16_nc[], sdd_mma_##id##_bf16_cn[];                          \
-    extern const char sdd_mma_##id##_f16_nc[], sdd_mma_##id##_f16_cn[];
+    extern const char sdd_mma_##id##_f16_nc[], sdd_mma_##id##_f16_cn[];                            \
+    extern const char sdd_mma_##id##_tf32_cn[];
 SDD_MMA_SHAPES(DECLARE)
 #undef DECLARE
 
@@ -44,7 +45,8 @@ SDD_MMA_SHAPES(DECLARE)
      (slots) * ((cell) == 8 ? 4 : (cell) * (cell) / 32),                                           \
      (cell) == 8,                                                                                  \
      {{KERNEL(sdd_mma_##id##_bf16_nc), KERNEL(sdd_mma_##id##_bf16_cn)},                            \
-      {KERNEL(sdd_mma_##id##_f16_nc), KERNEL(sdd_mma_##id##_f16_cn)}}},
+      {KERNEL(sdd_mma_##id##_f16_nc), KERNEL(sdd_mma_##id##_f16_cn)},                              \
+      {{NULL, NULL}, KERNEL(sdd_mma_##id##_tf32_cn)}}},
 static const shape shapes[] = {SDD_MMA_SHAPES(ROW)};
 #undef ROW
 #undef KERNEL
@@ -57,6 +59,18 @@ enum { LONG_SWEEP = 256 };
 static int32_t stage_bytes(const shape *s)
 {
     return s->side * 4 * s->samples;
+}
+
+/* Samples of a slice. */
+static int32_t slice_samples(const shape *s, bsk_dtype dtype)
+{
+    return dtype == BSK_F32 ? s->samples / 2 : s->samples;
+}
+
+/* Of operands in f32 a kernel finds samples contiguous (turned, if they are not). */
+static bool kernel_along_n(const bsk_problem *problem)
+{
+    return problem->dtype == BSK_F32 || bski_sdd_along_n(problem->params);
 }
 
 static sdd_mma_form form_of(bool along_n)
@@ -105,7 +119,7 @@ static choice choose(const bsk_problem *problem, int32_t blocks)
     const double area = (double)t->rows * (double)t->cols;
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
     /* of what cells of 32 take with features contiguous, where other entries take as many blocks */
-    const double slower = cell == 32 && bski_sdd_along_n(p) ? 1.06 : 1;
+    const double slower = cell == 32 && kernel_along_n(problem) ? 1.06 : 1;
     choice best = {.cycles = 1e30};
     for (int32_t i = 0; i < SHAPES; i++) {
         const shape *s = &shapes[i];
@@ -124,7 +138,7 @@ static choice choose(const bsk_problem *problem, int32_t blocks)
         const double cycles =
             slower * shared *
             bski_sdd_estimate(tiles * each, slice_cycles(s, entries / (double)each),
-                              bski_sdd_slices(p, s->samples), blocks, 0);
+                              bski_sdd_slices(p, slice_samples(s, problem->dtype)), blocks, 0);
         if (cycles < best.cycles)
             best = (choice){s, cycles};
     }
@@ -143,7 +157,8 @@ bsk_reason cuda_sdd_mma_accept(const bsk_problem *problem, const bsk_device_prop
 double cuda_sdd_mma_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
     static const double hertz = 1.7e9, launch = 4e-6;
-    return choose(problem, props->compute_units).cycles / hertz + launch;
+    return choose(problem, props->compute_units).cycles / hertz + launch +
+           bski_sdd_turn_seconds(problem, true);
 }
 
 /* --- Lists --- */
@@ -475,9 +490,10 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, m
     const shape *s = m->shape;
     const int32_t blocks = device->simt.props.compute_units / m->cluster;
     const int64_t cells = (int64_t)(s->side / s->cell) * (s->side / s->cell);
-    const int64_t slices = bski_sdd_slices(p, s->samples);
-    const bski_sdd_kernel form = {SDD_PANEL, s->samples, s->warps * m->cluster, s->accumulators,
-                                  stage_bytes(s)};
+    const int32_t samples = slice_samples(s, prepared->problem->dtype);
+    const int64_t slices = bski_sdd_slices(p, samples);
+    const bski_sdd_kernel form = {SDD_PANEL,       samples,        s->warps * m->cluster,
+                                  s->accumulators, stage_bytes(s), .turns_a = true};
     bski_sdd_schedule schedule;
     m->kept = bski_table_alloc(&host->allocator, cells, sizeof *m->kept);
     m->entries = bski_table_alloc(&host->allocator, cells, sizeof *m->entries);
@@ -518,10 +534,12 @@ bsk_status cuda_sdd_mma_prepare(void *device, bsk_prepared *prepared)
     maker m = {.shape = c.shape,
                .layout = prepared->problem->layout,
                .host = host,
-               .along_n = bski_sdd_along_n(p)};
+               .along_n = kernel_along_n(prepared->problem)};
     m.cluster = cluster_size(c.shape, m.layout, d->simt.props.compute_units);
     state->cluster = m.cluster;
-    state->kernel = &c.shape->kernels[prepared->problem->dtype == BSK_F16][m.along_n];
+    const bsk_dtype dtype = prepared->problem->dtype;
+    const int type = dtype == BSK_BF16 ? 0 : dtype == BSK_F16 ? 1 : 2;
+    state->kernel = &c.shape->kernels[type][m.along_n];
     state->threads = c.shape->warps * 32 + 128;
     bsk_status status = state_fill(d, prepared, &m, state);
     void *const temporary[] = {m.kept,       m.entries,      m.list.corners,

@@ -1,5 +1,7 @@
 /* sdd on Hopper by mma.sync, for small blocks at low densities: a thread block holds a large tile
- * of the matrix, of which every warp owns a fixed list of cells. docs/cuda.md shows the flow. */
+ * of the matrix, of which every warp owns a fixed list of cells. docs/cuda.md shows the flow.
+ * Of f32, products of tf32 have what lies in the same bytes as 16-bit samples that are contiguous: where
+ * features are, a kernel before has turned both operands. */
 #include <backends/cuda/sm90a/sdd_device.h>
 #include <backends/cuda/sm90a/sdd_mma.h>
 
@@ -11,9 +13,10 @@ struct shape {
     static constexpr int nc = NC, cell = CELL, panels = PANELS, samples = SAMPLES, warps = WARPS;
     static constexpr int slots = SLOTS;
     static constexpr int panel_bytes = 128 * SAMPLES, stage_bytes = 2 * PANELS * panel_bytes;
-    static constexpr int steps = SAMPLES / 16;             /* of 16 samples */
-    static constexpr int most = CELL * CELL / 32;          /* accumulators of a cell */
-    static constexpr int cell_most = CELL == 8 ? 4 : most; /* two cells of 8 x 8 together */
+    static constexpr int slice = SAMPLES * 2 / (int)sizeof(T); /* samples of a stage */
+    static constexpr int steps = SAMPLES / 16;                 /* of 16 samples, of f32 8 */
+    static constexpr int most = CELL * CELL / 32;              /* accumulators of a cell */
+    static constexpr int cell_most = CELL == 8 ? 4 : most;     /* two cells of 8 x 8 together */
     static constexpr int count = SLOTS * cell_most;
     static constexpr int threads = WARPS * 32 + 128;
     static constexpr int registers = WARPS == 16 ? 112 : 160;
@@ -28,6 +31,15 @@ template <typename S> PTX_FN uint32_t lane_place(int row, int chunk)
 {
     const int turn = S::row_bytes == 128 ? row & 7 : row >> 1 & 3;
     return row * S::row_bytes + ((chunk ^ turn) << 4);
+}
+
+/* The products of a step, which is 32 bytes of each feature. */
+template <typename T> PTX_FN void multiply(float *acc, const uint32_t *a, const uint32_t *b)
+{
+    if constexpr (sizeof(T) == sizeof(float))
+        mma_m16n8k8_tf32(acc, a, b);
+    else
+        mma_m16n8k16<T>(acc, a, b);
 }
 
 /* 16 features by 16 samples: registers as the operand a of mma, or as two of b: {0, 2} and {1, 3}.
@@ -103,7 +115,7 @@ PTX_FN void stage_8(float *acc, const uint32_t *list, int count, uint32_t keep, 
                               k);
 #pragma unroll
         for (int k = 0; k < S::steps; k++)
-            mma_m16n8k16<typename S::type>(acc + i * 4, a[i % 2][k], b[k / 2] + k % 2 * 2);
+            multiply<typename S::type>(acc + i * 4, a[i % 2][k], b[k / 2] + k % 2 * 2);
     }
 }
 
@@ -125,7 +137,7 @@ PTX_FN void entry_16(float *acc, uint32_t (&a)[S::steps][4], uint32_t (&b)[S::st
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             const uint32_t bj[2] = {b[k][j], b[k][j + 2]};
-            mma_m16n8k16<typename S::type>(acc + j * 4, a[k], bj);
+            multiply<typename S::type>(acc + j * 4, a[k], bj);
         }
         if (follows)
             load_16x16<S>(b[k], b_stage, field_b<S>(next), at, k);
@@ -206,7 +218,7 @@ PTX_FN void stage_32(float *acc, const uint32_t *list, int count, uint32_t keep,
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     const uint32_t bj[2] = {b[k][j / 2][j % 2], b[k][j / 2][j % 2 + 2]};
-                    mma_m16n8k16<typename S::type>(acc + i * 32 + m * 16 + j * 4, a[k][m], bj);
+                    multiply<typename S::type>(acc + i * 32 + m * 16 + j * 4, a[k][m], bj);
                 }
         }
     }
@@ -352,7 +364,7 @@ PTX_FN void produce(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
             if (leads)
                 pace_step(pace, arg.work);
             ring_acquire(ring, warp == 0, S::stage_bytes);
-            const int n = c.slice * S::samples;
+            const int n = c.slice * S::slice;
             const uint32_t to = ring_stage(ring) + panel * S::panel_bytes;
             const int x = S::nc ? feature : n, y = S::nc ? n : feature;
             if (copies && both)
@@ -440,4 +452,6 @@ template <typename S> PTX_FN void run(const sdd_mma_arg &arg)
 #define SDD_MMA_KERNELS(id, ...)                                                                   \
     FOR_HALVES_WITH(SDD_MMA_KERNEL, id, nc, 1, __VA_ARGS__)                                        \
     FOR_HALVES_WITH(SDD_MMA_KERNEL, id, cn, 0, __VA_ARGS__)
+#define SDD_MMA_TF32(id, ...) SDD_MMA_KERNEL(tf32, float, id, cn, 0, __VA_ARGS__)
 SDD_MMA_SHAPES(SDD_MMA_KERNELS)
+SDD_MMA_SHAPES(SDD_MMA_TF32)

@@ -13,7 +13,7 @@
 #include <backends/cuda/sm90a/sdd.h>
 
 /* X(id, cell, panels, samples, warps, slots): the shapes that are compiled. Tiles are panels x 64
- * features square. */
+ * features square; samples are those of 16 bits in a stage, of f32 there are half as many. */
 #define SDD_MMA_SHAPES(X)                                                                          \
     X(8, 8, 8, 32, 16, 16)                                                                         \
     X(16, 16, 8, 32, 16, 8)                                                                        \

@@ -248,6 +248,7 @@ typedef struct maker {
     const bsk_layout_tables *layout;
     const form *form;
     int64_t slices;
+    bool far;       /* sweeps are long */
     int32_t blocks; /* or clusters */
 } maker;
 
@@ -624,13 +625,18 @@ static bool is_few(int32_t units, int32_t blocks)
     return units > blocks && units <= 4 * (int64_t)blocks;
 }
 
-/* Slices over which blocks drift too far apart for L2. */
-enum { LONG_SWEEP = 256 };
+/* Samples, of all pairs, over which blocks drift too far apart for L2. */
+enum { LONG_SWEEP = 16384 };
+
+static bool is_long(const bsk_sdd_params *p)
+{
+    return bski_sdd_slices(p, 1) >= LONG_SWEEP;
+}
 
 /* Whether the units of the last round may be in parts, whose blocks are at different places. */
-static bool is_short(int32_t units, int32_t blocks, int64_t slices)
+static bool is_short(int32_t units, int32_t blocks, bool far)
 {
-    return is_few(units, blocks) && slices < LONG_SWEEP;
+    return is_few(units, blocks) && !far;
 }
 
 /* Panels of the largest unit. */
@@ -664,7 +670,7 @@ static bsk_status way_make(const maker *m, int32_t high, const band_sets *sets, 
     /* Stars of many rounds live on their order, those of few on their balance, and cannot do well with
      * tails: others read the same samples together. */
     const bool few = is_few(w->list.count, m->blocks);
-    const bool parts = is_short(w->list.count, m->blocks, m->slices);
+    const bool parts = is_short(w->list.count, m->blocks, m->far);
     const bski_sdd_deal deal = {.by_cost = high > 1 || few,
                                 .tails = high == 1 && few ? 0.85 : 0.95,
                                 .few_tails = high > 1,
@@ -709,7 +715,7 @@ static bsk_status ways_try(const maker *m, int32_t high, band_sets *sets, way *b
         return BSK_OK;
     const int64_t least = bski_ceil_div(shares_deal(sets, SHARE), 2);
     const int64_t round = bski_ceil_div(least, m->blocks) * m->blocks;
-    sets->room = m->slices < LONG_SWEEP ? LEAST_ROOM : SDD_MAX_PANELS;
+    sets->room = m->far ? SDD_MAX_PANELS : LEAST_ROOM;
     for (; least && sets->room <= SDD_MAX_PANELS; sets->room++) {
         for (int64_t i = 0; i <= STEPS; i++)
             TRY(way_try(m, high, sets, least + least * i / STEPS, best));
@@ -765,11 +771,12 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, c
     const int32_t samples = prepared->problem->dtype == BSK_F32 ? SDD_PANEL_F32 : SDD_PANEL;
     const bski_sdd_kernel as = {SDD_PANEL, samples, WARPS * w->form->cluster, ACCUMULATORS,
                                 state->stage_bytes};
-    /* stars reread so much that the sweeps must stay together, and crosses in long ones */
+    /* stars reread so much that the sweeps must stay together, of f32 in short ones too, and crosses
+     * in long ones */
     const int32_t blocks = device->simt.props.compute_units;
-    const int64_t slices = count_slices(prepared->problem);
-    const bool cross = w->high == 2 && w->form->cluster == 1 && slices >= LONG_SWEEP;
-    const bool paced = cross || (w->high == 1 && !is_short(count, blocks, slices));
+    const bool far = is_long(prepared->problem->params), f32 = prepared->problem->dtype == BSK_F32;
+    const bool cross = w->high == 2 && w->form->cluster == 1 && far;
+    const bool paced = cross || (w->high == 1 && (f32 || !is_short(count, blocks, far)));
     state->plan.work.lead = paced && count > blocks;
     TRY(bski_sdd_plan_make(device, prepared, &w->schedule, &as, &state->plan));
     return table_put(&device->simt, w->list.units, (int64_t)count * w->form->cluster,
@@ -786,6 +793,7 @@ bsk_status cuda_sdd_wgmma_prepare(void *device, bsk_prepared *prepared)
     maker m = {.host = host,
                .layout = prepared->problem->layout,
                .slices = count_slices(prepared->problem),
+               .far = is_long(p),
                .blocks = d->simt.props.compute_units};
     const int type = type_index(prepared->problem->dtype);
     way w;
