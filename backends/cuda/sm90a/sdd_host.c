@@ -50,12 +50,12 @@ int64_t bski_sdd_slices(const bsk_sdd_params *p, int32_t samples)
 
 /* --- Turned operands ---
  *
- * Products of tf32 take operands along the samples. Where features are contiguous, B is copied first,
+ * wgmma of tf32 takes operands along the samples. Where features are contiguous, B is copied first,
  * pair after pair, to rows of features, and A where a kernel does not do it in registers. */
 
 enum { TURNED_ROW = 32 /* elements: a row's length is a multiple */, OF_A = 0, OF_B = 1 };
 
-static bool turns(const bsk_problem *problem)
+static bool across(const bsk_problem *problem)
 {
     return problem->dtype == BSK_F32 && !bski_sdd_along_n(problem->params);
 }
@@ -75,9 +75,10 @@ static size_t turned_bytes(const bsk_tensor *t, int features)
 }
 
 /* Of the operands of a pair. */
-static size_t pair_bytes(const bsk_sdd_params *p, bool both)
+static size_t pair_bytes(const bsk_sdd_params *p, bski_sdd_turns turns)
 {
-    return turned_bytes(&p->b, OF_B) + (both ? turned_bytes(&p->a, OF_A) : 0);
+    return (turns >= SDD_TURNS_B ? turned_bytes(&p->b, OF_B) : 0) +
+           (turns == SDD_TURNS_BOTH ? turned_bytes(&p->a, OF_A) : 0);
 }
 
 /* Thread blocks that turn an operand. */
@@ -88,12 +89,12 @@ static int64_t turn_tiles(const bsk_tensor *t, int features)
            bski_ceil_div(turned.dims[1], SDD_TURN_TILE);
 }
 
-double bski_sdd_turn_seconds(const bsk_problem *problem, bool both)
+double bski_sdd_turn_seconds(const bsk_problem *problem, bski_sdd_turns turns)
 {
     static const double memory_rate = 3.6e12, launch = 1e-6; /* bytes/s, read and written */
     const bsk_sdd_params *p = problem->params;
-    return turns(problem)
-               ? p->pairs * (2.0 * (double)pair_bytes(p, both) / memory_rate + (1 + both) * launch)
+    return across(problem)
+               ? p->pairs * (2.0 * (double)pair_bytes(p, turns) / memory_rate + turns * launch)
                : 0;
 }
 
@@ -160,7 +161,7 @@ bsk_reason bski_sdd_refusal(const bsk_problem *problem)
         p->a.dims[1] > max_n / SDD_MAX_PAIRS)
         return BSK_REFUSE_LIMIT;
     const bool many = turn_tiles(&p->a, OF_A) > INT32_MAX || turn_tiles(&p->b, OF_B) > INT32_MAX;
-    return turns(problem) && many ? BSK_REFUSE_LIMIT : BSK_ACCEPT;
+    return across(problem) && many ? BSK_REFUSE_LIMIT : BSK_ACCEPT;
 }
 
 /* --- Schedules --- */
@@ -594,8 +595,7 @@ static bsk_status plan_workspace(const bsk_host *host, bsk_prepared *prepared,
         counters = PROGRESS_BYTES + (size_t)s->split * warps * sizeof(uint32_t);
     plan->counters = (counters + PARTS_ALIGNMENT - 1) / PARTS_ALIGNMENT * PARTS_ALIGNMENT;
     const bsk_sdd_params *p = prepared->problem->params;
-    const size_t turned =
-        turns(prepared->problem) ? (size_t)p->pairs * pair_bytes(p, kernel->turns_a) : 0;
+    const size_t turned = (size_t)p->pairs * pair_bytes(p, plan->turns);
     ok = ok && bski_add_size(parts, plan->counters, &plan->turned) &&
          bski_add_size(plan->turned, turned, &prepared->workspace_bytes);
     prepared->workspace_alignment = PARTS_ALIGNMENT;
@@ -615,12 +615,13 @@ bsk_status bski_sdd_plan_make(bski_cuda_device *device, bsk_prepared *prepared,
     const int32_t features = kernel->features, samples = kernel->samples;
     plan->a = operand_tensor(&p->a, along_n, along_n, features, samples);
     plan->b = operand_tensor(&p->b, !along_n, along_n, features, samples);
-    if (turns(prepared->problem)) {
+    plan->turns = across(prepared->problem) ? kernel->turns : SDD_TURNS_NONE;
+    if (plan->turns) {
         const bsk_tensor a = turned_tensor(&p->a, OF_A), b = turned_tensor(&p->b, OF_B);
         TRY(bski_cuda_kernel(device, sdd_turn, 0, "sdd_turn"));
-        plan->turns_a = kernel->turns_a;
-        plan->a = plan->turns_a ? operand_tensor(&a, 1, true, features, samples)
-                                : operand_tensor(&p->a, 0, false, features / 2, samples);
+        plan->a = plan->turns == SDD_TURNS_BOTH
+                      ? operand_tensor(&a, 1, true, features, samples)
+                      : operand_tensor(&p->a, 0, false, features / 2, samples);
         plan->b = operand_tensor(&b, 1, true, features, samples);
     }
     plan->work.stages = fit < SDD_MAX_STAGES ? fit : SDD_MAX_STAGES;
@@ -675,10 +676,10 @@ bsk_status bski_sdd_arguments(const bski_sdd_plan *plan, const bsk_problem *prob
     char *workspace = bsk_mem_address(args->workspace);
     for (int32_t i = 0; p->a.dims[1] > 0 && i < p->pairs; i++) {
         void *of_a = bsk_mem_address(args->a[i]), *of_b = bsk_mem_address(args->b[i]);
-        if (turns(problem)) {
-            of_b = workspace + plan->turned + (size_t)i * pair_bytes(p, plan->turns_a);
+        if (plan->turns) {
+            of_b = workspace + plan->turned + (size_t)i * pair_bytes(p, plan->turns);
             TRY(turn(queue, &p->b, OF_B, args->b[i], of_b));
-            if (plan->turns_a) {
+            if (plan->turns == SDD_TURNS_BOTH) {
                 of_a = (char *)of_b + turned_bytes(&p->b, OF_B);
                 TRY(turn(queue, &p->a, OF_A, args->a[i], of_a));
             }

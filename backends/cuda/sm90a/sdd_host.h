@@ -13,8 +13,11 @@ bool bski_sdd_along_n(const bsk_sdd_params *p);
 /* What no sdd entry of this folder takes, whatever the blocks. */
 bsk_reason bski_sdd_refusal(const bsk_problem *problem);
 
-/* The time in which operands are turned first, of f32 with features contiguous: B, or both. */
-double bski_sdd_turn_seconds(const bsk_problem *problem, bool both);
+/* What a kernel wants turned first of operands in f32 with features contiguous, and the time that
+ * takes. */
+typedef enum bski_sdd_turns { SDD_TURNS_NONE, SDD_TURNS_B, SDD_TURNS_BOTH } bski_sdd_turns;
+
+double bski_sdd_turn_seconds(const bsk_problem *problem, bski_sdd_turns turns);
 
 /* Slices of `samples` samples each, of all pairs together. */
 int64_t bski_sdd_slices(const bsk_sdd_params *p, int32_t samples);
@@ -67,7 +70,7 @@ typedef struct bski_sdd_plan {
     sdd_output out;
     size_t counters; /* bytes at the start of the workspace that a launch clears */
     size_t turned;   /* where in the workspace the turned operands of all pairs begin, if any */
-    bool turns_a;
+    bski_sdd_turns turns;
     size_t shared_bytes;
     int32_t blocks;
 } bski_sdd_plan;
@@ -77,7 +80,7 @@ typedef struct bski_sdd_kernel {
     int32_t features, samples;   /* of a panel, whose rows are as wide as its swizzle */
     int32_t warps, accumulators; /* that compute, in a block or cluster; of each of their lanes */
     int32_t stage_bytes;
-    bool turns_a; /* A, too, is turned where B is */
+    bski_sdd_turns turns;
 } bski_sdd_kernel;
 
 /* Fills a plan from a schedule: tables, the operands' panels, stages and the workspace. */

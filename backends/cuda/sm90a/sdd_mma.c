@@ -28,7 +28,7 @@ typedef struct shape {
 #define DECLARE(id, cell, panels, samples, warps, slots)                                           \
     extern const char sdd_mma_##id##_bf16_nc[], sdd_mma_##id##_bf16_cn[];                          \
     extern const char sdd_mma_##id##_f16_nc[], sdd_mma_##id##_f16_cn[];                            \
-    extern const char sdd_mma_##id##_tf32_cn[];
+    extern const char sdd_mma_##id##_tf32_nc[], sdd_mma_##id##_tf32_cn[];
 SDD_MMA_SHAPES(DECLARE)
 #undef DECLARE
 
@@ -46,7 +46,7 @@ SDD_MMA_SHAPES(DECLARE)
      (cell) == 8,                                                                                  \
      {{KERNEL(sdd_mma_##id##_bf16_nc), KERNEL(sdd_mma_##id##_bf16_cn)},                            \
       {KERNEL(sdd_mma_##id##_f16_nc), KERNEL(sdd_mma_##id##_f16_cn)},                              \
-      {{NULL, NULL}, KERNEL(sdd_mma_##id##_tf32_cn)}}},
+      {KERNEL(sdd_mma_##id##_tf32_nc), KERNEL(sdd_mma_##id##_tf32_cn)}}},
 static const shape shapes[] = {SDD_MMA_SHAPES(ROW)};
 #undef ROW
 #undef KERNEL
@@ -67,15 +67,11 @@ static int32_t slice_samples(const shape *s, bsk_dtype dtype)
     return dtype == BSK_F32 ? s->samples / 2 : s->samples;
 }
 
-/* Of operands in f32 a kernel finds samples contiguous (turned, if they are not). */
-static bool kernel_along_n(const bsk_problem *problem)
+static sdd_mma_form form_of(const bsk_problem *problem)
 {
-    return problem->dtype == BSK_F32 || bski_sdd_along_n(problem->params);
-}
-
-static sdd_mma_form form_of(bool along_n)
-{
-    return along_n ? SDD_MMA_CN : SDD_MMA_NC;
+    return bski_sdd_along_n(problem->params) ? SDD_MMA_CN
+           : problem->dtype == BSK_F32       ? SDD_MMA_NC_F32
+                                             : SDD_MMA_NC;
 }
 
 /* The largest cells that blocks are made of. */
@@ -119,7 +115,7 @@ static choice choose(const bsk_problem *problem, int32_t blocks)
     const double area = (double)t->rows * (double)t->cols;
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
     /* of what cells of 32 take with features contiguous, where other entries take as many blocks */
-    const double slower = cell == 32 && kernel_along_n(problem) ? 1.06 : 1;
+    const double slower = cell == 32 && bski_sdd_along_n(p) ? 1.06 : 1;
     choice best = {.cycles = 1e30};
     for (int32_t i = 0; i < SHAPES; i++) {
         const shape *s = &shapes[i];
@@ -157,8 +153,7 @@ bsk_reason cuda_sdd_mma_accept(const bsk_problem *problem, const bsk_device_prop
 double cuda_sdd_mma_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
     static const double hertz = 1.7e9, launch = 4e-6;
-    return choose(problem, props->compute_units).cycles / hertz + launch +
-           bski_sdd_turn_seconds(problem, true);
+    return choose(problem, props->compute_units).cycles / hertz + launch;
 }
 
 /* --- Lists --- */
@@ -184,19 +179,19 @@ typedef struct maker {
     entry *entries;
     int32_t count;
     int32_t cluster; /* thread blocks that share rows */
-    bool along_n;
+    sdd_mma_form form;
     unit_list list;
 } maker;
 
 static uint32_t field_of(const maker *m, int32_t cell)
 {
     const uint32_t eighth = (uint32_t)(cell * m->shape->cell / 8);
-    return sdd_mma_field(form_of(m->along_n), m->shape->samples, eighth);
+    return sdd_mma_field(m->form, m->shape->samples, eighth);
 }
 
 static void entry_add(maker *m, int32_t row, int32_t second, int32_t col)
 {
-    const int shift = sdd_mma_second(form_of(m->along_n), m->shape->samples);
+    const int shift = sdd_mma_second(m->form, m->shape->samples);
     const bool pairs = m->shape->pairs;
     uint32_t bits = field_of(m, row) | field_of(m, col) << SDD_MMA_B;
     if (pairs)
@@ -492,8 +487,9 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, m
     const int64_t cells = (int64_t)(s->side / s->cell) * (s->side / s->cell);
     const int32_t samples = slice_samples(s, prepared->problem->dtype);
     const int64_t slices = bski_sdd_slices(p, samples);
-    const bski_sdd_kernel form = {SDD_PANEL,       samples,        s->warps * m->cluster,
-                                  s->accumulators, stage_bytes(s), .turns_a = true};
+    const int32_t features = m->form == SDD_MMA_NC_F32 ? SDD_PANEL / 2 : SDD_PANEL;
+    const bski_sdd_kernel form = {features, samples, s->warps * m->cluster, s->accumulators,
+                                  stage_bytes(s)};
     bski_sdd_schedule schedule;
     m->kept = bski_table_alloc(&host->allocator, cells, sizeof *m->kept);
     m->entries = bski_table_alloc(&host->allocator, cells, sizeof *m->entries);
@@ -527,19 +523,18 @@ bsk_status cuda_sdd_mma_prepare(void *device, bsk_prepared *prepared)
     bski_cuda_device *d = device;
     const bsk_host *host = d->simt.host;
     const bsk_allocator *allocator = &host->allocator;
-    const bsk_sdd_params *p = prepared->problem->params;
     const choice c = choose(prepared->problem, d->simt.props.compute_units);
     TRY(state_new(&d->simt, sizeof(sdd_state), prepared));
     sdd_state *state = prepared->state;
     maker m = {.shape = c.shape,
                .layout = prepared->problem->layout,
                .host = host,
-               .along_n = kernel_along_n(prepared->problem)};
+               .form = form_of(prepared->problem)};
     m.cluster = cluster_size(c.shape, m.layout, d->simt.props.compute_units);
     state->cluster = m.cluster;
     const bsk_dtype dtype = prepared->problem->dtype;
     const int type = dtype == BSK_BF16 ? 0 : dtype == BSK_F16 ? 1 : 2;
-    state->kernel = &c.shape->kernels[type][m.along_n];
+    state->kernel = &c.shape->kernels[type][m.form == SDD_MMA_CN];
     state->threads = c.shape->warps * 32 + 128;
     bsk_status status = state_fill(d, prepared, &m, state);
     void *const temporary[] = {m.kept,       m.entries,      m.list.corners,

@@ -1,7 +1,7 @@
 /* sdd on Hopper by mma.sync, for small blocks at low densities: a thread block holds a large tile
  * of the matrix, of which every warp owns a fixed list of cells. docs/cuda.md shows the flow.
- * Of f32, products of tf32 have what lies in the same bytes as 16-bit samples that are contiguous: where
- * features are, a kernel before has turned both operands. */
+ * Of f32, what products of tf32 want of samples that are contiguous lies as 16-bit elements do; where
+ * features are, a lane loads word by word. */
 #include <backends/cuda/sm90a/sdd_device.h>
 #include <backends/cuda/sm90a/sdd_mma.h>
 
@@ -9,14 +9,18 @@
 template <typename T, int NC, int CELL, int PANELS, int SAMPLES, int WARPS, int SLOTS>
 struct shape {
     typedef T type;
-    static constexpr sdd_mma_form form = NC ? SDD_MMA_NC : SDD_MMA_CN;
-    static constexpr int nc = NC, cell = CELL, panels = PANELS, samples = SAMPLES, warps = WARPS;
-    static constexpr int slots = SLOTS;
-    static constexpr int panel_bytes = 128 * SAMPLES, stage_bytes = 2 * PANELS * panel_bytes;
-    static constexpr int slice = SAMPLES * 2 / (int)sizeof(T); /* samples of a stage */
-    static constexpr int steps = SAMPLES / 16;                 /* of 16 samples, of f32 8 */
-    static constexpr int most = CELL * CELL / 32;              /* accumulators of a cell */
-    static constexpr int cell_most = CELL == 8 ? 4 : most;     /* two cells of 8 x 8 together */
+    static constexpr bool f32 = sizeof(T) == sizeof(float);
+    static constexpr sdd_mma_form form = !NC ? SDD_MMA_CN : f32 ? SDD_MMA_NC_F32 : SDD_MMA_NC;
+    static constexpr int nc = NC, cell = CELL, samples = SAMPLES, warps = WARPS, slots = SLOTS;
+    static constexpr bool words = NC && f32;                           /* loads are word by word */
+    static constexpr int features = words ? SDD_PANEL / 2 : SDD_PANEL; /* of a panel */
+    static constexpr int panels = PANELS * SDD_PANEL / features;
+    static constexpr int panel_bytes = 2 * SAMPLES * features,
+                         stage_bytes = 2 * panels * panel_bytes;
+    static constexpr int slice = f32 ? SAMPLES / 2 : SAMPLES; /* samples of a stage */
+    static constexpr int steps = SAMPLES / 16;                /* of 16 samples, of f32 8 */
+    static constexpr int most = CELL * CELL / 32;             /* accumulators of a cell */
+    static constexpr int cell_most = CELL == 8 ? 4 : most;    /* two cells of 8 x 8 together */
     static constexpr int count = SLOTS * cell_most;
     static constexpr int threads = WARPS * 32 + 128;
     static constexpr int registers = WARPS == 16 ? 112 : 160;
@@ -42,12 +46,33 @@ template <typename T> PTX_FN void multiply(float *acc, const uint32_t *a, const 
         mma_m16n8k16<T>(acc, a, b);
 }
 
+/* Where words are loaded, a lane's in a step of f32, g = lane / 4, t = lane % 4: feature g of sample
+ * 2t, and what leads from there to the next sample and to the next 8 and 16 features. So samples of
+ * even number count first, and no bank serves two lanes. */
+enum { WORD_NEXT = 1 << 7 | 1 << 4, WORD_8 = 1 << 5, WORD_16 = 1 << 6, WORD_STEP = 8 * 128 };
+
+PTX_FN uint32_t lane_word(void)
+{
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    return 2 * t * 128 + ((g / 4 ^ 2 * t) << 4) + g % 4 * 4;
+}
+
+/* Words of a sample and the next. */
+PTX_FN void load_words(uint32_t &even, uint32_t &odd, uint32_t at, uint32_t place)
+{
+    even = shared_load_4(at + place);
+    odd = shared_load_4(at + (place ^ WORD_NEXT));
+}
+
 /* 16 features by 16 samples: registers as the operand a of mma, or as two of b: {0, 2} and {1, 3}.
  * at: the operand's stage; field: of the first feature. */
 template <typename S>
 PTX_FN void load_16x16(uint32_t *r, uint32_t at, uint32_t field, uint32_t lane_at, int step)
 {
-    if (S::nc)
+    if (S::words) {
+        load_words(r[0], r[2], at + step * WORD_STEP, lane_at ^ field);
+        load_words(r[1], r[3], at + step * WORD_STEP, lane_at ^ field ^ WORD_8);
+    } else if (S::nc)
         ldmatrix_x4_trans(r, at + (lane_at ^ field) + step * 16 * 128);
     else
         ldmatrix_x4(r, at + field + (lane_at ^ step << 5));
@@ -57,7 +82,9 @@ PTX_FN void load_16x16(uint32_t *r, uint32_t at, uint32_t field, uint32_t lane_a
 template <typename S>
 PTX_FN void load_next_16x16(uint32_t *r, uint32_t at, uint32_t field, uint32_t lane_at, int step)
 {
-    if (S::nc)
+    if (S::words)
+        load_16x16<S>(r, at, field ^ WORD_16, lane_at, step);
+    else if (S::nc)
         ldmatrix_x4_trans(r, at + (lane_at ^ field ^ 32) + step * 16 * 128);
     else
         ldmatrix_x4(r, at + field + 16 * S::row_bytes + (lane_at ^ step << 5));
@@ -67,7 +94,10 @@ PTX_FN void load_next_16x16(uint32_t *r, uint32_t at, uint32_t field, uint32_t l
 template <typename S>
 PTX_FN void load_8x32(uint32_t *r, uint32_t at, uint32_t field, uint32_t lane_at, int half)
 {
-    if (S::nc)
+    if (S::words) {
+        load_words(r[0], r[1], at + 2 * half * WORD_STEP, lane_at ^ field);
+        load_words(r[2], r[3], at + (2 * half + 1) * WORD_STEP, lane_at ^ field);
+    } else if (S::nc)
         ldmatrix_x4_trans(r, at + (lane_at ^ field) + half * 32 * 128);
     else
         ldmatrix_x4(r, at + field + (lane_at ^ half << 6));
@@ -83,6 +113,29 @@ template <typename S> PTX_FN uint32_t field_b(uint32_t entry)
     return entry >> SDD_MMA_B & S::mask;
 }
 
+/* As load_16x16, of an entry's two cells of 8 features, which half of the lanes address each, or with
+ * words all both. */
+template <typename S>
+PTX_FN void load_cells(uint32_t *r, uint32_t at, uint32_t entry, uint32_t lane_at, int step)
+{
+    if (S::words) {
+        load_words(r[0], r[2], at + step * WORD_STEP, lane_at ^ field_a<S>(entry));
+        load_words(r[1], r[3], at + step * WORD_STEP, lane_at ^ (entry >> S::second & S::mask));
+    } else {
+        const int half_of = threadIdx.x % 32 / 8 % 2 ? S::second : 0;
+        load_16x16<S>(r, at, entry >> half_of & S::mask, lane_at, step);
+    }
+}
+
+/* A lane's place in 16 features by 16 samples. */
+template <typename S> PTX_FN uint32_t lane_16x16(void)
+{
+    const int lane = threadIdx.x % 32, in_8 = lane % 8, quarter = lane / 8;
+    return S::words ? lane_word()
+           : S::nc  ? lane_place<S>(in_8 + quarter / 2 * 8, quarter % 2)
+                    : lane_place<S>(in_8 + quarter % 2 * 8, quarter / 2);
+}
+
 /* --- A stage: the products of a warp's cells --- */
 
 /* Cells of 8: two of one column make the 16 rows of a product. Those of the next entry are loaded
@@ -92,14 +145,16 @@ PTX_FN void stage_8(float *acc, const uint32_t *list, int count, uint32_t keep, 
 {
     const int lane = threadIdx.x % 32, in_8 = lane % 8, quarter = lane / 8;
     const uint32_t b_stage = stage + S::panels * S::panel_bytes;
-    const int half_of = quarter % 2 ? S::second : 0;
-    const uint32_t a_lane =
-        S::nc ? lane_place<S>(in_8 + quarter / 2 * 8, 0) : lane_place<S>(in_8, quarter / 2);
-    const uint32_t b_lane = S::nc ? lane_place<S>(lane, 0) : lane_place<S>(in_8, quarter);
+    const uint32_t a_lane = S::words ? lane_word()
+                            : S::nc  ? lane_place<S>(in_8 + quarter / 2 * 8, 0)
+                                     : lane_place<S>(in_8, quarter / 2);
+    const uint32_t b_lane = S::words ? lane_word()
+                            : S::nc  ? lane_place<S>(lane, 0)
+                                     : lane_place<S>(in_8, quarter);
     uint32_t a[2][S::steps][4], b[S::samples / 32][4];
 #pragma unroll
     for (int k = 0; k < S::steps; k++)
-        load_16x16<S>(a[0][k], stage, list[0] >> half_of & S::mask, a_lane, k);
+        load_cells<S>(a[0][k], stage, list[0], a_lane, k);
 #pragma unroll
     for (int i = 0; i < S::slots; i++) {
         if (i >= count)
@@ -111,8 +166,7 @@ PTX_FN void stage_8(float *acc, const uint32_t *list, int count, uint32_t keep, 
         if (i + 1 < S::slots)
 #pragma unroll
             for (int k = 0; k < S::steps; k++)
-                load_16x16<S>(a[(i + 1) % 2][k], stage, list[i + 1] >> half_of & S::mask, a_lane,
-                              k);
+                load_cells<S>(a[(i + 1) % 2][k], stage, list[i + 1], a_lane, k);
 #pragma unroll
         for (int k = 0; k < S::steps; k++)
             multiply<typename S::type>(acc + i * 4, a[i % 2][k], b[k / 2] + k % 2 * 2);
@@ -149,9 +203,7 @@ PTX_FN void entry_16(float *acc, uint32_t (&a)[S::steps][4], uint32_t (&b)[S::st
 template <typename S>
 PTX_FN void stage_16(float *acc, const uint32_t *list, int count, uint32_t keep, uint32_t stage)
 {
-    const int lane = threadIdx.x % 32, in_8 = lane % 8, quarter = lane / 8;
-    const uint32_t at = S::nc ? lane_place<S>(in_8 + quarter / 2 * 8, quarter % 2)
-                              : lane_place<S>(in_8 + quarter % 2 * 8, quarter / 2);
+    const uint32_t at = lane_16x16<S>();
     uint32_t a[S::steps][4], b[S::steps][4];
 #pragma unroll
     for (int k = 0; k < S::steps; k++)
@@ -191,10 +243,7 @@ template <typename S>
 PTX_FN void stage_32(float *acc, const uint32_t *list, int count, uint32_t keep, uint32_t stage)
 {
     static_assert(S::cell != 32 || S::steps == 2, "a register of columns for each step");
-    const int lane = threadIdx.x % 32, in_8 = lane % 8, quarter = lane / 8;
-    const uint32_t b_stage = stage + S::panels * S::panel_bytes;
-    const uint32_t at = S::nc ? lane_place<S>(in_8 + quarter / 2 * 8, quarter % 2)
-                              : lane_place<S>(in_8 + quarter % 2 * 8, quarter / 2);
+    const uint32_t b_stage = stage + S::panels * S::panel_bytes, at = lane_16x16<S>();
     uint32_t a[2][2][4], b[2][2][4];
     load_32x16<S>(b[0], b_stage, field_b<S>(list[0]), at, 0);
 #pragma unroll
@@ -356,7 +405,7 @@ PTX_FN void produce(const sdd_mma_arg &arg, sdd_ring &ring, int begin, int end)
                           __ldg((const int2 *)arg.corners + (s.unit ^ 1)).x == corner.x;
         const bool copies = both ? lane % 2 == (int)cluster_rank() : panel < 2 * S::panels;
         const int feature =
-            of_a ? corner.x + panel * SDD_PANEL : corner.y + (panel - S::panels) * SDD_PANEL;
+            of_a ? corner.x + panel * S::features : corner.y + (panel - S::panels) * S::features;
         const CUtensorMap *maps = of_a ? arg.a : arg.b;
         sdd_cursor c = cursor_start(arg.work, s);
         for (int t = 0; t < s.count; t++) {
@@ -452,6 +501,8 @@ template <typename S> PTX_FN void run(const sdd_mma_arg &arg)
 #define SDD_MMA_KERNELS(id, ...)                                                                   \
     FOR_HALVES_WITH(SDD_MMA_KERNEL, id, nc, 1, __VA_ARGS__)                                        \
     FOR_HALVES_WITH(SDD_MMA_KERNEL, id, cn, 0, __VA_ARGS__)
-#define SDD_MMA_TF32(id, ...) SDD_MMA_KERNEL(tf32, float, id, cn, 0, __VA_ARGS__)
+#define SDD_MMA_TF32(id, ...)                                                                      \
+    SDD_MMA_KERNEL(tf32, float, id, nc, 1, __VA_ARGS__)                                            \
+    SDD_MMA_KERNEL(tf32, float, id, cn, 0, __VA_ARGS__)
 SDD_MMA_SHAPES(SDD_MMA_KERNELS)
 SDD_MMA_SHAPES(SDD_MMA_TF32)

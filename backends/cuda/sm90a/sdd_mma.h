@@ -31,12 +31,14 @@ enum { SDD_MMA_KEPT_B = 8 };
 #endif
 
 /* What a field is. Features contiguous: an address, 8 features being a chunk of 16 bytes of rows of
- * 128, and 8 chunks a panel of 128 x samples bytes. Samples contiguous: an address, 8 features being
- * 8 rows of 2 x samples bytes. */
-typedef enum sdd_mma_form { SDD_MMA_NC, SDD_MMA_CN } sdd_mma_form;
+ * 128, and 8 chunks a panel of 128 x samples bytes; of f32, two chunks, and 4 such a panel of half as
+ * many samples. Samples contiguous: an address, 8 features being 8 rows of 2 x samples bytes. */
+typedef enum sdd_mma_form { SDD_MMA_NC, SDD_MMA_CN, SDD_MMA_NC_F32 } sdd_mma_form;
 
 SDD_MMA_FN uint32_t sdd_mma_field(sdd_mma_form form, int samples, uint32_t eighth)
 {
+    if (form == SDD_MMA_NC_F32)
+        return eighth / 4 * 64 * (uint32_t)samples + eighth % 4 * 32;
     return form == SDD_MMA_NC ? eighth / 8 * 128 * (uint32_t)samples + eighth % 8 * 16
                               : eighth * 16 * (uint32_t)samples;
 }
@@ -44,6 +46,8 @@ SDD_MMA_FN uint32_t sdd_mma_field(sdd_mma_form form, int samples, uint32_t eight
 /* The field's number of eight features. */
 SDD_MMA_FN uint32_t sdd_mma_eighth(sdd_mma_form form, int samples, uint32_t field)
 {
+    if (form == SDD_MMA_NC_F32)
+        return field / (64 * (uint32_t)samples) * 4 + field / 32 % 4;
     return form == SDD_MMA_NC ? field / (128 * (uint32_t)samples) * 8 + field / 16 % 8
                               : field / (16 * (uint32_t)samples);
 }
@@ -51,6 +55,8 @@ SDD_MMA_FN uint32_t sdd_mma_eighth(sdd_mma_form form, int samples, uint32_t fiel
 /* The bits of a field of `panels` panels of 64 features at most. */
 SDD_MMA_FN uint32_t sdd_mma_mask(sdd_mma_form form, int panels, int samples)
 {
+    if (form == SDD_MMA_NC_F32)
+        return (2 * (uint32_t)panels - 1) * 64 * (uint32_t)samples + 3 * 32;
     return form == SDD_MMA_NC ? ((uint32_t)panels - 1) * 128 * (uint32_t)samples + 7 * 16
                               : (8 * (uint32_t)panels - 1) * 16 * (uint32_t)samples;
 }
@@ -58,7 +64,7 @@ SDD_MMA_FN uint32_t sdd_mma_mask(sdd_mma_form form, int panels, int samples)
 /* Where the second field starts: past the first's bits, or between them. */
 SDD_MMA_FN int sdd_mma_second(sdd_mma_form form, int samples)
 {
-    return form == SDD_MMA_NC ? 3 : samples == 32 ? 6 : 5;
+    return form == SDD_MMA_NC ? 3 : form == SDD_MMA_NC_F32 ? 4 : samples == 32 ? 6 : 5;
 }
 
 typedef struct sdd_mma_arg {

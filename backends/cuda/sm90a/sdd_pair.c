@@ -350,7 +350,7 @@ double cuda_sdd_pair_seconds(const bsk_problem *problem, const bsk_device_props 
 {
     static const double hertz = 1.7e9, launch = 12e-6;
     return choose(problem, props->compute_units / CLUSTER).cycles / hertz + launch +
-           bski_sdd_turn_seconds(problem, true);
+           bski_sdd_turn_seconds(problem, SDD_TURNS_BOTH);
 }
 
 /* --- Plans --- */
@@ -371,7 +371,7 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, c
     state->stage_bytes = stage_bytes(s, c->wide);
     const int64_t slices = bski_sdd_slices(prepared->problem->params, s->samples);
     const bski_sdd_kernel form = {CELL,         s->samples,         WARPS * CLUSTER,
-                                  ACCUMULATORS, state->stage_bytes, .turns_a = true};
+                                  ACCUMULATORS, state->stage_bytes, .turns = SDD_TURNS_BOTH};
     const bski_sdd_deal deal = {.tails = 1, .last_parts = LAST_PARTS};
     bski_sdd_schedule schedule;
     if (c->units > INT32_MAX / CLUSTER)

@@ -231,7 +231,7 @@ double cuda_sdd_wgmma_seconds(const bsk_problem *problem, const bsk_device_props
             best = cycles < best ? cycles : best;
         }
     }
-    return best / hertz + launch + bski_sdd_turn_seconds(problem, false);
+    return best / hertz + launch + bski_sdd_turn_seconds(problem, SDD_TURNS_B);
 }
 
 /* --- Units --- */
@@ -769,8 +769,9 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, c
      * number under way, and so go through the samples at one pace. */
     state->stage_bytes = list_most(&w->list, w->form->cluster) * SDD_PANEL_BYTES;
     const int32_t samples = prepared->problem->dtype == BSK_F32 ? SDD_PANEL_F32 : SDD_PANEL;
-    const bski_sdd_kernel as = {SDD_PANEL, samples, WARPS * w->form->cluster, ACCUMULATORS,
-                                state->stage_bytes};
+    const bski_sdd_kernel as = {
+        SDD_PANEL,          samples,    WARPS * w->form->cluster, ACCUMULATORS,
+        state->stage_bytes, SDD_TURNS_B};
     /* stars reread so much that the sweeps must stay together, of f32 in short ones too, and crosses
      * in long ones */
     const int32_t blocks = device->simt.props.compute_units;
