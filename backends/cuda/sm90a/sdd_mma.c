@@ -114,8 +114,11 @@ static choice choose(const bsk_problem *problem, int32_t blocks)
     const int32_t cell = cell_of(t);
     const double area = (double)t->rows * (double)t->cols;
     const double kept = (double)t->nnz * t->block_rows * t->block_cols;
-    /* of what cells of 32 take with features contiguous, where other entries take as many blocks */
-    const double slower = cell == 32 && bski_sdd_along_n(p) ? 1.06 : 1;
+    /* of what it takes with features contiguous, in 16 bits; cells of 32, which other entries take, too */
+    const sdd_mma_form form = form_of(problem);
+    const double slower = form == SDD_MMA_NC_F32             ? 1.12
+                          : form == SDD_MMA_CN && cell == 32 ? 1.06
+                                                             : 1;
     choice best = {.cycles = 1e30};
     for (int32_t i = 0; i < SHAPES; i++) {
         const shape *s = &shapes[i];
