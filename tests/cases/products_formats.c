@@ -238,6 +238,33 @@ static void list_small(test_list *list, const format *f)
     }
 }
 
+/* tf32: gradients of small blocks in more than one tile of 512, ragged, at densities for which tiles are
+ * large and small, with every kind of end. */
+static void list_gradients(test_list *list, const format *f)
+{
+    static const struct {
+        double density;
+        bsk_dtype out;
+        double alpha, beta;
+        int32_t pairs;
+    } kinds[] = {{0.06, 0, 0, 0, 1}, {0.5, BSK_BF16, 0, 0.5, 1}, {0.15, BSK_BF16, -2, 0, 2}};
+    for (int b = 0; b < 3 && f->dtype == BSK_F32; b++)
+        for (int i = 0; i < TEST_COUNT(kinds); i++)
+            for (int axis = BSK_NC; axis <= BSK_CN; axis++) {
+                if (list->tier == TIER_QUICK && i == 2)
+                    continue;
+                test_spec s = product("matmul_wgrad", f, squares[b], squares[b], 490, 8);
+                s.m = 536;
+                s.pattern_value = kinds[i].density;
+                s.out = kinds[i].out ? kinds[i].out : f->out;
+                s.alpha = kinds[i].alpha;
+                s.beta = kinds[i].beta;
+                s.pairs = kinds[i].pairs;
+                s.fill = (b + i + axis) % 2 ? FILL_REAL : FILL_INT;
+                emit_axis(list, s, axis == BSK_NC ? 41 : 44, axis);
+            }
+}
+
 /* tf32: either operand next below what it is rounded to, far above what is left without its last bits. */
 static void list_near(test_list *list, const format *f)
 {
@@ -368,6 +395,7 @@ void cases_products_formats(test_list *list)
         list_few_long(list, &formats[i]);
         list_turns(list, &formats[i]);
         list_small(list, &formats[i]);
+        list_gradients(list, &formats[i]);
         list_near(list, &formats[i]);
         list_wgrad(list, &formats[i]);
         list_batches(list, &formats[i]);
