@@ -127,14 +127,20 @@ static bsk_tensor batched(const test_case *c, bsk_dtype dtype, int64_t d0, int64
     return batch ? bsk_tensor_3d(dtype, batch, d0, d1) : bsk_tensor_2d(dtype, d0, d1);
 }
 
-/* S: [nnz, r, c], or [groups, nnz, r, c]; with "shared" one group for all, in the rank 3 form where
- * it is an output, by a group stride of 0 where it is an input. */
+/* Whether "shared" means S in the rank 3 form: where it is an output, and of an even number of groups. */
+static bool shared_flat(const test_spec *s, bool output)
+{
+    return s->options & OPT_SHARED && (output || s->groups % 2 == 0);
+}
+
+/* S: [nnz, r, c], or [groups, nnz, r, c]; with "shared" one group for all, in the rank 3 form or by a
+ * group stride of 0. */
 static void set_grouped(test_case *c, const char *name, bsk_dtype dtype)
 {
     const test_spec *s = &c->spec;
     test_tensor *t = test_set_blocks(c, name, dtype);
     bool shared = s->options & OPT_SHARED;
-    if (s->groups < 2 || (shared && t->output))
+    if (s->groups < 2 || shared_flat(s, t->output))
         return;
     int64_t block = (int64_t)s->br * s->bc;
     bsk_tensor d = {dtype, 4, {s->groups, c->info.nnz, s->br, s->bc}, {0}};
@@ -292,7 +298,8 @@ static void product_sum(const product *p, int64_t member, double *acc, double *m
     const test_spec *s = &c->spec;
     const double *gate = values_of(p->c, "gate");
     int32_t heads = s->heads ? s->heads : 1;
-    int64_t block = (int64_t)s->br * s->bc, group = s->groups > 1 ? member / heads : 0;
+    bool groups = s->groups > 1 && !shared_flat(s, false);
+    int64_t block = (int64_t)s->br * s->bc, group = groups ? member / heads : 0;
     const double *x = p->in.data + member * p->in.batch;
     for (int64_t slot = 0; slot < c->info.nnz; slot++) {
         if (c->head[slot] != member % heads || (gate && gate[slot] == 0))

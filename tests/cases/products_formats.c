@@ -30,6 +30,17 @@ static bool is_scaled(const format *f)
     return f->dtype != BSK_F32;
 }
 
+static bool is_f8(const format *f)
+{
+    return f->dtype == BSK_F8E4M3 || f->dtype == BSK_F8E5M2;
+}
+
+/* Blocks of 8 in f8, which few entries take, are of one format in tier quick. */
+static bool is_spare(const test_list *list, const format *f, int32_t br, int32_t bc)
+{
+    return list->tier == TIER_QUICK && is_f8(f) && f->share > 2 && (br == 8 || bc == 8);
+}
+
 /* Sizes whose last blocks are cut short by `rest` elements. */
 static test_spec product(const char *op, const format *f, int32_t br, int32_t bc, int64_t size,
                          int32_t rest)
@@ -65,7 +76,8 @@ static void list_blocks(test_list *list, const format *f)
         for (int o = 0; o < TEST_COUNT(linear); o++)
             for (int i = 0; i < TEST_COUNT(counts); i++) {
                 if ((list->tier == TIER_QUICK && (b + o * 5 + i * 7) % 12) ||
-                    (list->tier == TIER_CI && (b + o + i) % (2 * f->share)))
+                    (list->tier == TIER_CI && (b + o + i) % (2 * f->share)) ||
+                    is_spare(list, f, blocks[b][0], blocks[b][1]))
                     continue;
                 test_spec s =
                     product(linear[o], f, blocks[b][0], blocks[b][1], 200, i == 2 ? 3 : 8);
@@ -97,7 +109,8 @@ static void list_epilogues(test_list *list, const format *f)
     for (int i = 0; i < TEST_COUNT(epilogues); i++)
         for (int b = 0; b < TEST_COUNT(blocks); b++) {
             if ((list->tier == TIER_QUICK && (i + b * 5) % 14) ||
-                (list->tier == TIER_CI && (i + b) % (3 * f->share)))
+                (list->tier == TIER_CI && (i + b) % (3 * f->share)) ||
+                is_spare(list, f, blocks[b][0], blocks[b][1]))
                 continue;
             test_spec s = product("matmul", f, blocks[b][0], blocks[b][1], 140, 8);
             s.options = epilogues[i].options;
@@ -281,6 +294,81 @@ static void list_near(test_list *list, const format *f)
             }
 }
 
+/* f8 with so many samples that entries may take it as f16: rows of every alignment, most kinds of ends,
+ * scales beside factors of rows and beside gates, pairs, and weights that a batch shares. */
+static void list_wide(test_list *list, const format *f)
+{
+    static const struct {
+        const char *op;
+        int64_t n;
+        int32_t rest, groups;
+        uint32_t options;
+        bsk_act act;
+        bsk_dtype out;
+        bsk_gate_mode mode;
+        int32_t pairs;
+        double alpha, beta;
+    } rows[] = {
+        {"matmul", 136, 8, 0, 0, 0, 0, 0, 0, 0, 0},
+        {"matmul", 192, 8, 0, OPT_SCALES, 0, 0, 0, 0, 2, 0},
+        {"matmul", 0, 8, 0, OPT_SCALES, 0, 0, 0, 0, 0, 0},
+        {"matmul", 131, 3, 0, OPT_SCALES | OPT_ROW_SCALE | OPT_BIAS, BSK_ACT_GELU, 0, 0, 0, 0, 0},
+        {"matmul", 160, 4, 0, OPT_LD8 | OPT_RESIDUAL | OPT_COL_SCALE, 0, BSK_F32, 0, 0, 0, 0.5},
+        {"matmul_dgrad", 192, 4, 0, OPT_SCALES | OPT_LD, 0, 0, 0, 0, 0, 0},
+        {"matmul_dgrad", 128, 8, 0, OPT_TRANS, 0, BSK_BF16, 0, 0, 0, 1},
+        {"dsd", 72, 8, 2, OPT_SHARED, 0, 0, 0, 0, 0, 0},
+        {"dsd", 76, 4, 2, OPT_SHARED | OPT_SCALES | OPT_LD, 0, 0, 0, 0, 0, 0},
+        {"matmul_wgrad", 128, 8, 0, 0, 0, 0, 0, 0, 0, 0},
+        {"matmul_wgrad", 150, 4, 0, OPT_SCALES | OPT_GATE, 0, 0, BSK_GATE_SKIP, 0, 0, 0},
+        {"matmul_wgrad", 131, 3, 0, OPT_SCALES | OPT_GATE, 0, 0, BSK_GATE_SCALE, 0, 0, 1},
+        {"matmul_wgrad", 136, 8, 0, OPT_SCALES | OPT_GATE, 0, 0, BSK_GATE_IGNORE, 0, -2, 0},
+        {"matmul_wgrad", 136, 8, 0, OPT_GATE | OPT_LD, 0, 0, BSK_GATE_SCALE, 0, 0, 0},
+        {"matmul_wgrad", 56, 8, 0, OPT_SCALES, 0, BSK_F32, 0, 3, 0, 0},
+        {"matmul_wgrad", 0, 8, 0, OPT_SCALES, 0, 0, 0, 0, 0, 1},
+    };
+    for (int i = 0; i < TEST_COUNT(rows) && is_f8(f); i++)
+        for (int b = 0; b < TEST_COUNT(squares); b++)
+            for (int axis = BSK_NC; axis <= BSK_CN; axis++) {
+                const int turn = 8 * b + 4 * axis + (int)(f - formats) + 7 * i;
+                const bool batch = rows[i].groups > 0;
+                if ((list->tier == TIER_QUICK && turn % 13) ||
+                    (list->tier == TIER_CI && turn % 5) || (batch && axis))
+                    continue;
+                test_spec s = product(rows[i].op, f, squares[b], squares[b], 140, rows[i].rest);
+                s.n = rows[i].n;
+                s.axis = (bsk_axis)axis;
+                s.groups = rows[i].groups;
+                s.options = rows[i].options;
+                s.act = rows[i].act;
+                s.out = rows[i].out ? rows[i].out : f->out;
+                s.gate_mode = rows[i].mode;
+                s.pairs = rows[i].pairs;
+                s.alpha = rows[i].alpha;
+                s.beta = rows[i].beta;
+                s.transpose = (b + i) % 2;
+                s.fill = turn % 3 && !s.act ? FILL_INT : FILL_REAL;
+                test_emit(list, s);
+            }
+}
+
+/* All bits of f8, as neighbours and as every eighth, in sums of eight products. */
+static void list_bits(test_list *list, const format *f)
+{
+    for (int i = 0; i < 4 && is_f8(f); i++) {
+        if (list->tier == TIER_QUICK && (i + (f - formats)) % 2)
+            continue;
+        test_spec s = product("matmul", f, 8, 8, 0, 0);
+        s.k = s.m = 251;
+        s.n = i % 2 ? 264 : 259;
+        s.axis = i % 2 ? BSK_CN : BSK_NC;
+        s.transpose = i / 2;
+        s.out = BSK_F32;
+        s.pattern = PATTERN_DIAGONAL;
+        s.fill = FILL_BITS;
+        test_emit(list, s);
+    }
+}
+
 /* Gates, their gradients, bias gradients and pairs. */
 static void list_wgrad(test_list *list, const format *f)
 {
@@ -302,7 +390,8 @@ static void list_wgrad(test_list *list, const format *f)
         for (int b = 0; b < TEST_COUNT(blocks); b++) {
             if ((list->tier == TIER_QUICK && (i + b * 5) % 12) ||
                 (list->tier == TIER_CI && (i + b) % (2 * f->share)) ||
-                (is_scaled(f) && kinds[i].options & OPT_DGATE))
+                (is_scaled(f) && kinds[i].options & OPT_DGATE) ||
+                is_spare(list, f, blocks[b][0], blocks[b][1]))
                 continue;
             test_spec s = product("matmul_wgrad", f, blocks[b][0], blocks[b][1], 140, 8);
             s.options = kinds[i].options;
@@ -329,7 +418,8 @@ static void list_batches(test_list *list, const format *f)
         for (int i = 0; i < TEST_COUNT(batches); i++)
             for (int b = 0; b < TEST_COUNT(squares); b++) {
                 if ((list->tier == TIER_QUICK && (i + b * 5 + o * 11) % 12) ||
-                    (list->tier == TIER_CI && (i + b + o) % (2 * f->share)))
+                    (list->tier == TIER_CI && (i + b + o) % (2 * f->share)) ||
+                    is_spare(list, f, squares[b], squares[b]))
                     continue;
                 test_spec s = product(ops[o], f, squares[b], squares[b], 130, 8);
                 s.n = 72;
@@ -350,7 +440,8 @@ static void list_special(test_list *list, const format *f)
     for (int b = 0; b < TEST_COUNT(squares); b++)
         for (int o = 0; o < TEST_COUNT(linear); o++) {
             if ((list->tier == TIER_QUICK && (b + o * 5) % 7) ||
-                (list->tier == TIER_CI && (b + o) % f->share))
+                (list->tier == TIER_CI && (b + o) % f->share) ||
+                is_spare(list, f, squares[b], squares[b]))
                 continue;
             test_spec s = product(linear[o], f, squares[b], squares[b], 140, 8);
             s.fill = FILL_SPECIAL;
@@ -397,6 +488,8 @@ void cases_products_formats(test_list *list)
         list_small(list, &formats[i]);
         list_gradients(list, &formats[i]);
         list_near(list, &formats[i]);
+        list_wide(list, &formats[i]);
+        list_bits(list, &formats[i]);
         list_wgrad(list, &formats[i]);
         list_batches(list, &formats[i]);
         list_special(list, &formats[i]);
