@@ -297,6 +297,14 @@ PTX_FN uint32_t to_tf32(uint32_t bits)
     return to;
 }
 
+/* Two numbers of e4m3 in f16, the lower one in the lower half. */
+PTX_FN uint32_t e4m3_to_f16(uint16_t two)
+{
+    uint32_t to;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(to) : "h"(two));
+    return to;
+}
+
 /* --- Global memory --- */
 
 /* WIDTH 16-bit elements (1, 2, 4 or 8) from an address that is a multiple of so much, into

@@ -104,6 +104,9 @@ void gpu_store_matrix(const uint32_t *r, uint32_t address, int count, bool trans
 
 typedef enum gpu_type { GPU_F16, GPU_BF16, GPU_TF32, GPU_E4M3, GPU_E5M2 } gpu_type;
 
+/* Element e of a register. */
+float gpu_element(gpu_type type, uint32_t word, int e);
+
 /* d += a b by a warp: 16 rows, 8 columns, and k of 4, 8, 16 or 32. */
 void gpu_multiply(gpu_type a_type, gpu_type b_type, int k, float *d, const uint32_t *a,
                   const uint32_t *b);

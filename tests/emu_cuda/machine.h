@@ -130,8 +130,6 @@ gpu_operand gpu_operand_form(gpu_type type, bool trans, uint32_t start, uint32_t
  * axis from `first` on. */
 void gpu_operand_load(float *to, const gpu_operand *form, uint32_t rank, int first, int count,
                       bool k_major);
-/* Element e of a register. */
-float gpu_element(gpu_type type, uint32_t word, int e);
 /* d, columns `pitch` apart, += a b: 16 rows, n columns. */
 void gpu_multiply_rows(float *d, int pitch, const float *a, const float *b, int n, int k);
 

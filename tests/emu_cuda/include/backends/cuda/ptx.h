@@ -198,6 +198,12 @@ PTX_FN uint32_t to_tf32(uint32_t bits)
     return gpu_tf32(bits);
 }
 
+PTX_FN uint32_t e4m3_to_f16(uint16_t two)
+{
+    return gpu_bits<uint32_t>(
+        __floats2half2_rn(gpu_element(GPU_E4M3, two, 0), gpu_element(GPU_E4M3, two, 1)));
+}
+
 /* --- Global memory --- */
 
 template <int WIDTH, bool KEEP> PTX_FN void load_global(uint32_t *v, const void *from)

@@ -1,0 +1,81 @@
+/* Makes f16 of operands of f8, and one factor for each row or block of the scales of both. */
+#include <backends/cuda/mma.h>
+#include <backends/cuda/ptx.h>
+#include <backends/cuda/sm90a/wide_f8.h>
+
+/* Eight bytes from any address, of which so many are there. */
+PTX_FN uint2 run_load(const uint8_t *from, int64_t there)
+{
+    const unsigned low = (unsigned)(uintptr_t)from;
+    if (there >= WIDE_RUN && low % 8 == 0)
+        return *(const uint2 *)from;
+    if (there >= WIDE_RUN && low % 4 == 0)
+        return make_uint2(((const uint32_t *)from)[0], ((const uint32_t *)from)[1]);
+    uint32_t v[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < WIDE_RUN; i++)
+        v[i / 4] |= i < there ? (uint32_t)from[i] << i % 4 * 8 : 0;
+    return make_uint2(v[0], v[1]);
+}
+
+/* Four numbers. e5m2 is the upper half of f16. */
+PTX_FN uint2 widen(uint32_t four, bool e5m2)
+{
+    if (e5m2)
+        return make_uint2(__byte_perm(four, 0, 0x1404), __byte_perm(four, 0, 0x3424));
+    return make_uint2(e4m3_to_f16((uint16_t)four), e4m3_to_f16((uint16_t)(four >> 16)));
+}
+
+PTX_FN uint2 part_load(const wide_part &p, uint32_t run)
+{
+    uint32_t row = run / p.line_runs;
+    const uint32_t at = run % p.line_runs * WIDE_RUN;
+    const uint8_t *from = p.from + at;
+    if (row >= p.lines) {
+        from += row / p.lines * p.batch;
+        row %= p.lines;
+    }
+    return run_load(from + row * p.line, p.length - at);
+}
+
+/* All loads of a thread are under way together. */
+PTX_FN void part_widen(const wide_part &p, uint32_t block)
+{
+    const uint32_t first = block * WIDE_BLOCK + threadIdx.x;
+    uint2 v[WIDE_EACH];
+#pragma unroll
+    for (int i = 0; i < WIDE_EACH; i++)
+        if (first + i * WIDE_THREADS < p.runs)
+            v[i] = part_load(p, first + i * WIDE_THREADS);
+#pragma unroll
+    for (int i = 0; i < WIDE_EACH; i++) {
+        const uint32_t run = first + i * WIDE_THREADS;
+        if (run >= p.runs)
+            continue;
+        const uint2 low = widen(v[i].x, p.e5m2), high = widen(v[i].y, p.e5m2);
+        ((uint4 *)p.to)[run] = make_uint4(low.x, low.y, high.x, high.y);
+    }
+}
+
+PTX_FN void scale_fill(const wide_scale &s, uint32_t i)
+{
+    if (i >= s.count)
+        return;
+    const float scale = (s.scale[0] ? *s.scale[0] : 1) * (s.scale[1] ? *s.scale[1] : 1);
+    const float by = s.by ? s.by[i] : 1;
+    s.to[i] = s.gates && by == 0 ? 0 : s.skip ? scale : scale * by;
+}
+
+extern "C" __global__ void __launch_bounds__(WIDE_THREADS)
+    sm90a_wide_f8(const __grid_constant__ wide_arg a)
+{
+    int part = 0;
+    while (part + 1 < a.parts && blockIdx.x >= a.part[part + 1].first)
+        part++;
+    grid_allow_next();
+    grid_wait();
+    if (blockIdx.x >= a.scale.first)
+        scale_fill(a.scale, (blockIdx.x - a.scale.first) * WIDE_THREADS + threadIdx.x);
+    else
+        part_widen(a.part[part], blockIdx.x - a.part[part].first);
+}
