@@ -266,30 +266,33 @@ static void set_minibatch(test_list *list)
                                        densities[d], BSK_NC));
 }
 
-/* f32 data by tf32, and operands of 8 bits, beside bf16; of tf32 fewer samples, too. */
+/* f32 data by tf32, and operands of 8 bits, beside bf16; of both fewer samples, too. */
 static void set_formats(test_list *list)
 {
     static const int64_t counts[] = {32, 128, 512, 2048};
     static const struct {
         bsk_dtype dtype, out;
         bsk_precision precision;
-    } formats[] = {{BSK_BF16, BSK_BF16, BSK_PRECISION_FULL},
-                   {BSK_F32, BSK_F32, BSK_PRECISION_TF32},
-                   {BSK_F8E4M3, BSK_BF16, BSK_PRECISION_FULL}};
+        uint32_t options;
+        bool few; /* also with few samples */
+    } formats[] = {{BSK_BF16, BSK_BF16, BSK_PRECISION_FULL, 0, false},
+                   {BSK_F32, BSK_F32, BSK_PRECISION_TF32, 0, true},
+                   {BSK_F8E4M3, BSK_BF16, BSK_PRECISION_FULL, 0, true},
+                   {BSK_F8E4M3, BSK_BF16, BSK_PRECISION_FULL, OPT_SCALES, false}};
     for (int f = 0; f < TEST_COUNT(formats); f++)
-        for (int axis = BSK_NC; axis <= BSK_CN; axis++)
-            for (int b = 0; b < TEST_COUNT(hopper_blocks); b++) {
-                test_spec s = square("", formats[f].dtype, hopper_blocks[b], 4096, 8192, 0.25,
-                                     (bsk_axis)axis);
-                s.out = formats[f].out;
-                s.precision = formats[f].precision;
+        for (int b = 0; b < TEST_COUNT(hopper_blocks); b++) {
+            test_spec s = square("", formats[f].dtype, hopper_blocks[b], 4096, 8192, 0.25, BSK_NC);
+            s.out = formats[f].out;
+            s.precision = formats[f].precision;
+            s.options = formats[f].options;
+            emit_linear(list, s);
+            s.axis = BSK_CN;
+            emit_linear(list, s);
+            s.axis = BSK_NC;
+            for (int n = 0; n < TEST_COUNT(counts) && formats[f].few && b % 2 == 0; n++) {
+                s.n = counts[n];
                 emit_linear(list, s);
             }
-    for (int b = 0; b < TEST_COUNT(hopper_blocks); b += 2)
-        for (int n = 0; n < TEST_COUNT(counts); n++) {
-            test_spec s = square("", BSK_F32, hopper_blocks[b], 4096, counts[n], 0.25, BSK_NC);
-            s.precision = BSK_PRECISION_TF32;
-            emit_linear(list, s);
         }
 }
 

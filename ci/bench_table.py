@@ -219,6 +219,7 @@ def formats_table(report, source):
     cells, blocks = {}, []
     for row in report["rows"]:
         number = "tf32" if is_tf32(row) else row["dtype"]
+        number += " scaled" if " scales " in row["name"] else ""
         line = (-row["n"], list(PRODUCTS).index(row["op"]), row["axis"] != "nc", number)
         cells.setdefault(line, {}).setdefault(row["block"], {})[row["packed"]] = row["eta"]
         if row["block"] not in blocks:
