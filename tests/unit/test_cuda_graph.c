@@ -302,7 +302,7 @@ static bool is_wanted(const bsk_entry_info *e, const bski_op_info *op, bool prod
 static void test_graph_entries(bsk_context *context, const bsk_device *device, bool products)
 {
     /* samples; or sizes of heads, and samples of what has no layout: the second with all options */
-    static const int64_t numbers[2][2] = {{64, 128}, {32, 512}};
+    static const int64_t numbers[2][2] = {{64, 128}, {32, 160}};
     static const int32_t blocks[] = {8, 16, 32, 64, 128};
     enum { SIZE = 512, WIDE = 8200, LAYOUTS = UNIT_COUNT(blocks), MAX_JOBS = 512 };
     bsk_layout *layouts[LAYOUTS] = {NULL};
