@@ -96,25 +96,6 @@
 #define TILE_KERNEL KERNEL
 #endif
 
-DEVICE void FN(store4)(i32 type, GLOBAL void *p, i64 i, const R *v)
-{
-#if SIMT_CODE == 1
-    UNROLL
-    for (i32 e = 0; e < 4; e++)
-        NAME(store_r)(type, p, i + e, v[e]);
-#else
-    if (type == SIMT_F32)
-        f32_store4((GLOBAL f32 *)p + i, v);
-    else if (type == SIMT_F16)
-        f16_store4((GLOBAL u16 *)p + i, v);
-    else if (type == SIMT_BF16)
-        bf16_store4((GLOBAL u16 *)p + i, v);
-    else
-        for (i32 e = 0; e < 4; e++)
-            NAME(store_r)(type, p, i + e, v[e]);
-#endif
-}
-
 /* A lane's part of a row of a stage. */
 DEVICE void FN(stage_load)(const LOCAL_ARG R *row, i32 k, i32 place, i32 places, i32 count, R *v)
 {
@@ -316,7 +297,7 @@ TILE_KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
                 UNROLL
                 for (i32 e = 0; e < 4; e++)
                     v[e] = alpha * acc[i][j + e];
-                FN(store4)
+                NAME(quad_store)
                 (SIMT_CODE, c,
                  at + PLACE(i, ty, DSD_TY, DSD_RM) * a.c_row + PLACE(j, tx, DSD_TX, DSD_RN), v);
             }
@@ -329,7 +310,7 @@ TILE_KERNEL(FORMED(dsd), LANES)(DSD_BUFFERS(T), const dsd_arg a)
                 UNROLL
                 for (i32 e = 0; e < 4; e++)
                     v[e] = alpha * acc[i + e][j];
-                FN(store4)
+                NAME(quad_store)
                 (SIMT_CODE, c,
                  at + PLACE(i, ty, DSD_TY, DSD_RM) + PLACE(j, tx, DSD_TX, DSD_RN) * a.c_col, v);
             }
@@ -404,13 +385,13 @@ DEVICE void FN(sdd_store4)(const sdd_arg *a, GLOBAL u8 *s, GLOBAL R *parts, i64 
             if (NUM(a->beta) != 0)
                 out[e] += NUM(a->beta) * NAME(load_r)(a->s_type, s, at + e);
         }
-        FN(store4)(a->s_type, s, at, out);
+        NAME(quad_store)(a->s_type, s, at, out);
     } else {
         const i64 at = split * a->part + (group * a->nnz + slot) * block + element;
         UNROLL
         for (i32 e = 0; e < 4; e++)
             out[e] = a->accumulate ? parts[at + e] + v[e] : v[e];
-        FN(store4)(R_TYPE, parts, at, out);
+        NAME(quad_store)(R_TYPE, parts, at, out);
     }
 }
 

@@ -91,3 +91,39 @@ DEVICE void NAME(quad_numbers)(i32 type, NAME(quad) q, R *v)
     }
 #endif
 }
+
+/* Four neighbours of an array of any float type, at an aligned address. */
+DEVICE void NAME(quad_load)(i32 type, const GLOBAL void *p, i64 i, R *v)
+{
+#if SIMT_CODE != 1
+    if (type == SIMT_F32)
+        f32_load4((const GLOBAL f32 *)p + i, v);
+    else if (type == SIMT_F16)
+        f16_load4((const GLOBAL u16 *)p + i, v);
+    else if (type == SIMT_BF16)
+        bf16_load4((const GLOBAL u16 *)p + i, v);
+    else
+#endif
+        UNROLL
+    for (i32 e = 0; e < 4; e++)
+        v[e] = NAME(load_r)(type, p, i + e);
+}
+
+DEVICE void NAME(quad_store)(i32 type, GLOBAL void *p, i64 i, const R *v)
+{
+#if SIMT_CODE == 1
+    UNROLL
+    for (i32 e = 0; e < 4; e++)
+        NAME(store_r)(type, p, i + e, v[e]);
+#else
+    if (type == SIMT_F32)
+        f32_store4((GLOBAL f32 *)p + i, v);
+    else if (type == SIMT_F16)
+        f16_store4((GLOBAL u16 *)p + i, v);
+    else if (type == SIMT_BF16)
+        bf16_store4((GLOBAL u16 *)p + i, v);
+    else
+        for (i32 e = 0; e < 4; e++)
+            NAME(store_r)(type, p, i + e, v[e]);
+#endif
+}
