@@ -1,9 +1,11 @@
-/* dsd for few columns of C, bound by reading S once, on devices with lanes. Variants:
- *     -DTM=8, 16   dsd_few_<TM>, for so many columns at a time
- *     none         few_finish, which adds up what parts of the lists left
+/* Products with few samples, bound by reading or writing the blocks once, on devices with lanes.
+ * Variants:
+ *     -DTM=8, 16    dsd_few_<TM>, for so many columns at a time
+ *     -DTM=32, 64   sdd_few_<TM>, by patches of so many elements; 64 not of f64
+ *     none          few_finish, which adds up what parts of the lists of dsd left
  *
- * A group has a tile of up to 32 rows of a block row and a part of its list. A lane takes patches of 4
- * rows by a quad of the depth, with sums of 4 rows by TM columns; lanes with the same rows take the
+ * In dsd a group has a tile of up to 32 rows of a block row and a part of its list. A lane takes patches
+ * of 4 rows by a quad of the depth, with sums of 4 rows by TM columns; lanes with the same rows take the
  * list's quads in turn, and add their sums up at the end. */
 #define SIMT_HALVES
 #define SIMT_SINGLES
@@ -14,6 +16,12 @@
 
 #include "products_form.h"
 
+#ifndef QUAD_OWN
+#define QUAD_TYPE HALF_TYPE
+#define QUAD_OWN  (SIMT_CODE <= 2)
+#include "quads.h"
+#endif
+
 #if defined(TM) && TM <= 16
 #include "products_dsd.h"
 
@@ -22,10 +30,6 @@
 
 #ifndef FEW_TURN
 #define FEW_TURN 2 /* patches of S that a lane has under way, or at hand */
-
-#define QUAD_TYPE HALF_TYPE
-#define QUAD_OWN  (SIMT_CODE <= 2)
-#include "quads.h"
 
 /* A quad of the depth of a block; beyond the list one of its last block. */
 typedef struct NAME(few_place) {
@@ -294,6 +298,9 @@ KERNEL_GROUPS(FORMED(dsd_few), LANES, FEW_GROUPS)
         }
     }
 }
+
+#elif defined(TM) && (SIMT_CODE != 1 || TM != 64)
+#include "few_sdd.h"
 
 #elif !defined(TM) && SIMT_CODE <= 2
 #include "products_dsd.h"

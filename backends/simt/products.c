@@ -378,7 +378,7 @@ typedef struct sdd_state {
     const simt_kernel *product, *spread, *finish, *sums, *sums_finish;
     bsk_mem row, col;                      /* of a block, by slot, where parts are summed */
     bsk_mem strips, strip_col, strip_slot; /* of the tiled form; by entry */
-    bsk_mem blocks;                        /* of the wide form */
+    bsk_mem blocks;                        /* of the wide form, and of few samples */
     spread a, b;
     bool dense;              /* of dense_wgrad, which has an end of its own for the parts */
     i64 groups;              /* of the product */
@@ -430,7 +430,7 @@ static void sdd_fill(const bsk_problem *problem, sdd_arg *a)
     a->type = (i32)problem->dtype;
     a->gate_mode = (i32)p->gate_mode;
     a->s_type = (i32)p->s.dtype;
-    a->a_along_k = a->a_k == 1;
+    a->a_along_k = a->a_k == 1 && a->a_row != 1;
     a->b_along_k = a->b_k == 1 && a->b_col != 1;
     a->a_vector = (a->a_along_k || (a->a_row == 1 && a->block_rows % 4 == 0)) &&
                   quads(a->a_batch, a->a_along_k ? a->a_row : a->a_k, 0);
@@ -499,6 +499,61 @@ static bool bsum_shape(const bsk_device_props *props, const bsk_problem *problem
            bski_add_size(*bytes, own, bytes);
 }
 
+/* Whether to write S is what takes time. All but members and blocks is counted in 32 bits. */
+static bool sdd_is_few(const sdd_state *s, i32 pairs)
+{
+    const sdd_arg *a = &s->arg;
+    const i64 reach = INT32_MAX / (8 * PATCH_ROWS * PATCH_ACROSS), each = a->n * pairs;
+    return !s->dense && a->n <= FEW_COLS && each <= FEW_COLS &&
+           a->members <= FEW_COLS / (each > 0 ? each : 1) && a->block_rows % 4 == 0 &&
+           a->block_cols % 4 == 0 && a->rows <= INT32_MAX / 2 && a->cols <= INT32_MAX / 2 &&
+           a->a_row <= reach && a->a_k <= reach && a->b_col <= reach && a->b_k <= reach;
+}
+
+/* As few_sdd.h divides. */
+static i32 inverse_of(i64 x)
+{
+    return (i32)(uint32_t)bski_ceil_div((i64)1 << 31, x);
+}
+
+/* Patches of few samples, of so many columns. False where a block has too many of them, or there would
+ * be more groups than every device takes, which larger tiles may not need. */
+static bool patch_shape(sdd_arg *a, i32 cols, i64 *groups)
+{
+    const i64 lines = bski_ceil_div(a->block_cols, cols);
+    const i64 octs = bski_ceil_div(a->block_rows, PATCH_ROWS);
+    const i64 across = lines % PATCH_ACROSS == 0         ? PATCH_ACROSS
+                       : lines % (PATCH_ACROSS / 2) == 0 ? PATCH_ACROSS / 2
+                                                         : clamp(lines, 1, PATCH_ACROSS);
+    const i64 cells = octs * across * bski_ceil_div(lines, across);
+    const i64 at_once = cells < LANES ? LANES / cells : 1, tiles = bski_ceil_div(cells, LANES);
+    const i64 strips = bski_ceil_div(a->nnz, at_once);
+    if (cells > MAX_PATCHES || !grid_size(a->groups, strips, tiles, groups))
+        return false;
+    a->patch = cols * PATCH_ROWS;
+    a->octs = (i32)octs;
+    a->across = (i32)across;
+    a->cells = (i32)cells;
+    a->at_once = (i32)at_once;
+    a->by_octs = inverse_of(octs);
+    a->by_across = inverse_of(across);
+    a->by_cells = inverse_of(cells);
+    a->tiles_m = (i32)tiles;
+    a->strips = (i32)strips;
+    return true;
+}
+
+/* Large patches take less of each operand, but want registers, and sectors of memory that each quad of
+ * their neighbours fills; small ones make more groups. */
+static bool patches_shape(const bsk_device_props *props, bsk_dtype dtype, sdd_arg *a)
+{
+    i64 groups;
+    if (dtype != BSK_F64 && a->block_cols % 32 == 0 && patch_shape(a, 8, &groups) &&
+        groups >= props->compute_units)
+        return true;
+    return patch_shape(a, 4, &groups);
+}
+
 /* Tiles, parts and workspace. */
 static bool sdd_shape(const bsk_device_props *props, const bsk_problem *problem, sdd_state *state,
                       size_t *bytes)
@@ -517,11 +572,14 @@ static bool sdd_shape(const bsk_device_props *props, const bsk_problem *problem,
     a->tiles_m = (i32)bski_ceil_div(a->block_rows, tm);
     a->tiles_n = (i32)bski_ceil_div(a->block_cols, tm);
     *bytes = 0;
-    const i64 strips = wide ? a->nnz * a->tiles_n : strips_make(t, a, strip_units(tm, dtype), NULL);
+    const bool few = !wide && sdd_is_few(state, p->pairs) && patches_shape(props, dtype, a);
+    const i64 strips = few    ? a->strips
+                       : wide ? a->nnz * a->tiles_n
+                              : strips_make(t, a, strip_units(tm, dtype), NULL);
     if (!grid_size(a->groups, strips, a->tiles_m, &groups) || !bski_mul_i64(a->members, a->n, &all))
         return false;
     a->strips = (i32)strips;
-    a->splits = split_count(props, groups, all, state->dense ? DENSE_SPLITS : MAX_SPLITS);
+    a->splits = few ? 1 : split_count(props, groups, all, state->dense ? DENSE_SPLITS : MAX_SPLITS);
     a->direct = a->splits == 1 && p->pairs == 1 && p->dgate.dtype == BSK_NONE && !state->dense;
     if (!grid_size(groups, a->splits, 1, &state->groups) ||
         !bsum_shape(props, problem, state, bytes))
@@ -574,8 +632,8 @@ static bsk_status strip_tables(simt_device *d, const bsk_problem *problem, sdd_s
     return status;
 }
 
-/* The blocks of the wide form in the order in which they are computed: row by row within as many
- * columns as have panels that a processor's own cache keeps. */
+/* The blocks of the wide form, or of few samples, in the order in which they are computed: row by row
+ * within as many columns as have panels that a processor's own cache keeps. */
 static void blocks_make(const bsk_layout_tables *t, i64 chunk, i64 *next, sdd_block *blocks)
 {
     const i64 chunks = bski_ceil_div(t->grid_cols, chunk);
@@ -596,7 +654,8 @@ static bsk_status block_table(simt_device *d, const bsk_problem *problem, sdd_st
     const bsk_layout_tables *t = problem->layout;
     const sdd_arg *a = &state->arg;
     const i64 panel = a->n / a->splits * a->block_cols * (i64)real_bytes(problem->dtype);
-    const i64 chunk = clamp(WIDE_PANELS / (panel > 0 ? panel : 1), 1, INT32_MAX);
+    const i64 cache = d->wide ? WIDE_PANELS : PATCH_PANELS;
+    const i64 chunk = clamp(cache / (panel > 0 ? panel : 1), 1, INT32_MAX);
     i64 *next;
     sdd_block *blocks;
     if (t->nnz == 0)
@@ -619,13 +678,16 @@ static bsk_status sdd_tables(simt_device *d, const bsk_problem *problem, sdd_sta
         TRY(table_put(d, t->slot_row, t->nnz, sizeof(i32), &state->row));
         TRY(table_put(d, t->slot_col, t->nnz, sizeof(i32), &state->col));
     }
-    return d->wide ? block_table(d, problem, state) : strip_tables(d, problem, state);
+    return d->wide || state->arg.patch ? block_table(d, problem, state)
+                                       : strip_tables(d, problem, state);
 }
 
 static bsk_status sdd_kernels(simt_device *d, const bsk_problem *problem, sdd_state *state)
 {
     const bsk_dtype dtype = problem->dtype;
-    TRY(tile_kernel(d, "products", "sdd", sdd_tile(state, dtype), dtype, &state->product));
+    TRY(state->arg.patch
+            ? tile_kernel(d, "few", "sdd_few", state->arg.patch, dtype, &state->product)
+            : tile_kernel(d, "products", "sdd", sdd_tile(state, dtype), dtype, &state->product));
     if (d->wide)
         TRY(tile_kernel(d, "products", "spread", 0, dtype, &state->spread));
     if (state->finish_groups)
@@ -663,13 +725,13 @@ static bsk_status sdd_pair(const sdd_state *state, simt_queue *q, const bsk_sdd_
     bsk_mem a = args->a[pair], b = args->b[pair];
     TRY(spread_run(&state->a, q, state->spread, args->workspace, &a));
     TRY(spread_run(&state->b, q, state->spread, args->workspace, &b));
-    const bool wide = q->device->wide;
+    const bool strips = !q->device->wide && !state->arg.patch;
     const bsk_mem buffers[] = {a,
                                b,
                                args->s,
                                parts,
                                args->gate,
-                               wide ? state->blocks : state->strips,
+                               strips ? state->strips : state->blocks,
                                state->strip_col,
                                state->strip_slot};
     sdd_arg own = *arg;
@@ -677,7 +739,7 @@ static bsk_status sdd_pair(const sdd_state *state, simt_queue *q, const bsk_sdd_
     own.b_vector = own.b_vector && simt_aligned(b);
     own.s_vector = own.s_vector && (own.direct ? own.s_group % 4 == 0 && simt_aligned(args->s)
                                                : simt_aligned(parts));
-    return launch(q, state->product, state->groups, tile_lanes(q->device), buffers, wide ? 6 : 8,
+    return launch(q, state->product, state->groups, tile_lanes(q->device), buffers, strips ? 8 : 6,
                   &own, sizeof own);
 }
 

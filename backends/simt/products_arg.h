@@ -36,7 +36,7 @@ typedef struct sdd_strip {
     i32 row, head, entry, tile, units;
 } sdd_strip;
 
-/* A block of the wide form. */
+/* A block of the wide form, and of that of few samples. */
 typedef struct sdd_block {
     i32 row, col, head, slot;
 } sdd_block;
@@ -60,6 +60,11 @@ typedef struct sdd_arg {
     i32 strips;
     i32 a_vector, b_vector, s_vector; /* their quads are aligned; s_vector: or the parts' */
     i32 type;                         /* of a, b and w */
+    /* Few samples: elements of a lane's patch, 0 in other forms; patches of a block down, across until
+     * those below come, and in all; blocks that a group has at a time, of which there are `strips`. The
+     * kernel multiplies with 2^31 / x instead of dividing by x. */
+    i32 patch, octs, across, cells, at_once;
+    i32 by_octs, by_across, by_cells;
 } sdd_arg;
 
 /* Sums of the columns of b, in `splits` partial results. */

@@ -29,6 +29,9 @@ enum {
 /* dsd for few columns: the most of them, rows of a tile (half as many of up to 8 columns), groups of a
  * compute unit for which lists are cut, and the least terms of a part. */
 enum { FEW_COLS = 64, FEW_ROWS = 32, FEW_UNIT_GROUPS = 4, FEW_TERMS = 512 };
+/* sdd for few samples: rows of a patch, patches that are neighbours along rows, the most patches of a
+ * block, and bytes of B that stay in a compute unit's cache. */
+enum { PATCH_ROWS = 8, PATCH_ACROSS = 8, MAX_PATCHES = 1 << 15, PATCH_PANELS = 96 << 10 };
 /* What the tiled kernels need, and the largest grid that every device takes: some count lanes in 32
  * bits. */
 enum { LOCAL_BYTES = 32 << 10, MAX_GROUPS = UINT32_MAX / LANES };

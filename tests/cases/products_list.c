@@ -48,7 +48,7 @@ static void list_blocks(test_list *list)
                 emit_axes(list, s);
                 s = ragged(s);
                 s.fill = FILL_REAL;
-                s.n = 37;
+                s.n = o == 2 ? 69 : 37; /* few have a way of their own */
                 s.seed = 2;
                 s.transpose = b % 2;
                 emit_axes(list, s);
@@ -157,6 +157,82 @@ static void list_parts(test_list *list)
             }
 }
 
+/* Weight gradients of few samples, for paths that are bound by writing the blocks: small ones and parts
+ * of large ones, with every kind of end, as stored or by the sums of pairs; whole, and ragged within
+ * four elements or by fours. */
+static void list_writing(test_list *list)
+{
+    static const int32_t sides[][2] = {{8, 8},  {32, 32}, {12, 12}, {16, 16}, {4, 4},     {64, 64},
+                                       {8, 32}, {20, 64}, {32, 8},  {64, 4},  {128, 128}, {16, 96}};
+    static const int64_t counts[] = {1, 17, 4, 33, 3, 64, 16};
+    static const struct {
+        int32_t pairs;
+        uint32_t options;
+        bsk_gate_mode mode;
+        double alpha, beta;
+    } forms[] = {{0, 0, 0, 0, 0},
+                 {0, OPT_GATE, BSK_GATE_SKIP, -0.5, 0},
+                 {0, OPT_GATE, BSK_GATE_SCALE, 2, 1},
+                 {0, OPT_LD8, 0, 0, -1},
+                 {0, OPT_GATE | OPT_OFFSET, BSK_GATE_SKIP, 0, 0.5},
+                 {3, OPT_LD8, 0, 0, 0.5},
+                 {2, OPT_GATE | OPT_DBIAS, BSK_GATE_SCALE, 0.5, 0},
+                 {0, OPT_GATE | OPT_DGATE, BSK_GATE_SKIP, 0, 1},
+                 {2, OPT_GATE | OPT_DGATE | OPT_LD, BSK_GATE_SCALE, 0, 0}};
+    for (int b = 0; b < TEST_COUNT(sides); b++)
+        for (int i = 0; i < TEST_COUNT(forms); i++)
+            for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+                const int at = b + i + t;
+                if (list->tier == TIER_QUICK && (at % 4 || (sides[b][0] > 64 && i % 3)))
+                    continue;
+                test_spec s = product("matmul_wgrad", dtypes[t], sides[b][0], sides[b][1],
+                                      counts[(b + 2 * i + 3 * t) % TEST_COUNT(counts)]);
+                s.m += s.bc;
+                s.pattern_value = s.br > 64 ? 0.3 : 0.5;
+                s.pairs = forms[i].pairs;
+                s.options = forms[i].options;
+                s.gate_mode = forms[i].mode;
+                s.alpha = forms[i].alpha;
+                s.beta = forms[i].beta;
+                s.out = at % 3 ? BSK_NONE : BSK_F32;
+                s.fill = (b + i) % 2 || s.br > 64 ? FILL_INT : FILL_REAL;
+                if (i % 3 == 1)
+                    s = ragged(s);
+                else if (i % 3 == 2 && s.br > 4 && s.bc > 4) {
+                    s.k -= 4;
+                    s.m -= 4;
+                }
+                emit_axes(list, s);
+            }
+}
+
+/* The same of heads and batches, whose members add up where they share S, with every order of the two
+ * operands. */
+static void list_writing_batches(test_list *list)
+{
+    static const int32_t sides[][2] = {{8, 8}, {16, 4}, {64, 64}};
+    static const struct {
+        int32_t heads, groups;
+        uint32_t options;
+        int64_t n;
+    } forms[] = {{1, 0, 0, 20},          {1, 0, OPT_TRANS, 24}, {2, 2, 0, 6},
+                 {2, 2, OPT_SHARED, 32}, {3, 1, OPT_TRANS, 64}, {1, 4, OPT_SHARED | OPT_TRANS, 16}};
+    for (int b = 0; b < TEST_COUNT(sides); b++)
+        for (int i = 0; i < TEST_COUNT(forms); i++)
+            for (int t = 0; t < TEST_COUNT(dtypes); t++) {
+                if (list->tier == TIER_QUICK && (b + i + t) % 4)
+                    continue;
+                test_spec s = product("sdd", dtypes[t], sides[b][0], sides[b][1], forms[i].n);
+                s.heads = forms[i].heads;
+                s.groups = forms[i].groups;
+                s.options = forms[i].options;
+                s.pattern = s.heads > 1 ? PATTERN_UNEVEN : PATTERN_RANDOM;
+                s.beta = i % 2 ? 0.5 : 0;
+                s.fill = t % 2 ? FILL_INT : FILL_REAL;
+                test_emit(list, s);
+            }
+}
+
 /* Blocks that are lines, of which a few columns could be taken for transposed ones. */
 static void list_lines(test_list *list)
 {
@@ -222,6 +298,7 @@ static void list_outputs(test_list *list)
                 test_spec s = product(linear[o], dtypes[t], 32, 16, 23);
                 s.out = dtypes[u];
                 emit_axes(list, ragged(s));
+                s.n = o == 2 ? 66 : 23;
                 s.beta = -0.5;
                 s.alpha = 2;
                 s.fill = FILL_INT;
@@ -286,6 +363,7 @@ static void list_gradients(test_list *list)
                 if (list->tier == TIER_QUICK && (t + m + p) % 3)
                     continue;
                 test_spec s = ragged(product("matmul_wgrad", dtypes[t], 16, 8, 13));
+                s.n = (m + p + t) % 2 ? 13 : 66; /* few have a way of their own */
                 s.gate_mode = (bsk_gate_mode)m;
                 s.pairs = pairs[p];
                 s.options = OPT_GATE | (p != 1 ? OPT_DBIAS : 0) | (p ? OPT_DGATE : 0);
@@ -342,7 +420,8 @@ static void list_general(test_list *list)
             for (int t = 0; t < TEST_COUNT(dtypes); t++) {
                 if (list->tier == TIER_QUICK && (i + t + o) % 4)
                     continue;
-                test_spec s = ragged(product(ops[o], dtypes[t], i % 2 ? 8 : 16, 16, 22));
+                test_spec s = ragged(
+                    product(ops[o], dtypes[t], i % 2 ? 8 : 16, 16, o == 2 && i % 3 ? 70 : 22));
                 s.heads = batches[i].heads;
                 s.groups = batches[i].groups;
                 s.options = batches[i].options;
@@ -397,7 +476,7 @@ static void list_special(test_list *list)
 {
     for (int o = 0; o < TEST_COUNT(linear); o++)
         for (int t = 0; t < TEST_COUNT(dtypes); t++) {
-            test_spec s = ragged(product(linear[o], dtypes[t], 8, 16, 20));
+            test_spec s = ragged(product(linear[o], dtypes[t], 8, 16, o == 2 && t % 2 ? 68 : 20));
             s.fill = FILL_SPECIAL;
             emit_axes(list, s);
             s.options = OPT_GATE;
@@ -622,6 +701,8 @@ void cases_products(test_list *list)
     list_long(list);
     list_deep(list);
     list_parts(list);
+    list_writing(list);
+    list_writing_batches(list);
     list_lines(list);
     list_patterns(list);
     list_outputs(list);

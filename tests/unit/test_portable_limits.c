@@ -87,16 +87,28 @@ static bsk_status plan_dsd_few(const bsk_device *device, const bsk_layout *layou
     return plan_dsd_of(device, layout, block, batch, 16, plan);
 }
 
+static bsk_status plan_sdd_of(const bsk_device *device, const bsk_layout *layout, int32_t block,
+                              int64_t batch, int64_t samples, bsk_plan **plan)
+{
+    bsk_sdd_params p = BSK_INIT(bsk_sdd_params);
+    p.layout = layout;
+    p.a = bsk_tensor_3d(BSK_F32, batch, (int64_t)BLOCKS * block, samples);
+    p.b = bsk_tensor_3d(BSK_F32, batch, samples, (int64_t)BLOCKS * block);
+    p.s = (bsk_tensor){BSK_F32, 4, {batch, BLOCKS, block, block}, {0}};
+    return bsk_sdd_plan(device, &p, NULL, plan);
+}
+
 static bsk_status plan_sdd(const bsk_device *device, const bsk_layout *layout, int32_t block,
                            int64_t batch, bsk_plan **plan)
 {
-    enum { N = 8 };
-    bsk_sdd_params p = BSK_INIT(bsk_sdd_params);
-    p.layout = layout;
-    p.a = bsk_tensor_3d(BSK_F32, batch, (int64_t)BLOCKS * block, N);
-    p.b = bsk_tensor_3d(BSK_F32, batch, N, (int64_t)BLOCKS * block);
-    p.s = (bsk_tensor){BSK_F32, 4, {batch, BLOCKS, block, block}, {0}};
-    return bsk_sdd_plan(device, &p, NULL, plan);
+    return plan_sdd_of(device, layout, block, batch, 72, plan);
+}
+
+/* Of few samples a group of lanes has two blocks. */
+static bsk_status plan_sdd_few(const bsk_device *device, const bsk_layout *layout, int32_t block,
+                               int64_t batch, bsk_plan **plan)
+{
+    return plan_sdd_of(device, layout, block, batch, 8, plan);
 }
 
 static bsk_status plan_attention(const bsk_device *device, const bsk_layout *layout, int32_t block,
@@ -131,7 +143,8 @@ typedef struct limit {
 static const limit limits[] = {
     {plan_dsd, simt_dsd_accept, 64, 2000000, 250000},
     {plan_dsd_few, simt_dsd_accept, 64, 2000000, 1000000},
-    {plan_sdd, simt_sdd_accept, 64, 2000000, 500000},
+    {plan_sdd, simt_sdd_accept, 64, 2000000, 300000},
+    {plan_sdd_few, simt_sdd_accept, 64, 4000000, 500000},
     {plan_attention, simt_attention_accept, 32, 1000000, 250000},
     {plan_attention_grad, simt_attention_grad_accept, 32, 500000, 250000},
 };
