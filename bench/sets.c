@@ -296,16 +296,20 @@ static void set_formats(test_list *list)
         }
 }
 
-/* Few samples in f32, and rounded to tf32: bound by reading the kept weights once. */
+/* Few samples in f32, and rounded to tf32: bound by reading the kept weights once, or by writing their
+ * gradient; that of bf16, too. */
 static void set_few(test_list *list)
 {
     static const struct {
         const char *op;
         int64_t n;
         bsk_axis axis;
-    } rows[] = {{"matmul", 1, BSK_NC},        {"matmul", 4, BSK_NC},       {"matmul", 16, BSK_NC},
-                {"matmul", 32, BSK_NC},       {"matmul", 64, BSK_NC},      {"matmul", 16, BSK_CN},
-                {"matmul_dgrad", 16, BSK_NC}, {"matmul_wgrad", 16, BSK_NC}};
+    } rows[] = {
+        {"matmul", 1, BSK_NC},        {"matmul", 4, BSK_NC},        {"matmul", 16, BSK_NC},
+        {"matmul", 32, BSK_NC},       {"matmul", 64, BSK_NC},       {"matmul", 16, BSK_CN},
+        {"matmul_dgrad", 16, BSK_NC}, {"matmul_wgrad", 1, BSK_NC},  {"matmul_wgrad", 4, BSK_NC},
+        {"matmul_wgrad", 16, BSK_NC}, {"matmul_wgrad", 32, BSK_NC}, {"matmul_wgrad", 64, BSK_NC},
+        {"matmul_wgrad", 16, BSK_CN}};
     static const bsk_precision precisions[] = {BSK_PRECISION_FULL, BSK_PRECISION_TF32};
     for (int b = 0; b < TEST_COUNT(hopper_blocks); b++)
         for (int p = 0; p < TEST_COUNT(precisions); p++)
@@ -315,6 +319,8 @@ static void set_few(test_list *list)
                 s.precision = precisions[p];
                 test_emit(list, s);
             }
+    for (int b = 0; b < TEST_COUNT(hopper_blocks); b++)
+        test_emit(list, square("matmul_wgrad", BSK_BF16, hopper_blocks[b], 8192, 16, 0.25, BSK_NC));
 }
 
 /* What memory limits, at the sizes of a large model, for GPUs: rows of bytes over time. */

@@ -241,12 +241,16 @@ def formats_table(report, source):
     return "\n".join(lines) + "\n"
 
 
+FEW_FORMS = ["f32", "tf32", "bf16"]
+
+
 def few_table(report, source):
     """Products of few samples: times, and how much longer the dense product takes."""
     host, device = report["host"], report["device"]
     cells, blocks = {}, []
     for row in report["rows"]:
-        line = (is_tf32(row), list(PRODUCTS).index(row["op"]), row["axis"] != "nc", row["n"])
+        form = "tf32" if is_tf32(row) else row["dtype"]
+        line = (FEW_FORMS.index(form), list(PRODUCTS).index(row["op"]), row["axis"] != "nc", row["n"])
         best = cells.setdefault(line, {}).get(row["block"])
         if not best or row["ms"] < best["ms"]:
             cells[line][row["block"]] = row
@@ -262,16 +266,16 @@ def few_table(report, source):
         "|---|" + "---|" * len(blocks),
     ]
     for line in sorted(cells):
-        tf32, op, cn, n = line
+        form, op, cn, n = line
         texts = [f"{of['ms'] * 1e3:.1f}{'*' if of['packed'] else ''} ({of['speedup']:.1f})"
                  if of else "-" for of in (cells[line].get(block) for block in blocks)]
-        lines.append(f"| {'tf32' if tf32 else 'f32'}, {list(PRODUCTS.values())[op]}, "
+        lines.append(f"| {FEW_FORMS[form]}, {list(PRODUCTS.values())[op]}, "
                      f"{'CN' if cn else 'NC'}, {n} | " + " | ".join(texts) + " |")
     return "\n".join(lines) + "\n"
 
 
 def is_few(report):
-    return all(row.get("dtype") == "f32" and row["n"] <= 128 for row in report["rows"])
+    return all(row.get("dtype") in FEW_FORMS and row["n"] <= 128 for row in report["rows"])
 
 
 def attention_table(report, source):
