@@ -543,12 +543,13 @@ static bool patch_shape(sdd_arg *a, i32 cols, i64 *groups)
     return true;
 }
 
-/* Large patches take less of each operand, but want registers, and sectors of memory that each quad of
- * their neighbours fills; small ones make more groups. */
+/* Large patches take less of each operand, but want registers, and rows of which neighbours' quads fill
+ * sectors of memory; small ones make more groups. */
 static bool patches_shape(const bsk_device_props *props, bsk_dtype dtype, sdd_arg *a)
 {
+    const i32 least = dtype == BSK_F32 ? 16 : 32;
     i64 groups;
-    if (dtype != BSK_F64 && a->block_cols % 32 == 0 && patch_shape(a, 8, &groups) &&
+    if (dtype != BSK_F64 && a->block_cols % least == 0 && patch_shape(a, 8, &groups) &&
         groups >= props->compute_units)
         return true;
     return patch_shape(a, 4, &groups);
