@@ -70,6 +70,66 @@ DEVICE void FN(patch_fours)(R acc[PATCH_ROWS][4 * PATCH_QUADS], i32 type, const 
     }
 }
 
+/* Two samples of features that are contiguous in both operands. */
+typedef struct FN(patch_pair) {
+    NAME(quad) rows[2][PATCH_ROWS / 4], cols[2][PATCH_QUADS];
+} FN(patch_pair);
+
+DEVICE FN(patch_pair)
+    FN(pair_load)(i32 type, const GLOBAL T *left, const GLOBAL T *right, const sdd_arg *a)
+{
+    FN(patch_pair) p;
+    UNROLL
+    for (i32 k = 0; k < 2; k++) {
+        UNROLL
+        for (i32 h = 0; h < PATCH_ROWS / 4; h++)
+            p.rows[k][h] = NAME(quad_whole)(type, left, k * (i32)a->a_k + 4 * h);
+        UNROLL
+        for (i32 q = 0; q < PATCH_QUADS; q++)
+            p.cols[k][q] = NAME(quad_whole)(type, right, k * (i32)a->b_k + q * 4 * a->across);
+    }
+    return p;
+}
+
+DEVICE void FN(pair_add)(R acc[PATCH_ROWS][4 * PATCH_QUADS], i32 type, const FN(patch_pair) * p)
+{
+    UNROLL
+    for (i32 k = 0; k < 2; k++) {
+        R v[PATCH_ROWS], w[4 * PATCH_QUADS];
+        UNROLL
+        for (i32 h = 0; h < PATCH_ROWS / 4; h++)
+            NAME(quad_numbers)(type, p->rows[k][h], v + 4 * h);
+        UNROLL
+        for (i32 q = 0; q < PATCH_QUADS; q++)
+            NAME(quad_numbers)(type, p->cols[k][q], w + 4 * q);
+        UNROLL
+        for (i32 i = 0; i < PATCH_ROWS; i++)
+            UNROLL
+        for (i32 c = 0; c < 4 * PATCH_QUADS; c++)
+            acc[i][c] = FMA(v[i], w[c], acc[i][c]);
+    }
+}
+
+/* Adds those of so many pairs, each of which is fetched while the one before is multiplied; after the
+ * last it comes again. */
+DEVICE void FN(patch_pairs)(R acc[PATCH_ROWS][4 * PATCH_QUADS], i32 type, const GLOBAL T *left,
+                            const GLOBAL T *right, const sdd_arg *a, i32 pairs)
+{
+    const i32 a_step = 2 * (i32)a->a_k, b_step = 2 * (i32)a->b_k, last = pairs - 1;
+    FN(patch_pair) now = FN(pair_load)(type, left, right, a);
+    NO_UNROLL
+    for (i32 i = 0; i < pairs; i += 2) {
+        const i32 first = i + 1 < last ? i + 1 : last, second = i + 2 < last ? i + 2 : last;
+        const FN(patch_pair) next =
+            FN(pair_load)(type, left + first * a_step, right + first * b_step, a);
+        FN(pair_add)(acc, type, &now);
+        if (first > i) {
+            now = FN(pair_load)(type, left + second * a_step, right + second * b_step, a);
+            FN(pair_add)(acc, type, &next);
+        }
+    }
+}
+
 /* Adds those of one sample; what is not there is 0. */
 DEVICE void FN(patch_one)(R acc[PATCH_ROWS][4 * PATCH_QUADS], i32 type, const GLOBAL T *left,
                           const GLOBAL T *right, const sdd_arg *a, i32 rows, const i32 *cols)
@@ -210,19 +270,21 @@ KERNEL_GROUPS(FORMED(sdd_few), LANES, PATCH_GROUPS)
     const i64 first = (a.groups > 1 ? (i64)group * a.heads : 0) + block.head;
     left += first * a.a_batch + (i64)row0 * (i32)a.a_row;
     right += first * a.b_batch + (i64)col0 * (i32)a.b_col;
-    const i32 members = zero && a.direct ? 0 : (i32)a.members, fours = whole ? (i32)a.n / 4 : 0;
+    const i32 members = zero && a.direct ? 0 : (i32)a.members;
+    const i32 pairs = !a.a_along_k && !a.b_along_k, turn = pairs ? 2 : 4;
+    const i32 turns = whole ? (i32)a.n / turn : 0; /* others come one by one */
     NO_UNROLL
     for (i32 m = 0; m < members; m++) {
-        if (whole && a.a_along_k && a.b_along_k)
-            FN(patch_fours)(acc, type, left, right, &a, fours, 1, 1);
-        else if (whole && a.a_along_k)
-            FN(patch_fours)(acc, type, left, right, &a, fours, 1, 0);
-        else if (whole && a.b_along_k)
-            FN(patch_fours)(acc, type, left, right, &a, fours, 0, 1);
-        else if (whole)
-            FN(patch_fours)(acc, type, left, right, &a, fours, 0, 0);
+        if (turns && pairs)
+            FN(patch_pairs)(acc, type, left, right, &a, turns);
+        else if (turns && a.a_along_k && a.b_along_k)
+            FN(patch_fours)(acc, type, left, right, &a, turns, 1, 1);
+        else if (turns && a.a_along_k)
+            FN(patch_fours)(acc, type, left, right, &a, turns, 1, 0);
+        else if (turns)
+            FN(patch_fours)(acc, type, left, right, &a, turns, 0, 1);
         NO_UNROLL
-        for (i32 k = 4 * fours; k < (i32)a.n; k++)
+        for (i32 k = turns * turn; k < (i32)a.n; k++)
             FN(patch_one)
         (acc, type, left + (i64)k * (i32)a.a_k, right + (i64)k * (i32)a.b_k, &a, rows, cols);
         left += a.heads * a.a_batch;
