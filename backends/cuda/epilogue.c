@@ -74,6 +74,8 @@ void bski_cuda_epilogue_bind(const bsk_dsd_args *args, dsd_epilogue *e)
     e->bias = bsk_mem_address(args->bias);
     e->row_scale = bsk_mem_address(args->row_scale);
     e->col_scale = bsk_mem_address(args->col_scale);
+    e->scales[0] = bsk_mem_address(args->s_scale);
+    e->scales[1] = bsk_mem_address(args->b_scale);
     e->alpha = (float)args->alpha;
     e->beta = (float)args->beta;
     const bool runs = (e->along_n ? e->n : e->features) % DSD_RUN == 0;

@@ -1,6 +1,7 @@
 /* What the tuned dsd kernels do with a sum before they store it, shared by all of them:
  *
- *   pre = alpha * sum * row_scale * col_scale + bias + beta * C_old,   C = act(pre) + residual.
+ *   pre = alpha * scales * sum * row_scale * col_scale + bias + beta * C_old,
+ *   C = act(pre) + residual.
  *
  * The host fills a dsd_epilogue at plan time, and adds addresses and scalars at launch; kernels
  * get it as an argument. In the words of dsd, C is [features, n]; features or n are contiguous. */
@@ -25,6 +26,7 @@ typedef struct dsd_matrix {
 typedef struct dsd_epilogue {
     dsd_matrix c, residual;
     const float *bias, *row_scale, *col_scale; /* [features], [features], [n]; NULL: none */
+    const float *scales[2];                    /* of 8-bit operands; each NULL: 1 */
     int64_t features, n;
     float alpha, beta;
     int32_t act;     /* bsk_act */
@@ -32,7 +34,7 @@ typedef struct dsd_epilogue {
     int32_t plain;   /* C = act(alpha * sum + bias), 16-bit, runs along features that are aligned */
     int32_t plain_n; /* the same with runs along n */
     int32_t plain_f32; /* the same of f32, along either */
-    int32_t bare;      /* of 16 bits without bias and activation: C = alpha * sum */
+    int32_t bare;      /* of 16 bits without bias, activation and scales: C = alpha * sum */
     int32_t lines;     /* runs along features, aligned in all matrices; no scales, no gelu_erf */
     /* Activations but gelu_erf: x * sigmoid(x * (linear + cubic * x * x)) in units of log 2, or
      * with linear = 0 relu. */
@@ -47,10 +49,10 @@ void bski_cuda_epilogue_fill(const bsk_problem *problem, dsd_epilogue *epilogue)
 /* Adds one run's addresses and scalars. */
 void bski_cuda_epilogue_bind(const bsk_dsd_args *args, dsd_epilogue *epilogue);
 
-/* A plain end without activation. */
+/* A plain end without activation, and without scales on the device. */
 static inline bool bski_cuda_epilogue_linear(const dsd_epilogue *e)
 {
-    return (e->plain || e->plain_n) && e->act == BSK_ACT_NONE;
+    return (e->plain || e->plain_n) && e->act == BSK_ACT_NONE && !e->scales[0] && !e->scales[1];
 }
 
 #else
@@ -208,6 +210,17 @@ EPILOGUE_FN void dsd_write(const dsd_matrix &m, int64_t at, int count, const flo
             p[i] = (uint16_t)dsd_pack(bf16, v[i], 0);
 }
 
+/* What sums are multiplied with. */
+EPILOGUE_FN float dsd_alpha(const dsd_epilogue &e)
+{
+    float alpha = e.alpha;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        if (e.scales[i])
+            alpha *= __ldg(e.scales[i]);
+    return alpha;
+}
+
 /* What a plain end adds to DSD_RUN features from `feature` on, a multiple of so many. */
 EPILOGUE_FN void dsd_bias(const dsd_epilogue &e, int64_t feature, float (&v)[DSD_RUN])
 {
@@ -220,14 +233,15 @@ EPILOGUE_FN void dsd_bias(const dsd_epilogue &e, int64_t feature, float (&v)[DSD
         v[i] = e.bias && feature + i < e.features ? e.bias[feature + i] : 0;
 }
 
-/* A plain end of a run of sums, which has these biases. ACT: there may be an activation. */
+/* A plain end of a run of sums, which has these biases. ACT: there may be an activation, and scales. */
 template <bool ACT>
 EPILOGUE_FN void dsd_finish_plain(const dsd_epilogue &e, const float (&bias)[DSD_RUN],
                                   float (&v)[DSD_RUN])
 {
+    const float alpha = ACT ? dsd_alpha(e) : e.alpha;
 #pragma unroll
     for (int i = 0; i < DSD_RUN; i++)
-        v[i] = fmaf(e.alpha, v[i], bias[i]);
+        v[i] = fmaf(alpha, v[i], bias[i]);
     if (ACT && e.act != BSK_ACT_NONE)
         dsd_activate_plain(e, v);
 }
@@ -290,9 +304,10 @@ EPILOGUE_FN void dsd_finish(const dsd_epilogue &e, float (&v)[DSD_RUN], int64_t 
     }
     /* Options outside of the loops: a branch of each for every number would be most of the time. */
     float by[DSD_RUN];
+    const float alpha = dsd_alpha(e);
 #pragma unroll
     for (int i = 0; i < DSD_RUN; i++)
-        v[i] *= e.alpha;
+        v[i] *= alpha;
     if (e.row_scale) {
         dsd_vector(e.row_scale, feature, count, !e.along_n, by);
 #pragma unroll

@@ -6,6 +6,14 @@
 #include <backends/cuda/cuda.h>
 #include <backends/simt/plan.h>
 
+/* sdd in f32 with so few samples, of all pairs: the portable kernels are bound by writing S, and as fast
+ * without rounding to tf32. */
+static inline bool sdd_is_few(const bsk_sdd_params *p)
+{
+    enum { FEW = 16 };
+    return p->a.rank == 2 && p->a.dims[1] <= FEW / p->pairs;
+}
+
 /* What a worker has to do so far. */
 typedef struct load {
     double work;

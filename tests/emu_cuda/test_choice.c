@@ -57,6 +57,39 @@ static void test_packed(bsk_context *context, const bsk_device *device)
     CHECK(plan_info(context, device, &of, &options).packed_bytes != 0);
 }
 
+/* Gradients of few samples in tf32 are left to the portable kernels, which this device has not: they are
+ * staged. */
+static void test_few(bsk_context *context, const bsk_device *device)
+{
+    static const struct {
+        int64_t n;
+        int32_t pairs;
+        int32_t left;
+    } cases[] = {{16, 1, 1}, {8, 2, 1}, {17, 1, 0}, {16, 2, 0}, {4096, 1, 0}};
+    bsk_layout_params grid = BSK_INIT(bsk_layout_params);
+    bsk_layout_info kept = BSK_INIT(bsk_layout_info);
+    bsk_layout *layout = NULL;
+    grid.rows = grid.cols = 256;
+    grid.block_rows = grid.block_cols = 16;
+    CHECK_OK(bsk_layout_random(context, &grid, 0.25, 7, &layout));
+    CHECK_OK(bsk_layout_query(layout, &kept));
+    for (size_t i = 0; i < UNIT_COUNT(cases); i++) {
+        bsk_matmul_wgrad_params p = BSK_INIT(bsk_matmul_wgrad_params);
+        bsk_plan_info info = BSK_INIT(bsk_plan_info);
+        bsk_plan *plan = NULL;
+        p.layout = layout;
+        p.pairs = cases[i].pairs;
+        p.precision = BSK_PRECISION_TF32;
+        p.x = p.dy = bsk_tensor_2d(BSK_F32, cases[i].n, 256);
+        p.dw = bsk_tensor_3d(BSK_F32, kept.nnz, 16, 16);
+        CHECK_OK(bsk_matmul_wgrad_plan(device, &p, NULL, &plan));
+        CHECK_OK(bsk_plan_query(plan, &info));
+        CHECK((info.staged != 0) == cases[i].left);
+        bsk_plan_destroy(&plan);
+    }
+    bsk_layout_release(&layout);
+}
+
 int main(void)
 {
     bsk_context_params params = BSK_INIT(bsk_context_params);
@@ -66,6 +99,7 @@ int main(void)
     if (CHECK_OK(bsk_context_find_device(context, "cuda_emu:0", &device))) {
         test_parts(context, device);
         test_packed(context, device);
+        test_few(context, device);
     }
     bsk_context_destroy(&context);
     return unit_report();

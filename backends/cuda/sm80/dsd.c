@@ -311,8 +311,6 @@ static dsd_arg arg_bind(const dsd_plan *plan, const bsk_dsd_args *args)
     a.s = bsk_mem_address(args->s);
     a.b = bsk_mem_address(args->b);
     a.gate = bsk_mem_address(args->gate);
-    a.scales[0] = bsk_mem_address(args->s_scale);
-    a.scales[1] = bsk_mem_address(args->b_scale);
     a.parts = bsk_mem_address(args->workspace);
     bski_cuda_epilogue_bind(args, &a.end);
     a.bare = a.end.beta == 0 && a.end.act == BSK_ACT_NONE && a.end.residual.type == BSK_NONE &&

@@ -24,7 +24,7 @@ typedef struct dsd_segment {
 
 typedef struct dsd_arg {
     const void *s, *b;
-    const float *gate, *scales[2]; /* scales: of s and b, for 8-bit types */
+    const float *gate;
     const dsd_block *blocks;
     const dsd_segment *segments, *cuts;
     const int32_t *segment_start, *cut_start; /* [heads + 1] */

@@ -121,9 +121,10 @@ MMA_DEVICE void store_run(const dsd_arg *a, float (&v)[DSD_RUN], int64_t feature
     const int64_t left = end.along_n ? end.n - n : end.features - feature;
     if (feature >= end.features || n >= end.n)
         return;
+    const float alpha = dsd_alpha(end);
 #pragma unroll
     for (int e = 0; e < DSD_RUN; e++)
-        v[e] *= end.alpha;
+        v[e] *= alpha;
     dsd_write(end.c, member * end.c.batch + feature * end.c.feature + n * end.c.n,
               left < DSD_RUN ? (int)left : DSD_RUN, v);
 }

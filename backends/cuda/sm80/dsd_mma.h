@@ -117,7 +117,6 @@ template <class C> MMA_DEVICE void dsd_tile(const dsd_arg *a)
         add_up<C, true>(a, &c, memory, gates, warp_n, warp_i, acc);
     else
         add_up<C, false>(a, &c, memory, gates, warp_n, warp_i, acc);
-    scale_sums<typename C::T, 4 * C::MT * C::NT>(acc, a->scales);
     store_tile<C>(a, acc, (float *)pool + warp * 32 * (C::WARP_I + 1),
                   (int64_t)segment.row * C::TI + warp_i, n0 + warp_n, member);
 }

@@ -355,7 +355,9 @@ void bski_sdd80_release(void *device, bsk_prepared *prepared)
 static bsk_reason tf32_accept(const bsk_problem *problem)
 {
     const bsk_sdd_params *p = problem->params;
-    return p->precision == BSK_PRECISION_TF32 ? bski_sdd80_accept(problem) : BSK_REFUSE_OPTION;
+    if (p->precision != BSK_PRECISION_TF32)
+        return BSK_REFUSE_OPTION;
+    return sdd_is_few(p) ? BSK_REFUSE_SHAPE : bski_sdd80_accept(problem);
 }
 
 FAMILY(bski_sdd80, sm80_sdd_mma, bski_sdd80_accept, kernel_of(problem))

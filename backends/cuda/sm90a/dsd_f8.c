@@ -1,5 +1,5 @@
 /* Plans and launches the entries of dsd for f8: both operands become f16, and a family of f16 multiplies
- * them. The scales of the operands become factors of the rows of C. An image of weights is the family's,
+ * them, whose end (epilogue.h) has the scales of the operands. An image of weights is the family's,
  * behind which the weights in f16 have room to be packed from, or these themselves where it has none. */
 #include <backends/cuda/sm90a/wide_host.h>
 #include <common/checked.h>
@@ -11,7 +11,6 @@ typedef struct dsd_f8 {
     bsk_dsd_params params; /* in f16 */
     size_t at[PARTS];      /* in the workspace */
     size_t packed_s;       /* weights in f16, in an image */
-    bool scaled;
 } dsd_f8;
 
 /* The problem in f16; false where its copies cannot be counted. */
@@ -22,10 +21,6 @@ static bool f16_fill(const bsk_problem *problem, dsd_f8 *f)
     f->wide.problem = *problem;
     f->wide.problem.dtype = BSK_F16;
     f->wide.problem.params = &f->params;
-    f->scaled = p->s_scale.dtype != BSK_NONE || p->b_scale.dtype != BSK_NONE;
-    f->params.s_scale = f->params.b_scale = (bsk_tensor){0};
-    if (f->scaled)
-        f->params.row_scale = bsk_tensor_1d(BSK_F32, p->c.dims[p->c.rank - 2]);
     return bski_wide_matrix(&p->b, &f->params.b, &f->wide.arg.part[OF_B]) &&
            bski_wide_blocks(&p->s, &f->params.s, &f->wide.arg.part[OF_S]);
 }
@@ -38,7 +33,7 @@ static bsk_reason f8_accept(const bsk_entry *entry, const bsk_problem *problem,
     const bsk_dsd_params *p = problem->params;
     const bsk_tensor *c = &p->c;
     dsd_f8 f = {0};
-    if (c->dims[c->rank - 2] > INT32_MAX || !f16_fill(problem, &f))
+    if (!f16_fill(problem, &f))
         return BSK_REFUSE_LIMIT;
     return bski_wide_few(problem->layout, c->dims[c->rank - 1], c->rank == 3 ? c->dims[0] : 1)
                ? BSK_REFUSE_SHAPE
@@ -64,8 +59,7 @@ static bool room_make(bsk_prepared *prepared, dsd_f8 *f)
     const wide_part *part = f->wide.arg.part;
     size_t *end = &prepared->workspace_bytes;
     bool fits = bski_wide_room(bski_wide_bytes(&part[OF_B]), end, &f->at[OF_B]) &&
-                bski_wide_room(bski_wide_bytes(&part[OF_S]), end, &f->at[OF_S]) &&
-                bski_wide_room(f->wide.arg.scale.count * sizeof(float), end, &f->wide.scale_at);
+                bski_wide_room(bski_wide_bytes(&part[OF_S]), end, &f->at[OF_S]);
     if (f->wide.entry->pack && !own->packed_bytes) /* none for this plan */
         return fits;
     prepared->packed_bytes = own->packed_bytes;
@@ -75,10 +69,8 @@ static bool room_make(bsk_prepared *prepared, dsd_f8 *f)
 
 static bsk_status plan_make(bski_cuda_device *device, bsk_prepared *prepared, dsd_f8 *f)
 {
-    const bsk_dsd_params *p = prepared->problem->params;
     if (!f16_fill(prepared->problem, f))
         return bski_wide_uncounted(device);
-    f->wide.arg.scale.count = f->scaled ? (uint32_t)p->c.dims[p->c.rank - 2] : 0;
     TRY(bski_wide_prepare(device, prepared, &f->wide));
     return room_make(prepared, f) ? BSK_OK : bski_wide_uncounted(device);
 }
@@ -113,15 +105,11 @@ static bsk_status f8_pack(const bsk_prepared *prepared, void *queue, bsk_mem s, 
 static bsk_dsd_args args_make(const dsd_f8 *f, const bsk_dsd_args *from)
 {
     const bool packed = from->packed.kind != BSK_MEM_NULL;
-    const bsk_mem none = {BSK_MEM_NULL, NULL, 0, 0};
     bsk_dsd_args a = *from;
     a.b = bsk_mem_at(from->workspace, f->at[OF_B]);
     a.s = packed ? from->packed : bsk_mem_at(from->workspace, f->at[OF_S]);
     if (!f->wide.entry->pack)
-        a.packed = none;
-    a.s_scale = a.b_scale = none;
-    if (f->scaled)
-        a.row_scale = bsk_mem_at(from->workspace, f->wide.scale_at);
+        a.packed = (bsk_mem){BSK_MEM_NULL, NULL, 0, 0};
     return a;
 }
 
@@ -136,10 +124,6 @@ static bsk_status f8_launch(const bsk_prepared *prepared, void *queue, const voi
     arg.part[OF_B].to = bsk_mem_address(to.b);
     arg.part[OF_S].from = bsk_mem_address(from->s);
     arg.part[OF_S].to = bsk_mem_address(to.s);
-    arg.scale.scale[0] = bsk_mem_address(from->s_scale);
-    arg.scale.scale[1] = bsk_mem_address(from->b_scale);
-    arg.scale.by = bsk_mem_address(from->row_scale);
-    arg.scale.to = bsk_mem_address(to.row_scale);
     TRY(bski_wide_run(queue, &arg));
     return f->wide.entry->launch(&f->wide.prepared, queue, &to);
 }

@@ -293,6 +293,7 @@ FN void store_plain(const float (&acc)[SUMS], const dsd_epilogue &e, const place
 {
     enum { PART = 32, TOGETHER = 2 * LANES };
     const int lane = threadIdx.x % LANES, half = warp % 2, barrier = STORE_BARRIER + warp / 2;
+    const float alpha = ACT ? dsd_alpha(e) : e.alpha;
     const uint32_t scratch = at.scratch - half * DSD_PAIR_SCRATCH;
     const bool bf16 = e.c.type == BSK_BF16;
     float bias[2];
@@ -310,7 +311,7 @@ FN void store_plain(const float (&acc)[SUMS], const dsd_epilogue &e, const place
             float v[DSD_RUN]; /* by sample of two; feature, by 8 of 16; sample, by 8 of 16 */
 #pragma unroll
             for (int k = 0; k < DSD_RUN; k++)
-                v[k] = e.alpha * acc[part * 16 + i * 8 + k] + bias[k / 2 % 2];
+                v[k] = alpha * acc[part * 16 + i * 8 + k] + bias[k / 2 % 2];
             if (ACT && e.act != BSK_ACT_NONE)
                 dsd_activate_plain(e, v);
             const uint4 word = dsd_pack_run(bf16, v);
@@ -337,6 +338,7 @@ FN void store_plain_n(const float (&acc)[SUMS], const dsd_epilogue &e, const pla
 {
     enum { PART = 64, FEATURES = 8, RUNS = PART / DSD_RUN };
     const int lane = threadIdx.x % LANES;
+    const float alpha = ACT ? dsd_alpha(e) : e.alpha;
     const bool bf16 = e.c.type == BSK_BF16;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -349,7 +351,7 @@ FN void store_plain_n(const float (&acc)[SUMS], const dsd_epilogue &e, const pla
                 float v[DSD_RUN];
 #pragma unroll
                 for (int k = 0; k < DSD_RUN; k++)
-                    v[k] = e.alpha * acc[(part * RUNS + i + k / 2) * 4 + h * 2 + k % 2] + bias;
+                    v[k] = alpha * acc[(part * RUNS + i + k / 2) * 4 + h * 2 + k % 2] + bias;
                 if (ACT && e.act != BSK_ACT_NONE)
                     dsd_activate_plain(e, v);
                 const uint4 word = dsd_pack_run(bf16, v);
@@ -624,8 +626,7 @@ extern "C" __global__ void __launch_bounds__(DSD_PAIR_PACK_THREADS)
         uint32_t word[RUN / 2];
 #pragma unroll
         for (int i = 0; i < RUN / 2; i++)
-            word[i] =
-                from[2 * i * a.row_stride] | (uint32_t)from[(2 * i + 1) * a.row_stride] << 16;
+            word[i] = from[2 * i * a.row_stride] | (uint32_t)from[(2 * i + 1) * a.row_stride] << 16;
         v = make_uint4(word[0], word[1], word[2], word[3]);
     }
     uint4 *to = (uint4 *)(a.image + (size_t)blockIdx.x * DSD_PAIR_PIECE_BYTES);

@@ -444,6 +444,7 @@ __device__ __forceinline__ void store_lines(const float (&acc)[2][64], const dsd
                                             const dsd_tile &tile, const place &at)
 {
     const int lane = threadIdx.x % LANES;
+    const float alpha = dsd_alpha(e);
 #pragma unroll
     for (int run = 0; run < 4; run++) {
         const int64_t f = tile.feature[run / 2] + run % 2 * 32 + lane % 4 * 8;
@@ -455,7 +456,7 @@ __device__ __forceinline__ void store_lines(const float (&acc)[2][64], const dsd
             float v[DSD_RUN];
 #pragma unroll
             for (int i = 0; i < DSD_RUN; i++)
-                v[i] = fmaf(e.alpha, acc[m][run * 16 + i / 2 * 4 + h * 2 + i % 2], bias[i]);
+                v[i] = fmaf(alpha, acc[m][run * 16 + i / 2 * 4 + h * 2 + i % 2], bias[i]);
             dsd_finish_line(e, v, f, at.sample + m * at.part + h * 8 + lane / 4, at.member);
         }
     }

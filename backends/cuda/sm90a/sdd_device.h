@@ -293,10 +293,10 @@ PTX_FN int place_load(const sdd_output &o, int row8, int col8)
     return place;
 }
 
-/* Whether all tiles are whole, have 16-bit elements, and need alpha alone: they go by rows. */
+/* Whether all tiles are whole and need alpha alone: they go by rows. */
 PTX_FN bool output_rows(const sdd_output &o)
 {
-    return output_plain(o) && o.type != BSK_F32 && (o.rows | o.cols) % 8 == 0;
+    return output_plain(o) && (o.rows | o.cols) % 8 == 0;
 }
 
 /* A 4 x 4 transpose across each four lanes. */
@@ -318,17 +318,30 @@ PTX_FN void quad_transpose(uint32_t *v)
 }
 
 /* Four tiles, of each of which a lane has two neighbours of a row: the sums i * step and the next.
- * Each of four lanes stores a row of one of them, 16 bytes, and has its place. */
+ * Each of four lanes has the place of one of them, and stores a row of it, 16 bytes; of f32 its
+ * neighbours of each. */
+template <bool F32>
 PTX_FN void store_four(const sdd_output &o, const float *sums, int step, int place)
 {
-    uint32_t v[4];
+    const int lane = threadIdx.x % 32, row = lane / 4 * o.block_cols;
+    if constexpr (F32) {
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        v[i] = pack(o.type, make_float2(o.alpha * sums[i * step], o.alpha * sums[i * step + 1]));
-    quad_transpose(v);
-    if (place >= 0) {
-        const int64_t at = (int64_t)place * 8 + threadIdx.x % 32 / 4 * o.block_cols;
-        *(uint4 *)((uint16_t *)o.s + at) = make_uint4(v[0], v[1], v[2], v[3]);
+        for (int i = 0; i < 4; i++) {
+            const int own = __shfl_sync(~0u, place, (lane & ~3) + i);
+            float *to = (float *)o.s + (int64_t)own * 8 + row + lane % 4 * 2;
+            if (own >= 0)
+                *(float2 *)to = make_float2(o.alpha * sums[i * step], o.alpha * sums[i * step + 1]);
+        }
+    } else {
+        uint32_t v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] =
+                pack(o.type, make_float2(o.alpha * sums[i * step], o.alpha * sums[i * step + 1]));
+        quad_transpose(v);
+        uint16_t *to = (uint16_t *)o.s + (int64_t)place * 8 + row;
+        if (place >= 0)
+            *(uint4 *)to = make_uint4(v[0], v[1], v[2], v[3]);
     }
 }
 

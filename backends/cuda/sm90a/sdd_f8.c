@@ -10,6 +10,7 @@ typedef struct sdd_f8 {
     bski_wide wide;        /* parts: of the first pair */
     bsk_sdd_params params; /* in f16 */
     size_t at[WIDE_PARTS]; /* in the workspace: pair by pair */
+    size_t gates_at;       /* the same */
     bool scaled;
 } sdd_f8;
 
@@ -67,20 +68,18 @@ static bool room_make(bsk_prepared *prepared, sdd_f8 *f)
     for (int32_t i = 0; i < f->wide.arg.parts; i++)
         fits =
             fits && bski_wide_room(bski_wide_bytes(&f->wide.arg.part[i % SIDES]), end, &f->at[i]);
-    return fits && bski_wide_room(f->wide.arg.scale.count * sizeof(float), end, &f->wide.scale_at);
+    return fits && bski_wide_room(f->wide.arg.gates.count * sizeof(float), end, &f->gates_at);
 }
 
 static bsk_status plan_make(bski_cuda_device *device, bsk_prepared *prepared, sdd_f8 *f)
 {
     const bsk_sdd_params *p = prepared->problem->params;
-    const bool gates = p->gate.dtype != BSK_NONE && p->gate_mode != BSK_GATE_IGNORE;
     wide_arg *arg = &f->wide.arg;
     if (!f16_fill(prepared->problem, f))
         return bski_wide_uncounted(device);
     arg->parts = SIDES * p->pairs;
-    arg->scale.count = f->scaled ? (uint32_t)prepared->problem->layout->nnz : 0;
-    arg->scale.gates = gates;
-    arg->scale.skip = p->gate_mode == BSK_GATE_SKIP;
+    arg->gates.count = f->scaled ? (uint32_t)prepared->problem->layout->nnz : 0;
+    arg->gates.skip = p->gate_mode == BSK_GATE_SKIP;
     TRY(bski_wide_prepare(device, prepared, &f->wide));
     return room_make(prepared, f) ? BSK_OK : bski_wide_uncounted(device);
 }
@@ -117,11 +116,13 @@ static bsk_status f8_launch(const bsk_prepared *prepared, void *queue, const voi
     inner.b = to[OF_B];
     inner.a_scale = inner.b_scale = (bsk_mem){BSK_MEM_NULL, NULL, 0, 0};
     if (f->scaled) {
-        inner.gate = bsk_mem_at(from->workspace, f->wide.scale_at);
-        arg.scale.scale[0] = bsk_mem_address(from->a_scale);
-        arg.scale.scale[1] = bsk_mem_address(from->b_scale);
-        arg.scale.by = arg.scale.gates ? bsk_mem_address(from->gate) : NULL;
-        arg.scale.to = bsk_mem_address(inner.gate);
+        const bsk_sdd_params *p = prepared->problem->params;
+        const bool gated = p->gate_mode != BSK_GATE_IGNORE;
+        inner.gate = bsk_mem_at(from->workspace, f->gates_at);
+        arg.gates.scale[0] = bsk_mem_address(from->a_scale);
+        arg.gates.scale[1] = bsk_mem_address(from->b_scale);
+        arg.gates.gate = gated ? bsk_mem_address(from->gate) : NULL;
+        arg.gates.to = bsk_mem_address(inner.gate);
     }
     TRY(bski_wide_run(queue, &arg));
     return f->wide.entry->launch(&f->wide.prepared, queue, &inner);

@@ -321,7 +321,7 @@ PTX_FN places<S> places_load(const sdd_output &o, const uint32_t *entries, int c
 
 /* All tiles of a warp, whole rows of each. Four go together: of cells of 32 those of one row, of others
  * those that follow each other. */
-template <typename S>
+template <typename S, bool F32>
 PTX_FN void store_rows(const sdd_output &o, const float *acc, const places<S> &p, int count)
 {
     constexpr int tiles = S::slots * places<S>::tiles, step = S::cell == 32 ? 2 : 1;
@@ -331,7 +331,7 @@ PTX_FN void store_rows(const sdd_output &o, const float *acc, const places<S> &p
             break;
         const int first = step == 2 ? g / 2 * 8 + g % 2 : g * 4;
         const int tile = first + (int)threadIdx.x % 4 * step;
-        store_four(o, acc + first * 2, step * 2, __shfl_sync(~0u, p.place[g / 8], tile % 32));
+        store_four<F32>(o, acc + first * 2, step * 2, __shfl_sync(~0u, p.place[g / 8], tile % 32));
     }
 }
 
@@ -340,7 +340,10 @@ PTX_FN void store_cells(const sdd_output &o, float *acc, const places<S> &p, int
                         int col8)
 {
     if (output_rows(o)) {
-        store_rows<S>(o, acc, p, count);
+        if (o.type == BSK_F32)
+            store_rows<S, true>(o, acc, p, count);
+        else
+            store_rows<S, false>(o, acc, p, count);
         return;
     }
 #pragma unroll 1

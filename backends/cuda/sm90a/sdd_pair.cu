@@ -74,7 +74,7 @@ PTX_FN places<COUNT> places_load(const sdd_output &o, const uint32_t *products, 
 }
 
 /* All tiles of a warp, whole rows of each. */
-template <int COUNT>
+template <int COUNT, bool F32>
 PTX_FN void store_rows(const sdd_output &o, const float *acc, const places<COUNT> &p)
 {
 #pragma unroll
@@ -83,9 +83,9 @@ PTX_FN void store_rows(const sdd_output &o, const float *acc, const places<COUNT
         for (int h = 0; h < 2; h++)
 #pragma unroll
             for (int j = 0; j < 8; j += 4)
-                store_four(o, acc + i * PRODUCT + j * 4 + h * 2, 4,
-                           __shfl_sync(~0u, p.place[i / 2],
-                                       i % 2 * 16 + 2 * (j + (int)threadIdx.x % 4) + h));
+                store_four<F32>(o, acc + i * PRODUCT + j * 4 + h * 2, 4,
+                                __shfl_sync(~0u, p.place[i / 2],
+                                            i % 2 * 16 + 2 * (j + (int)threadIdx.x % 4) + h));
 }
 
 template <int COUNT>
@@ -93,7 +93,10 @@ PTX_FN void store_products(const sdd_output &o, float *acc, const places<COUNT> 
                            const uint32_t *products, int4 unit)
 {
     if (output_rows(o)) {
-        store_rows<COUNT>(o, acc, p);
+        if (o.type == BSK_F32)
+            store_rows<COUNT, true>(o, acc, p);
+        else
+            store_rows<COUNT, false>(o, acc, p);
         return;
     }
 #pragma unroll 1

@@ -78,7 +78,7 @@ PTX_FN void store_piece_plain(const sdd_output &o, const float *acc, const place
 }
 
 /* All tiles of a warp, whole rows of each. */
-template <int PIECES>
+template <int PIECES, bool F32>
 PTX_FN void store_rows(const sdd_output &o, const float *acc, const places<PIECES> &p)
 {
 #pragma unroll
@@ -87,8 +87,8 @@ PTX_FN void store_rows(const sdd_output &o, const float *acc, const places<PIECE
         for (int h = 0; h < 2; h++)
 #pragma unroll
             for (int i = 0; i < 8; i += 4)
-                store_four(o, acc + j * PIECE + i * 4 + h * 2, 4,
-                           place_of(p, j, h * 8 + i + threadIdx.x % 4));
+                store_four<F32>(o, acc + j * PIECE + i * 4 + h * 2, 4,
+                                place_of(p, j, h * 8 + i + threadIdx.x % 4));
 }
 
 /* What this thread block does of a segment. */
@@ -140,7 +140,10 @@ PTX_FN void store_pieces(const sdd_output &o, float *acc, const places<PIECES> &
 {
     const bool plain = output_plain(o);
     if (output_rows(o)) {
-        store_rows<PIECES>(o, acc, p);
+        if (o.type == BSK_F32)
+            store_rows<PIECES, true>(o, acc, p);
+        else
+            store_rows<PIECES, false>(o, acc, p);
         return;
     }
 #pragma unroll 1

@@ -1,4 +1,4 @@
-/* Makes f16 of operands of f8, and one factor for each row or block of the scales of both. */
+/* Makes f16 of operands of f8, and gates of blocks of the scales of both. */
 #include <backends/cuda/mma.h>
 #include <backends/cuda/ptx.h>
 #include <backends/cuda/sm90a/wide_f8.h>
@@ -57,13 +57,13 @@ PTX_FN void part_widen(const wide_part &p, uint32_t block)
     }
 }
 
-PTX_FN void scale_fill(const wide_scale &s, uint32_t i)
+PTX_FN void gate_fill(const wide_gates &g, uint32_t i)
 {
-    if (i >= s.count)
+    if (i >= g.count)
         return;
-    const float scale = (s.scale[0] ? *s.scale[0] : 1) * (s.scale[1] ? *s.scale[1] : 1);
-    const float by = s.by ? s.by[i] : 1;
-    s.to[i] = s.gates && by == 0 ? 0 : s.skip ? scale : scale * by;
+    const float scale = (g.scale[0] ? *g.scale[0] : 1) * (g.scale[1] ? *g.scale[1] : 1);
+    const float gate = g.gate ? g.gate[i] : 1;
+    g.to[i] = gate == 0 ? 0 : g.skip ? scale : scale * gate;
 }
 
 extern "C" __global__ void __launch_bounds__(WIDE_THREADS)
@@ -74,8 +74,8 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS)
         part++;
     grid_allow_next();
     grid_wait();
-    if (blockIdx.x >= a.scale.first)
-        scale_fill(a.scale, (blockIdx.x - a.scale.first) * WIDE_THREADS + threadIdx.x);
+    if (blockIdx.x >= a.gates.first)
+        gate_fill(a.gates, (blockIdx.x - a.gates.first) * WIDE_THREADS + threadIdx.x);
     else
         part_widen(a.part[part], blockIdx.x - a.part[part].first);
 }

@@ -28,18 +28,18 @@ typedef struct wide_part {
     uint32_t first;              /* thread block */
 } wide_part;
 
-/* to[i] = scale[0] * scale[1] * by[i], which stands for the scales of the operands. */
-typedef struct wide_scale {
-    const float *scale[2], *by; /* each or NULL: 1 */
+/* Gates that stand for the scales of both operands, too: to[i] = scale[0] * scale[1] * gate[i], but 0
+ * where a gate is. */
+typedef struct wide_gates {
+    const float *scale[2], *gate; /* each or NULL: 1 */
     float *to;
     uint32_t count, first; /* first: thread block */
-    int32_t gates;         /* `by` are gates: nothing is multiplied with 0, */
-    int32_t skip;          /* and others count as 1 */
-} wide_scale;
+    int32_t skip;          /* gates that are not 0 count as 1 */
+} wide_gates;
 
 typedef struct wide_arg {
     wide_part part[WIDE_PARTS];
-    wide_scale scale;
+    wide_gates gates;
     int32_t parts;
 } wide_arg;
 

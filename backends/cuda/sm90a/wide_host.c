@@ -138,8 +138,8 @@ bsk_status bski_wide_run(const bski_cuda_queue *queue, wide_arg *arg)
         arg->part[i].first = (uint32_t)blocks;
         blocks += bski_ceil_div(arg->part[i].runs, WIDE_BLOCK);
     }
-    arg->scale.first = (uint32_t)blocks;
-    blocks += bski_ceil_div(arg->scale.count, WIDE_THREADS);
+    arg->gates.first = (uint32_t)blocks;
+    blocks += bski_ceil_div(arg->gates.count, WIDE_THREADS);
     void *arguments[] = {arg};
     const bski_cuda_run run = {.function = sm90a_wide_f8,
                                .name = "sm90a_wide_f8",

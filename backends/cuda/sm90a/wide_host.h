@@ -21,7 +21,6 @@ typedef struct bski_wide {
     bsk_problem problem;    /* in f16 */
     bsk_prepared prepared;  /* by the entry */
     wide_arg arg;           /* all but addresses, and the numbers of thread blocks */
-    size_t scale_at;        /* in the workspace */
 } bski_wide;
 
 /* A matrix of f8, or a batch of them, as f16: lines along the same axis, of whole runs. False where the
@@ -49,7 +48,7 @@ bsk_status bski_wide_prepare(bski_cuda_device *device, bsk_prepared *prepared, b
 bsk_status bski_wide_uncounted(const bski_cuda_device *device);
 void bski_wide_release(void *device, bsk_prepared *prepared);
 
-/* Copies the parts of an argument, and fills its factors if it has any. */
+/* Copies the parts of an argument, and fills its gates if it has any. */
 bsk_status bski_wide_run(const bski_cuda_queue *queue, wide_arg *arg);
 
 #endif
