@@ -214,14 +214,16 @@ def is_tf32(row):
 
 
 def formats_table(report, source):
-    """Products by number format."""
+    """Products by number format: eta, and milliseconds where there is no dense peer."""
     host, device = report["host"], report["device"]
     cells, blocks = {}, []
     for row in report["rows"]:
         number = "tf32" if is_tf32(row) else row["dtype"]
         number += " scaled" if " scales " in row["name"] else ""
+        number += ", ms" if row["eta"] is None else ""
         line = (-row["n"], list(PRODUCTS).index(row["op"]), row["axis"] != "nc", number)
-        cells.setdefault(line, {}).setdefault(row["block"], {})[row["packed"]] = row["eta"]
+        cells.setdefault(line, {}).setdefault(row["block"], {})[row["packed"]] = (
+            f"{row['ms']:.3f}" if row["eta"] is None else f"{row['eta']:.2f}")
         if row["block"] not in blocks:
             blocks.append(row["block"])
     lines = [
@@ -234,8 +236,8 @@ def formats_table(report, source):
     ]
     for line in sorted(cells):
         n, op, cn, number = line
-        texts = ["{:.2f} ({:.2f})".format(of[False], of[True]) if True in of else f"{of[False]:.2f}"
-                 if of else "-" for of in (cells[line].get(block, {}) for block in blocks)]
+        texts = [f"{of[False]} ({of[True]})" if True in of else of.get(False, "-")
+                 for of in (cells[line].get(block, {}) for block in blocks)]
         name = f"{list(PRODUCTS.values())[op]}, {'CN' if cn else 'NC'}, {-n}"
         lines.append(f"| {name} | {number} | " + " | ".join(texts) + " |")
     return "\n".join(lines) + "\n"

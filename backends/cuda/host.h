@@ -7,10 +7,10 @@
 #include <backends/simt/plan.h>
 
 /* sdd in f32 with so few samples, of all pairs: the portable kernels are bound by writing S, and as fast
- * without rounding to tf32. */
+ * or faster without rounding to tf32. */
 static inline bool sdd_is_few(const bsk_sdd_params *p)
 {
-    enum { FEW = 16 };
+    enum { FEW = 8 };
     return p->a.rank == 2 && p->a.dims[1] <= FEW / p->pairs;
 }
 

@@ -65,7 +65,7 @@ static void test_few(bsk_context *context, const bsk_device *device)
         int64_t n;
         int32_t pairs;
         int32_t left;
-    } cases[] = {{16, 1, 1}, {8, 2, 1}, {17, 1, 0}, {16, 2, 0}, {4096, 1, 0}};
+    } cases[] = {{8, 1, 1}, {4, 2, 1}, {9, 1, 0}, {8, 2, 0}, {4096, 1, 0}};
     bsk_layout_params grid = BSK_INIT(bsk_layout_params);
     bsk_layout_info kept = BSK_INIT(bsk_layout_info);
     bsk_layout *layout = NULL;
