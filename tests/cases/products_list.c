@@ -183,7 +183,8 @@ static void list_writing(test_list *list)
         for (int i = 0; i < TEST_COUNT(forms); i++)
             for (int t = 0; t < TEST_COUNT(dtypes); t++) {
                 const int at = b + i + t;
-                if (list->tier == TIER_QUICK && (at % 4 || (sides[b][0] > 64 && i % 3)))
+                if ((list->tier == TIER_QUICK && (at % 4 || (sides[b][0] > 64 && i % 3))) ||
+                    (list->tier == TIER_CI && at % 2))
                     continue;
                 test_spec s = product("matmul_wgrad", dtypes[t], sides[b][0], sides[b][1],
                                       counts[(b + 2 * i + 3 * t) % TEST_COUNT(counts)]);
@@ -220,7 +221,8 @@ static void list_writing_batches(test_list *list)
     for (int b = 0; b < TEST_COUNT(sides); b++)
         for (int i = 0; i < TEST_COUNT(forms); i++)
             for (int t = 0; t < TEST_COUNT(dtypes); t++) {
-                if (list->tier == TIER_QUICK && (b + i + t) % 4)
+                if ((list->tier == TIER_QUICK && (b + i + t) % 4) ||
+                    (list->tier == TIER_CI && (b + i + t) % 2))
                     continue;
                 test_spec s = product("sdd", dtypes[t], sides[b][0], sides[b][1], forms[i].n);
                 s.heads = forms[i].heads;

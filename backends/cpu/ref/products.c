@@ -14,11 +14,9 @@ static int64_t tile_extent(int64_t size, int64_t from)
 static void tile_add(double sum[TILE][TILE], int64_t rows, int64_t cols, const double *restrict x,
                      const double *restrict y)
 {
-    for (int64_t i = 0; i < rows; i++) {
-#pragma omp simd
+    for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++)
             sum[i][j] += x[i] * y[j];
-    }
 }
 
 /* The blocks of op(S) by block row: the layout's rows, or its columns where S is transposed. */

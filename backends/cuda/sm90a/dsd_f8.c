@@ -134,32 +134,11 @@ static bsk_status f8_launch(const bsk_prepared *prepared, void *queue, const voi
 #define DSD_F8(family, functions, packs)                                                           \
     functions(family) CUDA_PACKED_FUNCTIONS(family##_f8) static const bsk_entry family##_f16 = {   \
         WIDE_FAMILY(family), .pack = (packs)};                                                     \
-    bsk_reason cuda_##family##_f8_accept(const bsk_problem *problem,                               \
-                                         const bsk_device_props *props)                            \
-    {                                                                                              \
-        return f8_accept(&family##_f16, problem, props);                                           \
-    }                                                                                              \
-    double cuda_##family##_f8_seconds(const bsk_problem *problem, const bsk_device_props *props)   \
-    {                                                                                              \
-        return f8_seconds(&family##_f16, problem, props);                                          \
-    }                                                                                              \
-    bsk_status cuda_##family##_f8_prepare(void *device, bsk_prepared *prepared)                    \
-    {                                                                                              \
-        return f8_prepare(&family##_f16, device, prepared);                                        \
-    }                                                                                              \
-    bsk_status cuda_##family##_f8_launch(const bsk_prepared *prepared, void *queue,                \
-                                         const void *args)                                         \
-    {                                                                                              \
-        return f8_launch(prepared, queue, args);                                                   \
-    }                                                                                              \
+    WIDE_ENTRY(family)                                                                             \
     bsk_status cuda_##family##_f8_pack(const bsk_prepared *prepared, void *queue, bsk_mem s,       \
                                        bsk_mem packed)                                             \
     {                                                                                              \
         return f8_pack(prepared, queue, s, packed);                                                \
-    }                                                                                              \
-    void cuda_##family##_f8_release(void *device, bsk_prepared *prepared)                          \
-    {                                                                                              \
-        bski_wide_release(device, prepared);                                                       \
     }
 DSD_F8(dsd_wgmma, CUDA_PACKED_FUNCTIONS, cuda_dsd_wgmma_pack)
 DSD_F8(sm90a_dsd_pair, CUDA_PACKED_FUNCTIONS, cuda_sm90a_dsd_pair_pack)

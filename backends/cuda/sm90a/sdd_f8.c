@@ -133,28 +133,7 @@ static bsk_status f8_launch(const bsk_prepared *prepared, void *queue, const voi
 #define SDD_F8(family)                                                                             \
     CUDA_FUNCTIONS(family)                                                                         \
     CUDA_FUNCTIONS(family##_f8) static const bsk_entry family##_f16 = {WIDE_FAMILY(family)};       \
-    bsk_reason cuda_##family##_f8_accept(const bsk_problem *problem,                               \
-                                         const bsk_device_props *props)                            \
-    {                                                                                              \
-        return f8_accept(&family##_f16, problem, props);                                           \
-    }                                                                                              \
-    double cuda_##family##_f8_seconds(const bsk_problem *problem, const bsk_device_props *props)   \
-    {                                                                                              \
-        return f8_seconds(&family##_f16, problem, props);                                          \
-    }                                                                                              \
-    bsk_status cuda_##family##_f8_prepare(void *device, bsk_prepared *prepared)                    \
-    {                                                                                              \
-        return f8_prepare(&family##_f16, device, prepared);                                        \
-    }                                                                                              \
-    bsk_status cuda_##family##_f8_launch(const bsk_prepared *prepared, void *queue,                \
-                                         const void *args)                                         \
-    {                                                                                              \
-        return f8_launch(prepared, queue, args);                                                   \
-    }                                                                                              \
-    void cuda_##family##_f8_release(void *device, bsk_prepared *prepared)                          \
-    {                                                                                              \
-        bski_wide_release(device, prepared);                                                       \
-    }
+    WIDE_ENTRY(family)
 SDD_F8(sdd_wgmma)
 SDD_F8(sdd_mma)
 SDD_F8(sdd_pair)

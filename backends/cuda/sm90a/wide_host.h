@@ -15,6 +15,31 @@ enum { WIDE_LEAST_SAMPLES = 128 };
     .prepare = cuda_##family##_prepare, .launch = cuda_##family##_launch,                          \
     .release = cuda_##family##_release
 
+/* The functions of a family's entry of f8, by those of the file that has it. */
+#define WIDE_ENTRY(family)                                                                         \
+    bsk_reason cuda_##family##_f8_accept(const bsk_problem *problem,                               \
+                                         const bsk_device_props *props)                            \
+    {                                                                                              \
+        return f8_accept(&family##_f16, problem, props);                                           \
+    }                                                                                              \
+    double cuda_##family##_f8_seconds(const bsk_problem *problem, const bsk_device_props *props)   \
+    {                                                                                              \
+        return f8_seconds(&family##_f16, problem, props);                                          \
+    }                                                                                              \
+    bsk_status cuda_##family##_f8_prepare(void *device, bsk_prepared *prepared)                    \
+    {                                                                                              \
+        return f8_prepare(&family##_f16, device, prepared);                                        \
+    }                                                                                              \
+    bsk_status cuda_##family##_f8_launch(const bsk_prepared *prepared, void *queue,                \
+                                         const void *args)                                         \
+    {                                                                                              \
+        return f8_launch(prepared, queue, args);                                                   \
+    }                                                                                              \
+    void cuda_##family##_f8_release(void *device, bsk_prepared *prepared)                          \
+    {                                                                                              \
+        bski_wide_release(device, prepared);                                                       \
+    }
+
 /* A plan's state begins with it. */
 typedef struct bski_wide {
     const bsk_entry *entry; /* of f16: its functions alone */
