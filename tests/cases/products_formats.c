@@ -252,7 +252,7 @@ static void list_small(test_list *list, const format *f)
 }
 
 /* tf32: gradients of small blocks in more than one tile of 512, ragged, at densities for which tiles are
- * large and small, with every kind of end. */
+ * large and small, as they are, scaled, and beside what was there. */
 static void list_gradients(test_list *list, const format *f)
 {
     static const struct {
