@@ -24,11 +24,14 @@ static const defect defects[] = {
     {"llvmpipe", "22.", BSK_OP_BINARY_GRAD},
     {"llvmpipe", "22.", BSK_OP_CWISE_LINEAR},
     {"llvmpipe", "22.", BSK_OP_CWISE_LINEAR_GRAD},
+    {"llvmpipe", "22.", BSK_OP_LSTM_GATES},
+    {"llvmpipe", "22.", BSK_OP_LSTM_GATES_GRAD},
     {"llvmpipe", "22.", BSK_OP_PROJ_GATHER},
     {"llvmpipe", "22.", BSK_OP_PROJ_SCATTER},
     {"llvmpipe", "22.", BSK_OP_PROJ_SCATTER_ADD},
     {"llvmpipe", "22.", BSK_OP_PROJ_SCATTER_MUL},
     {"llvmpipe", "22.", BSK_OP_PROJ_SCATTER_MUL_GRAD},
+    {"llvmpipe", "22.", BSK_OP_UNARY_GRAD},
     {"llvmpipe", "22.", BSK_OP_WEIGHT_ORTHOGONAL},
 };
 
