@@ -35,7 +35,8 @@ typedef struct dsd_epilogue {
     int32_t plain_n; /* the same with runs along n */
     int32_t plain_f32; /* the same of f32, along either */
     int32_t bare;      /* of 16 bits without bias, activation and scales: C = alpha * sum */
-    int32_t lines;     /* runs along features, aligned in all matrices; no scales, no gelu_erf */
+    int32_t lines; /* runs along features, aligned in all matrices; no scales by row or column, no
+                          gelu_erf */
     /* Activations but gelu_erf: x * sigmoid(x * (linear + cubic * x * x)) in units of log 2, or
      * with linear = 0 relu. */
     float linear, cubic;

@@ -6,9 +6,9 @@
 #include <backends/cuda/cuda.h>
 #include <backends/simt/plan.h>
 
-/* sdd in f32 with so few samples, of all pairs: the portable kernels are bound by writing S, and as fast
- * or faster without rounding to tf32. */
-static inline bool sdd_is_few(const bsk_sdd_params *p)
+/* sdd in f32 with so few samples, of all pairs, is left to the portable kernels, which are bound by
+ * writing S: on an H200 they are faster than its own in tf32. */
+static inline bool sdd_is_portable(const bsk_sdd_params *p)
 {
     enum { FEW = 8 };
     return p->a.rank == 2 && p->a.dims[1] <= FEW / p->pairs;

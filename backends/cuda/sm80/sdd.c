@@ -357,7 +357,7 @@ static bsk_reason tf32_accept(const bsk_problem *problem)
     const bsk_sdd_params *p = problem->params;
     if (p->precision != BSK_PRECISION_TF32)
         return BSK_REFUSE_OPTION;
-    return sdd_is_few(p) ? BSK_REFUSE_SHAPE : bski_sdd80_accept(problem);
+    return sdd_is_portable(p) ? BSK_REFUSE_SHAPE : bski_sdd80_accept(problem);
 }
 
 FAMILY(bski_sdd80, sm80_sdd_mma, bski_sdd80_accept, kernel_of(problem))

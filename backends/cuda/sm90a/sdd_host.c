@@ -148,7 +148,7 @@ bsk_reason bski_sdd_refusal(const bsk_problem *problem)
         return BSK_REFUSE_STRIDE;
     if (problem->dtype == BSK_F32 && p->precision != BSK_PRECISION_TF32)
         return BSK_REFUSE_OPTION;
-    if (problem->dtype == BSK_F32 && sdd_is_few(p))
+    if (problem->dtype == BSK_F32 && sdd_is_portable(p))
         return BSK_REFUSE_SHAPE;
     if (p->a.dims[1] > 0) {
         const int32_t side = SDD_PANEL_BYTES / SDD_PANEL / element_bytes(problem->dtype);
