@@ -6,7 +6,8 @@ that the chip takes, and clock and power while it runs for some time.
                              --json FILE FILTER...
 
 Each FILTER names one row, as `bsk bench` takes it; `dense N K M` is PyTorch's product of such
-matrices of random numbers in bf16, that is cuBLAS's. Shares are of what the unit could do at the
+matrices of random numbers in bf16, that is cuBLAS's, `dense-tf32 N K M` the same of f32 rounded to
+tf32 where both lie along the depth. Shares are of what the unit could do at the
 clock of that launch: `tensor` of the tensor cores' cycles, `issue` of the instructions, `lsu` of
 the cycles of the path that loads, ldmatrix, shuffles and barriers of an SM have in common (128
 bytes of shared memory each), `l2`, `dram`. `stalls` are warps that wait for each that issues, by
@@ -43,7 +44,7 @@ STALLS = ("long_scoreboard", "short_scoreboard", "wait", "gmma", "math_pipe_thro
 STALL = "smsp__average_warps_issue_stalled_%s_per_issue_active.ratio"
 REASONS = {"power": 0x4, "slowdown": 0x8, "heat": 0x60, "brake": 0x80}
 MULTIPROCESSORS = 132
-KERNEL = (r"regex:^(cuda_)?(dsd|sdd)_(sm90a_)?(wgmma|pair|mma)_b?f|^sdd_(wgmma|pair|mma)_|"
+KERNEL = (r"regex:^(cuda_)?(dsd|sdd)_(sm90a_)?(wgmma|pair|mma)_(b?f|tf)|^sdd_(wgmma|pair|mma)_|"
           r"(ring|narrow)_")
 
 
@@ -77,8 +78,8 @@ def sustained(bench, row, seconds, watts):
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         query += ["-i", os.environ["CUDA_VISIBLE_DEVICES"]]
     samples = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
-    if row.startswith("dense "):
-        found, where = dense(*(int(n) for n in row.split()[1:]), seconds), {}
+    if row.startswith("dense"):
+        found, where = dense(*row.split(), seconds), {}
     else:
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "rows.json"
@@ -103,11 +104,15 @@ def sustained(bench, row, seconds, watts):
     return found, where
 
 
-def dense(n, k, m, seconds):
+def dense(kind, n, k, m, seconds):
     """PyTorch's product for some time, by its own clock."""
+    dtype, turn = ("float32", ".T") if kind == "dense-tf32" else ("bfloat16", "")
+    second = f"({m}, {k})" if turn else f"({k}, {m})"
     program = f"""
 import json, time, torch
-a, b = (torch.randn(*s, device="cuda", dtype=torch.bfloat16) for s in (({n}, {k}), ({k}, {m})))
+torch.backends.cuda.matmul.allow_tf32 = True
+a, b = (torch.randn(*s, device="cuda", dtype=torch.{dtype}) for s in (({n}, {k}), {second}))
+b = b{turn}
 c = a @ b
 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 times, stop = [], time.monotonic() + {seconds}
@@ -123,7 +128,8 @@ print(json.dumps({{"ms": ms, "tflops": 2e-9 * {n} * {k} * {m} / ms}}))
 """
     out = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True,
                          text=True)
-    return {"name": f"dense bf16 n{n} k{k} m{m}", "entry": "cublas"} | json.loads(out.stdout)
+    kind = "tf32" if turn else "bf16"
+    return {"name": f"dense {kind} n{n} k{k} m{m}", "entry": "cublas"} | json.loads(out.stdout)
 
 
 def main():
@@ -144,7 +150,7 @@ def main():
         found, place = sustained(bench, row, options.seconds, options.watts)
         where |= place
         rows.append({"sustained": found})
-        if not options.no_ncu and not row.startswith("dense "):
+        if not options.no_ncu and not row.startswith("dense"):
             rows[-1]["launch"] = counters(bench, row)
         print(json.dumps(rows[-1]), flush=True)
         text = json.dumps(where | {"rows": rows}, indent=1)

@@ -381,6 +381,74 @@ static void list_wide_many(test_list *list)
         }
 }
 
+/* One sample, and of f8 up to four, of every type: values along the depth and across it, cut and whole,
+ * every kind of end, lists shorter than what lanes have under way, long ones that several share, and a few
+ * among short ones. */
+static void list_one(test_list *list)
+{
+    static const struct {
+        bsk_dtype dtype, other, out;
+        int64_t most;
+    } types[] = {{BSK_BF16, 0, 0, 1},
+                 {BSK_F16, 0, 0, 1},
+                 {BSK_F32, 0, 0, 1},
+                 {BSK_F8E4M3, BSK_F8E4M3, BSK_BF16, 4},
+                 {BSK_F8E4M3, BSK_F8E5M2, BSK_F32, 4},
+                 {BSK_F8E5M2, BSK_F8E4M3, BSK_F16, 4}};
+    static const struct {
+        int64_t out, depth; /* features */
+        test_pattern pattern;
+        double value;
+        uint32_t options;
+        bsk_act act;
+        double alpha, beta;
+        int64_t fewer; /* samples than the most */
+        int axis;
+    } kinds[] = {
+        {200, 160, PATTERN_RANDOM, 0.3, 0, 0, 0, 0, 0, BSK_NC},
+        {256, 2064, PATTERN_RANDOM, 0.6, OPT_BIAS | OPT_RESIDUAL, BSK_ACT_SILU, 2, 0, 1, BSK_NC},
+        {1040, 1040, PATTERN_SKEWED, 0.1, OPT_LD8, 0, -0.5, 0.5, 3, BSK_NC},
+        {392, 400, PATTERN_TEXT, 0, OPT_ROW_SCALE, 0, 0, 1, 0, BSK_CN}};
+    enum { DEPTH = 16 }; /* whole runs of f8 */
+    for (int t = 0; t < TEST_COUNT(types); t++)
+        for (int b = 0; b < TEST_COUNT(squares); b++)
+            for (int i = 0; i < 2 * TEST_COUNT(kinds); i++) {
+                const int o = i % 2, kind = i / 2;
+                const bool always =
+                    b == t / 3 && t % 2 == b; /* the least blocks of bf16, f32, f8 */
+                if ((list->tier == TIER_QUICK && !always && (t + b * 3 + i * 5 + 3) % 6) ||
+                    (list->tier == TIER_CI && (t % 3 ? (t + b + i) % 3 : t == 0 && b)))
+                    continue;
+                test_spec s = {.op = linear[o],
+                               .dtype = types[t].dtype,
+                               .other = types[t].other,
+                               .out = types[t].out,
+                               .br = squares[b],
+                               .bc = squares[b],
+                               .seed = 5}; /* specials among the first features */
+                const int64_t depth =
+                    (kinds[kind].depth + squares[b] - 1) / squares[b] * squares[b] -
+                    squares[b] / 32 * DEPTH;
+                *(o ? &s.k : &s.m) = cut(kinds[kind].out, squares[b]);
+                *(o ? &s.m : &s.k) = depth;
+                s.pattern = kinds[kind].pattern;
+                s.pattern_value = kinds[kind].value;
+                s.layout =
+                    kind == 3 ? "causal:shift=-128" : NULL; /* the first features have none */
+                s.options = o ? kinds[kind].options & OPT_LD8 : kinds[kind].options;
+                if (t > 2 && s.options & OPT_LD8) /* half of a run of f8 */
+                    s.options ^= OPT_LD8 | OPT_SCALES;
+                s.act = o ? BSK_ACT_NONE : kinds[kind].act;
+                s.alpha = kinds[kind].alpha;
+                s.beta = kinds[kind].beta;
+                s.transpose = (t + b + kind) % 2;
+                s.fill = kind == 3 ? FILL_SPECIAL : s.act || b % 2 ? FILL_REAL : FILL_INT;
+                s.n = types[t].most > kinds[kind].fewer ? types[t].most - kinds[kind].fewer : 1;
+                s.axis = (bsk_axis)kinds[kind].axis;
+                test_emit(list, s);
+            }
+}
+
 /* Gates, their gradients, bias gradients and pairs of matmul_wgrad. */
 static void list_wgrad(test_list *list)
 {
@@ -531,6 +599,7 @@ void cases_products_tiles(test_list *list)
     list_wide(list);
     list_wide_few(list);
     list_wide_many(list);
+    list_one(list);
     list_wgrad(list);
     list_narrow(list);
     list_narrow_many(list);

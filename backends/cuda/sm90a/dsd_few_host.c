@@ -6,13 +6,18 @@ enum { MAX_TILE = 32, MIN_COLUMNS = 16, UNIT_BYTES = 16 /* of offsets, and of ru
 #define MOST_BYTES   ((double)UNIT_BYTES * (UINT32_MAX - 1))
 #define MOST_B_BYTES ((double)UNIT_BYTES * (1 << DSD_FEW_PLACE))
 
+static bool is_f8(bsk_dtype dtype)
+{
+    return dtype == BSK_F8E4M3 || dtype == BSK_F8E5M2;
+}
+
 dsd_few_shape bski_dsd_few_shape(const bsk_problem *problem)
 {
     const bsk_dsd_params *p = problem->params;
     const bsk_layout_tables *t = problem->layout;
     const int64_t n = p->c.dims[p->c.rank - 1];
     dsd_few_shape s = {.flip = p->transpose_s != 0, .along_k = p->b.strides[p->b.rank - 2] == 1};
-    s.bytes = problem->dtype == BSK_F32 ? 4 : 2;
+    s.bytes = problem->dtype == BSK_F32 ? 4 : is_f8(problem->dtype) ? 1 : 2;
     s.run = UNIT_BYTES / s.bytes;
     s.block_i = s.flip ? t->block_cols : t->block_rows;
     s.block_k = s.flip ? t->block_rows : t->block_cols;

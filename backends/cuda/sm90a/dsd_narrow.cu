@@ -7,10 +7,7 @@
  * 8 of run q of a step of four runs, whose blocks need not be neighbours. Where an operand is
  * contiguous along the depth, as b always is, that is one load of 16 bytes; across it, four loads
  * of neighbours, which movmatrix brings to their lanes. */
-#include <backends/cuda/sm90a/dsd_few_device.h>
-#include <backends/cuda/sm90a/dsd_narrow.h>
-
-#define FN static __device__ __forceinline__
+#include <backends/cuda/sm90a/dsd_narrow_device.h>
 
 enum { PAIRS = DSD_RUN / 2 }; /* registers of a run */
 
@@ -22,6 +19,8 @@ template <typename T_, bool FLIP_, int TI_, int TN_> struct config {
     static constexpr int SCRATCH = DSD_NARROW_SCRATCH(TI, TN);
     /* Steps whose loads are under way together, as far as there are registers. */
     static constexpr int AHEAD = TN == 64 ? 1 : 2;
+    static __device__ __forceinline__ void sum(const dsd_narrow_arg &a,
+                                               const dsd_narrow_piece &piece, float *scratch);
 };
 
 /* --- Loads --- */
@@ -201,15 +200,6 @@ FN void piece_multiply(const dsd_few_run *runs, int steps, const place &p,
     }
 }
 
-/* --- Results --- */
-
-/* Where the features of a sample begin in the scratch. A gap, so that lanes that store together,
- * and those that load, mostly meet different banks. */
-template <class C> FN constexpr int row_at(int n)
-{
-    return n * (C::TI + 1);
-}
-
 /* The sums of a warp, [samples][features]. */
 template <class C> FN void sums_put(float *to, int lane, const float (&sum)[C::ROWS / 2][C::NT][4])
 {
@@ -225,101 +215,13 @@ template <class C> FN void sums_put(float *to, int lane, const float (&sum)[C::R
                     sum[i][j][e];
 }
 
-/* The place of run number x of a tile in the scratch, and in the tile. */
-struct run_place {
-    float *at;
-    int i, n;
-    bool along_n;
-};
-
-template <class C> FN run_place place_run(const dsd_narrow_arg &a, float *scratch, int x)
+template <typename T, bool FLIP, int TI, int TN>
+__device__ __forceinline__ void config<T, FLIP, TI, TN>::sum(const dsd_narrow_arg &a,
+                                                             const dsd_narrow_piece &piece,
+                                                             float *scratch)
 {
-    run_place r;
-    r.along_n = a.operands.end.along_n;
-    r.i = r.along_n ? x / C::ROWS : x % C::NT * DSD_RUN;
-    r.n = r.along_n ? x % C::ROWS * DSD_RUN : x / C::NT;
-    r.at = scratch + row_at<C>(r.n) + r.i;
-    return r;
-}
-
-/* From a run's first element to its number e. */
-template <class C> FN int element_at(const run_place &r, int e)
-{
-    return r.along_n ? row_at<C>(e) : e;
-}
-
-/* Stores a run of sums. The bare end apart: all that dsd_finish can do takes long to fetch. */
-FN void run_store(const dsd_epilogue &e, float (&v)[DSD_RUN], int64_t feature, int64_t n)
-{
-    if (!e.bare) {
-        dsd_finish(e, v, feature, n, 0);
-        return;
-    }
-    if (feature >= e.features)
-        return;
-#pragma unroll
-    for (int i = 0; i < DSD_RUN; i++)
-        v[i] *= e.alpha;
-    const bool bf16 = e.c.type == BSK_BF16;
-    *(uint4 *)(e.c.data + (feature * e.c.feature + n * e.c.n) * 2) = dsd_pack_run(bf16, v);
-}
-
-/* Adds up the warps' sums in their order. They are what C needs, or a part of it, which stays in
- * the scratch. */
-template <class C>
-FN void warps_add(const dsd_narrow_arg &a, const dsd_narrow_piece &piece, int64_t feature,
-                  float *scratch)
-{
-#pragma unroll 1
-    for (int x = threadIdx.x; x < C::TN * C::NT; x += DSD_NARROW_THREADS) {
-        const run_place r = place_run<C>(a, scratch, x);
-        float v[DSD_RUN] = {0};
-        if (r.n >= a.operands.end.n)
-            continue;
-#pragma unroll
-        for (int w = 0; w < DSD_NARROW_WARPS; w++)
-#pragma unroll
-            for (int e = 0; e < DSD_RUN; e++)
-                v[e] += r.at[w * C::SCRATCH + element_at<C>(r, e)];
-        if (piece.parts == 1)
-            run_store(a.operands.end, v, feature + r.i, r.n);
-        else
-#pragma unroll
-            for (int e = 0; e < DSD_RUN; e++)
-                r.at[element_at<C>(r, e)] = v[e];
-    }
-}
-
-/* Adds up the parts of a list in their order; the thread blocks that have them share the runs. */
-template <class C>
-FN void parts_add(const dsd_narrow_arg &a, const dsd_narrow_piece &piece, int64_t feature,
-                  float *scratch)
-{
-    const uint32_t first = cluster_rank() - piece.part;
-#pragma unroll 1
-    for (int x = threadIdx.x * piece.parts + piece.part; x < C::TN * C::NT;
-         x += DSD_NARROW_THREADS * piece.parts) {
-        const run_place r = place_run<C>(a, scratch, x);
-        const uint32_t from = shared_address(r.at);
-        float v[DSD_RUN] = {0};
-        if (r.n >= a.operands.end.n)
-            continue;
-#pragma unroll 1
-        for (int p = 0; p < piece.parts; p++)
-#pragma unroll
-            for (int e = 0; e < DSD_RUN; e++)
-                v[e] += cluster_load(from + element_at<C>(r, e) * 4, first + p);
-        run_store(a.operands.end, v, feature + r.i, r.n);
-    }
-}
-
-template <class C> FN void narrow(const dsd_narrow_arg &a)
-{
-    extern __shared__ float shared[];
-    const dsd_narrow_piece piece = a.pieces[blockIdx.x];
-    const int lane = threadIdx.x % 32;
-    grid_allow_next();
-    const int row = lane / 4;
+    typedef config C;
+    const int lane = threadIdx.x % 32, row = lane / 4;
     const int feature_at = lane_first<C::FLIP, C::NT>(lane);
     place p;
     const dsd_few_operands &o = a.operands;
@@ -328,21 +230,9 @@ template <class C> FN void narrow(const dsd_narrow_arg &a)
     p.b = (const char *)o.b + (int64_t)row * o.b_pitch;
     p.b_pitch = 8 * o.b_pitch;
     p.samples = (int32_t)o.end.n - row;
-    float sum[C::ROWS / 2][C::NT][4] = {};
-    piece_multiply<C>(a.runs + (int64_t)piece.first * DSD_FEW_STEP, piece.steps, p, sum);
-    sums_put<C>(shared + threadIdx.x / 32 * C::SCRATCH, lane, sum);
-    __syncthreads();
-    const int64_t feature = (int64_t)piece.row * C::TI;
-    if (piece.row >= 0)
-        warps_add<C>(a, piece, feature, shared);
-    if (a.cluster == 1)
-        return;
-    __syncwarp();
-    cluster_sync();
-    if (piece.parts > 1)
-        parts_add<C>(a, piece, feature, shared);
-    __syncwarp();
-    cluster_sync(); /* others may still read the scratch */
+    float v[C::ROWS / 2][C::NT][4] = {};
+    piece_multiply<C>(a.runs + (int64_t)piece.first * DSD_FEW_STEP, piece.steps, p, v);
+    sums_put<C>(scratch, lane, v);
 }
 
 #define NARROW(T, type, flip, order, ti, tn, blocks)                                               \

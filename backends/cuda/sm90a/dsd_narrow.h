@@ -1,4 +1,4 @@
-/* What the kernels of dsd_narrow.cu and the C code that plans them share. */
+/* What the kernels of dsd_narrow.cu and dsd_stream.cu and the C code that plans them share. */
 #ifndef BSKI_CUDA_DSD_NARROW_H
 #define BSKI_CUDA_DSD_NARROW_H
 
@@ -7,7 +7,11 @@
 enum {
     DSD_NARROW_WARPS = 4,
     DSD_NARROW_THREADS = DSD_NARROW_WARPS * 32,
-    DSD_NARROW_CLUSTER = 8 /* thread blocks that share a long list, at most */
+    DSD_NARROW_CLUSTER = 8, /* thread blocks that share a long list, at most */
+    /* Of dsd_stream.cu: loads that a lane has under way, for more of which there are no registers, and
+     * what they bring to a warp each. */
+    DSD_STREAM_SLOTS = 4,
+    DSD_STREAM_SLOT_BYTES = 512
 };
 
 /* Elements of shared memory for a warp's sums. */
@@ -26,6 +30,29 @@ typedef struct dsd_narrow_arg {
     const dsd_few_run *runs;
     const dsd_narrow_piece *pieces;
     int32_t cluster; /* thread blocks of a cluster */
+    /* Of dsd_stream.cu: from a k of b, and from a sample, to the next, bytes; types of f8. */
+    int32_t k_pitch, n_pitch;
+    int32_t s_e5m2, b_e5m2;
 } dsd_narrow_arg;
+
+/* The kernels of dsd_stream.cu: X(type, T, order, name of the order, features and samples of a tile,
+ * thread blocks of a multiprocessor). */
+#define DSD_STREAM_HALVES(X, type, T)                                                              \
+    X(type, T, ROWS, rows, 8, 1, 8)                                                                \
+    X(type, T, COLS, cols, 8, 1, 8)
+#define DSD_STREAM_F32(X, type, T)                                                                 \
+    X(type, T, RUNS, runs, 8, 1, 8)                                                                \
+    X(type, T, COLS, cols, 8, 1, 8)                                                                \
+    X(type, T, COLS, cols, 16, 1, 8)                                                               \
+    X(type, T, COLS, cols, 32, 1, 8)
+#define DSD_STREAM_F8(X, type, T)                                                                  \
+    X(type, T, ROWS, rows, 8, 1, 8)                                                                \
+    X(type, T, ROWS, rows, 8, 4, 6)                                                                \
+    X(type, T, RUNS, runs, 8, 1, 8)                                                                \
+    X(type, T, RUNS, runs, 8, 4, 6)                                                                \
+    X(type, T, COLS, cols, 16, 1, 8)                                                               \
+    X(type, T, COLS, cols, 16, 4, 4)                                                               \
+    X(type, T, COLS, cols, 32, 1, 8)                                                               \
+    X(type, T, COLS, cols, 32, 4, 4)
 
 #endif

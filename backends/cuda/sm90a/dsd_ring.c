@@ -129,7 +129,8 @@ KERNELS(DECLARE)
      along_k,                                                                                      \
      tile,                                                                                         \
      columns,                                                                                      \
-     1},
+     1,                                                                                            \
+     0},
 static const dsd_few_kernel kernels[] = {KERNELS(ROW)};
 #undef ROW
 

@@ -1,6 +1,6 @@
 /* Makes f16 of operands of f8, and gates of blocks of the scales of both. */
 #include <backends/cuda/mma.h>
-#include <backends/cuda/ptx.h>
+#include <backends/cuda/sm90a/f8_device.h>
 #include <backends/cuda/sm90a/wide_f8.h>
 
 /* Eight bytes from any address, of which so many are there. */
@@ -16,14 +16,6 @@ PTX_FN uint2 run_load(const uint8_t *from, int64_t there)
     for (int i = 0; i < WIDE_RUN; i++)
         v[i / 4] |= i < there ? (uint32_t)from[i] << i % 4 * 8 : 0;
     return make_uint2(v[0], v[1]);
-}
-
-/* Four numbers. e5m2 is the upper half of f16. */
-PTX_FN uint2 widen(uint32_t four, bool e5m2)
-{
-    if (e5m2)
-        return make_uint2(__byte_perm(four, 0, 0x1404), __byte_perm(four, 0, 0x3424));
-    return make_uint2(e4m3_to_f16((uint16_t)four), e4m3_to_f16((uint16_t)(four >> 16)));
 }
 
 PTX_FN uint2 part_load(const wide_part &p, uint32_t run)
@@ -52,7 +44,7 @@ PTX_FN void part_widen(const wide_part &p, uint32_t block)
         const uint32_t run = first + i * WIDE_THREADS;
         if (run >= p.runs)
             continue;
-        const uint2 low = widen(v[i].x, p.e5m2), high = widen(v[i].y, p.e5m2);
+        const uint2 low = f8_to_f16(v[i].x, p.e5m2), high = f8_to_f16(v[i].y, p.e5m2);
         ((uint4 *)p.to)[run] = make_uint4(low.x, low.y, high.x, high.y);
     }
 }
