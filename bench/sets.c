@@ -297,7 +297,7 @@ static void set_formats(test_list *list)
 }
 
 /* Few samples in f32, and rounded to tf32: bound by reading the kept weights once, or by writing their
- * gradient; that of bf16, too. */
+ * gradient; that of bf16, and weights of f8, too. */
 static void set_few(test_list *list)
 {
     static const struct {
@@ -319,8 +319,16 @@ static void set_few(test_list *list)
                 s.precision = precisions[p];
                 test_emit(list, s);
             }
-    for (int b = 0; b < TEST_COUNT(hopper_blocks); b++)
+    static const int64_t f8_counts[] = {1, 4, 16, 64};
+    for (int b = 0; b < TEST_COUNT(hopper_blocks); b++) {
         test_emit(list, square("matmul_wgrad", BSK_BF16, hopper_blocks[b], 8192, 16, 0.25, BSK_NC));
+        for (int i = 0; i < 2 * TEST_COUNT(f8_counts); i++) {
+            test_spec s = square(linear[i % 2], BSK_F8E4M3, hopper_blocks[b], 8192,
+                                 f8_counts[i / 2], 0.25, BSK_NC);
+            s.out = BSK_BF16;
+            test_emit(list, s);
+        }
+    }
 }
 
 /* What memory limits, at the sizes of a large model, for GPUs: rows of bytes over time. */

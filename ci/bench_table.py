@@ -243,7 +243,7 @@ def formats_table(report, source):
     return "\n".join(lines) + "\n"
 
 
-FEW_FORMS = ["f32", "tf32", "bf16"]
+FEW_FORMS = ["f32", "tf32", "bf16", "f8e4m3"]
 
 
 def few_table(report, source):
@@ -269,7 +269,8 @@ def few_table(report, source):
     ]
     for line in sorted(cells):
         form, op, cn, n = line
-        texts = [f"{of['ms'] * 1e3:.1f}{'*' if of['packed'] else ''} ({of['speedup']:.1f})"
+        texts = [f"{of['ms'] * 1e3:.1f}{'*' if of['packed'] else ''}"
+                 f"{' (%.1f)' % of['speedup'] if of['speedup'] else ''}"
                  if of else "-" for of in (cells[line].get(block) for block in blocks)]
         lines.append(f"| {FEW_FORMS[form]}, {list(PRODUCTS.values())[op]}, "
                      f"{'CN' if cn else 'NC'}, {n} | " + " | ".join(texts) + " |")

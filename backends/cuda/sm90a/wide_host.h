@@ -7,7 +7,7 @@
 #include <backends/cuda/sm90a/wide_f8.h>
 
 /* Fewer samples pay less than the copies cost. */
-enum { WIDE_LEAST_SAMPLES = 128 };
+enum { WIDE_LEAST_SAMPLES = 1 };
 
 /* The functions of a family of f16. */
 #define WIDE_FAMILY(family)                                                                        \
