@@ -1,9 +1,12 @@
 /* What plans of tuned products choose, seen from outside on an emulated device; nothing runs. */
+#include <string.h>
+
 #include <tests/unit/unit.h>
 
 typedef struct product {
     int32_t block;
     int64_t n, k, m;
+    bsk_dtype dtype; /* of both operands; none: bf16 */
 } product;
 
 static bsk_plan_info plan_info(bsk_context *context, const bsk_device *device, const product *of,
@@ -21,9 +24,10 @@ static bsk_plan_info plan_info(bsk_context *context, const bsk_device *device, c
     CHECK_OK(bsk_layout_random(context, &grid, 0.25, 7, &layout));
     CHECK_OK(bsk_layout_query(layout, &kept));
     p.layout = layout;
-    p.x = bsk_tensor_2d(BSK_BF16, of->n, of->k);
-    p.y = bsk_tensor_2d(BSK_BF16, of->n, of->m);
-    p.w = bsk_tensor_3d(BSK_BF16, kept.nnz, of->block, of->block);
+    const bsk_dtype dtype = of->dtype ? of->dtype : BSK_BF16;
+    p.x = bsk_tensor_2d(dtype, of->n, of->k);
+    p.y = bsk_tensor_2d(dtype == BSK_F32 ? BSK_F32 : BSK_BF16, of->n, of->m);
+    p.w = bsk_tensor_3d(dtype, kept.nnz, of->block, of->block);
     CHECK_OK(bsk_matmul_plan(device, &p, options, &plan));
     CHECK_OK(bsk_plan_query(plan, &info));
     bsk_plan_destroy(&plan);
@@ -55,6 +59,23 @@ static void test_packed(bsk_context *context, const bsk_device *device)
     CHECK(plan_info(context, device, &of, &options).packed_bytes == 0);
     options.packed = 1;
     CHECK(plan_info(context, device, &of, &options).packed_bytes != 0);
+}
+
+/* Who has one sample, and who has some more. */
+static void test_one(bsk_context *context, const bsk_device *device)
+{
+    static const struct {
+        product of;
+        const char *entry;
+    } rows[] = {
+        {{8, 1, 1024, 1024, BSK_BF16}, "dsd_sm90a_stream"},
+        {{32, 1, 1024, 1024, BSK_F32}, "dsd_sm90a_stream_f32"},
+        {{32, 1, 1024, 1024, BSK_F8E4M3}, "dsd_sm90a_stream_f8"},
+        {{32, 5, 1024, 1024, BSK_F8E4M3}, "dsd_sm90a_ring_f8"},
+    };
+    const bsk_plan_options options = BSK_INIT(bsk_plan_options);
+    for (size_t i = 0; i < UNIT_COUNT(rows); i++)
+        CHECK(!strcmp(plan_info(context, device, &rows[i].of, &options).entry, rows[i].entry));
 }
 
 /* Gradients of few samples in tf32 are left to the portable kernels, which this device has not: they are
@@ -99,6 +120,7 @@ int main(void)
     if (CHECK_OK(bsk_context_find_device(context, "cuda_emu:0", &device))) {
         test_parts(context, device);
         test_packed(context, device);
+        test_one(context, device);
         test_few(context, device);
     }
     bsk_context_destroy(&context);

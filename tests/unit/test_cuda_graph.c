@@ -301,10 +301,10 @@ static bool is_wanted(const bsk_entry_info *e, const bski_op_info *op, bool prod
  * them are captured too. */
 static void test_graph_entries(bsk_context *context, const bsk_device *device, bool products)
 {
-    /* samples; or sizes of heads, and samples of what has no layout: the second with all options */
-    static const int64_t numbers[2][2] = {{64, 128}, {32, 160}};
+    /* sizes of heads, and samples of what has no layout, the second with all options; or samples */
+    static const int64_t numbers[2][3] = {{64, 128, 0}, {32, 160, 1}};
     static const int32_t blocks[] = {8, 16, 32, 64, 128};
-    enum { SIZE = 512, WIDE = 8200, LAYOUTS = UNIT_COUNT(blocks), MAX_JOBS = 512 };
+    enum { SIZE = 512, WIDE = 8200, LAYOUTS = UNIT_COUNT(blocks), MAX_JOBS = 1024 };
     bsk_layout *layouts[LAYOUTS] = {NULL};
     job_request r = {.device = device};
     bsk_device_info d = BSK_INIT(bsk_device_info);
@@ -333,7 +333,7 @@ static void test_graph_entries(bsk_context *context, const bsk_device *device, b
                 continue;
             wanted = any = true;
             for (int b = 0; b < LAYOUTS; b++)
-                for (size_t n = 0; n < UNIT_COUNT(numbers[0]); n++) {
+                for (size_t n = 0; n < UNIT_COUNT(numbers[0]) && numbers[products][n]; n++) {
                     bsk_layout_info info = BSK_INIT(bsk_layout_info);
                     const int64_t wide = bski_ops[o]->layout || b ? SIZE : WIDE;
                     const bool optional = !products && n;

@@ -30,14 +30,8 @@ static bool f16_fill(const bsk_problem *problem, dsd_f8 *f)
 static bsk_reason f8_accept(const bsk_entry *entry, const bsk_problem *problem,
                             const bsk_device_props *props)
 {
-    const bsk_dsd_params *p = problem->params;
-    const bsk_tensor *c = &p->c;
     dsd_f8 f = {0};
-    if (!f16_fill(problem, &f))
-        return BSK_REFUSE_LIMIT;
-    return bski_wide_few(problem->layout, c->dims[c->rank - 1], c->rank == 3 ? c->dims[0] : 1)
-               ? BSK_REFUSE_SHAPE
-               : entry->accept(&f.wide.problem, props);
+    return f16_fill(problem, &f) ? entry->accept(&f.wide.problem, props) : BSK_REFUSE_LIMIT;
 }
 
 static double f8_seconds(const bsk_entry *entry, const bsk_problem *problem,

@@ -85,12 +85,15 @@ bsk_reason cuda_sm90a_dsd_stream_accept(const bsk_problem *problem, const bsk_de
 
 double cuda_sm90a_dsd_stream_seconds(const bsk_problem *problem, const bsk_device_props *props)
 {
-    /* A launch and the chain of accesses of a thread block; bytes a second from memory. Measured. */
-    static const double launch = 2.8e-6, memory = 3.8e12;
+    /* A launch and the chain of accesses of a thread block; bytes a second from memory; of f8, what a
+     * multiprocessor needs for a piece and a sample. Measured. */
+    static const double launch = 2.8e-6, memory = 3.8e12, piece = 0.47e-9;
     const bsk_layout_tables *t = problem->layout;
-    const double kept = (double)t->nnz * t->block_rows * t->block_cols;
-    (void)props;
-    return launch + bski_dsd_few_shape(problem).bytes * kept / memory;
+    const bsk_dsd_params *p = problem->params;
+    const dsd_few_shape s = bski_dsd_few_shape(problem);
+    const double bytes = (double)t->nnz * t->block_rows * t->block_cols * s.bytes;
+    const double pieces = s.bytes == 1 ? bytes / s.run / props->compute_units : 0;
+    return launch + bytes / memory + pieces * (double)p->c.dims[1] * piece;
 }
 
 /* --- Plans --- */

@@ -43,9 +43,7 @@ static bsk_reason f8_accept(const bsk_entry *entry, const bsk_problem *problem,
         return BSK_REFUSE_RANK;
     if (p->pairs > SDD_MAX_PAIRS || !f16_fill(problem, &f))
         return BSK_REFUSE_LIMIT;
-    return bski_wide_few(problem->layout, p->a.dims[1], p->pairs)
-               ? BSK_REFUSE_SHAPE
-               : entry->accept(&f.wide.problem, props);
+    return entry->accept(&f.wide.problem, props);
 }
 
 static double f8_seconds(const bsk_entry *entry, const bsk_problem *problem,

@@ -69,21 +69,6 @@ double bski_wide_seconds(double bytes)
     return launch + 1.5 * bytes / rate;
 }
 
-/* Blocks that the kernels of sm89 have: 16 to 128, in a build with these. */
-#ifdef CUDA_HAS_SM89
-enum { SM89_BLOCKS = 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 };
-#else
-enum { SM89_BLOCKS = 0 };
-#endif
-
-bool bski_wide_few(const bsk_layout_tables *t, int64_t samples, int64_t members)
-{
-    const uint32_t sides = bsk_block_bit(t->block_rows) | bsk_block_bit(t->block_cols);
-    int64_t all;
-    return !(sides & ~(uint32_t)SM89_BLOCKS) && bski_mul_i64(samples, members, &all) &&
-           all < WIDE_LEAST_SAMPLES;
-}
-
 /* --- Plans --- */
 
 static bool round_up(size_t *bytes)

@@ -6,9 +6,6 @@
 #include <backends/cuda/host.h>
 #include <backends/cuda/sm90a/wide_f8.h>
 
-/* Fewer samples pay less than the copies cost. */
-enum { WIDE_LEAST_SAMPLES = 1 };
-
 /* The functions of a family of f16. */
 #define WIDE_FAMILY(family)                                                                        \
     .accept = cuda_##family##_accept, .seconds = cuda_##family##_seconds,                          \
@@ -59,10 +56,6 @@ size_t bski_wide_bytes(const wide_part *part);
 
 /* Seconds of copies of so many bytes in all. */
 double bski_wide_seconds(double bytes);
-
-/* Whether a problem with so many samples, of so many pairs or members of a batch each, is left to the
- * kernels of sm89, which have the blocks. */
-bool bski_wide_few(const bsk_layout_tables *t, int64_t samples, int64_t members);
 
 /* Room for so many bytes at the end of a workspace, or of an image. */
 bool bski_wide_room(size_t bytes, size_t *end, size_t *at);
