@@ -54,14 +54,14 @@ static void test_parts(bsk_context *context, const bsk_device *device)
 /* Few samples do not pay for packing the weights; where these come packed, they need not. */
 static void test_packed(bsk_context *context, const bsk_device *device)
 {
-    static const product of = {8, 8, 1536, 16};
+    static const product of = {8, 24, 1536, 16};
     bsk_plan_options options = BSK_INIT(bsk_plan_options);
     CHECK(plan_info(context, device, &of, &options).packed_bytes == 0);
     options.packed = 1;
     CHECK(plan_info(context, device, &of, &options).packed_bytes != 0);
 }
 
-/* Who has one sample, and who has some more. */
+/* Who has one sample, and some more. */
 static void test_one(bsk_context *context, const bsk_device *device)
 {
     static const struct {
@@ -69,6 +69,7 @@ static void test_one(bsk_context *context, const bsk_device *device)
         const char *entry;
     } rows[] = {
         {{8, 1, 1024, 1024, BSK_BF16}, "dsd_sm90a_stream"},
+        {{8, 8, 1024, 1024, BSK_BF16}, "dsd_sm90a_stream"},
         {{32, 1, 1024, 1024, BSK_F32}, "dsd_sm90a_stream_f32"},
         {{32, 1, 1024, 1024, BSK_F8E4M3}, "dsd_sm90a_stream_f8"},
         {{32, 5, 1024, 1024, BSK_F8E4M3}, "dsd_sm90a_ring_f8"},

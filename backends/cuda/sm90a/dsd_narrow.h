@@ -1,4 +1,5 @@
-/* What the kernels of dsd_narrow.cu and dsd_stream.cu and the C code that plans them share. */
+/* What the kernels of dsd_narrow.cu, dsd_stream.cu and dsd_stream_mma.cu and the C code that plans them
+ * share. */
 #ifndef BSKI_CUDA_DSD_NARROW_H
 #define BSKI_CUDA_DSD_NARROW_H
 
@@ -8,8 +9,8 @@ enum {
     DSD_NARROW_WARPS = 4,
     DSD_NARROW_THREADS = DSD_NARROW_WARPS * 32,
     DSD_NARROW_CLUSTER = 8, /* thread blocks that share a long list, at most */
-    /* Of dsd_stream.cu: loads that a lane has under way, for more of which there are no registers, and
-     * what they bring to a warp each. */
+    /* Of the latter two: loads that a lane has under way, for more of which there are no registers, and
+     * what each brings to a warp. */
     DSD_STREAM_SLOTS = 4,
     DSD_STREAM_SLOT_BYTES = 512
 };
@@ -35,11 +36,16 @@ typedef struct dsd_narrow_arg {
     int32_t s_e5m2, b_e5m2;
 } dsd_narrow_arg;
 
-/* The kernels of dsd_stream.cu: X(type, T, order, name of the order, features and samples of a tile,
- * thread blocks of a multiprocessor). */
+/* The kernels of dsd_stream_mma.cu: X(type, T, whether values lie across the depth, name of that,
+ * samples of a tile, thread blocks of a multiprocessor). */
 #define DSD_STREAM_HALVES(X, type, T)                                                              \
-    X(type, T, ROWS, rows, 8, 1, 8)                                                                \
-    X(type, T, COLS, cols, 8, 1, 8)
+    X(type, T, false, rows, 8, 8)                                                                  \
+    X(type, T, false, rows, 16, 8)                                                                 \
+    X(type, T, true, cols, 8, 8)                                                                   \
+    X(type, T, true, cols, 16, 8)
+
+/* Those of dsd_stream.cu: X(type, T, order of the pieces, name of the order, features and samples of a
+ * tile, thread blocks of a multiprocessor). */
 #define DSD_STREAM_F32(X, type, T)                                                                 \
     X(type, T, RUNS, runs, 8, 1, 8)                                                                \
     X(type, T, COLS, cols, 8, 1, 8)                                                                \

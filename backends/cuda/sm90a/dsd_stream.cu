@@ -18,24 +18,7 @@ typedef enum order {
 
 /* --- Storage types: a piece and its elements as f32 --- */
 
-template <typename T> struct storage {
-    static constexpr int BYTES = 2, E = 8;
-    static __device__ __forceinline__ void widen(const uint32_t (&word)[4], int, float (&to)[E])
-    {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float2 pair = numbers_of<T>(word[i]);
-            to[2 * i] = pair.x;
-            to[2 * i + 1] = pair.y;
-        }
-    }
-    static __device__ __forceinline__ float load(const char *from, int)
-    {
-        uint32_t one;
-        load_global<1, true>(&one, from);
-        return numbers_of<T>(one).x;
-    }
-};
+template <typename T> struct storage;
 
 template <> struct storage<float> {
     static constexpr int BYTES = 4, E = 4;
@@ -295,7 +278,5 @@ __device__ __forceinline__ void config<T, ORDER, TI, SAMPLES>::sum(const dsd_nar
     {                                                                                              \
         narrow<config<T, order, ti, samples>>(a);                                                  \
     }
-#define STREAM_HALVES(type, T) DSD_STREAM_HALVES(STREAM, type, T)
-FOR_HALVES(STREAM_HALVES)
 DSD_STREAM_F32(STREAM, f32, float)
 DSD_STREAM_F8(STREAM, f8, f8)
