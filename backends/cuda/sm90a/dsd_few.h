@@ -11,7 +11,7 @@ enum {
     DSD_FEW_PLACE = 28    /* bits of a run's place in b */
 };
 
-/* Sixteen bytes of the depth of a tile, eight of it or of f32 four: where they begin in b and in
+/* Sixteen bytes of the depth of a tile, eight of it, of f32 four, of f8 sixteen: where they begin in b and in
  * the values, 16 bytes each. Of b the upper four bits are the tile's parts of 16 samples: without
  * any there is none. The runs of a tile follow each other, and are filled up to whole steps. */
 typedef struct dsd_few_run {

@@ -18,11 +18,11 @@ enum {
 /* Elements of shared memory for a warp's sums. */
 #define DSD_NARROW_SCRATCH(features, samples) (((features) + 1) * (samples) + 8)
 
-/* A thread block's share of the list of a block row: part number `part` of `parts`, which are
+/* A thread block's share of the list of a tile: part number `part` of `parts`, which are
  * neighbours in one cluster. row -1: none. */
 typedef struct dsd_narrow_piece {
     int32_t first, steps; /* step number `first` of the table and those that follow */
-    int32_t row;          /* block row */
+    int32_t row;          /* tile */
     int16_t part, parts;
 } dsd_narrow_piece;
 

@@ -98,7 +98,7 @@ template <class C> FN dsd_few_run run_find(const dsd_few_run *runs, int load, in
 {
     if (load >= loads)
         return {0, DSD_FEW_NONE};
-    const uint2 v = __ldg((const uint2 *)(runs + load * 32 / C::TI));
+    const uint2 v = __ldg((const uint2 *)(runs + load * (32 / C::TI)));
     return {v.x, v.y};
 }
 
