@@ -44,8 +44,9 @@ STALLS = ("long_scoreboard", "short_scoreboard", "wait", "gmma", "math_pipe_thro
 STALL = "smsp__average_warps_issue_stalled_%s_per_issue_active.ratio"
 REASONS = {"power": 0x4, "slowdown": 0x8, "heat": 0x60, "brake": 0x80}
 MULTIPROCESSORS = 132
+DENSE = {"dense": ("bfloat16", ""), "dense-tf32": ("float32", ".T")}  # type, how the second is turned
 KERNEL = (r"regex:^(cuda_)?(dsd|sdd)_(sm90a_)?(wgmma|pair|mma)_(b?f|tf)|^sdd_(wgmma|pair|mma)_|"
-          r"(ring|narrow)_")
+          r"(ring|narrow|stream)_")
 
 
 def number(text):
@@ -78,7 +79,7 @@ def sustained(bench, row, seconds, watts):
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         query += ["-i", os.environ["CUDA_VISIBLE_DEVICES"]]
     samples = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
-    if row.startswith("dense"):
+    if row.split()[0] in DENSE:
         found, where = dense(*row.split(), seconds), {}
     else:
         with tempfile.TemporaryDirectory() as folder:
@@ -106,7 +107,7 @@ def sustained(bench, row, seconds, watts):
 
 def dense(kind, n, k, m, seconds):
     """PyTorch's product for some time, by its own clock."""
-    dtype, turn = ("float32", ".T") if kind == "dense-tf32" else ("bfloat16", "")
+    dtype, turn = DENSE[kind]
     second = f"({m}, {k})" if turn else f"({k}, {m})"
     program = f"""
 import json, time, torch
@@ -150,7 +151,7 @@ def main():
         found, place = sustained(bench, row, options.seconds, options.watts)
         where |= place
         rows.append({"sustained": found})
-        if not options.no_ncu and not row.startswith("dense"):
+        if not options.no_ncu and row.split()[0] not in DENSE:
             rows[-1]["launch"] = counters(bench, row)
         print(json.dumps(rows[-1]), flush=True)
         text = json.dumps(where | {"rows": rows}, indent=1)

@@ -35,12 +35,12 @@ static bool is_f8(const format *f)
     return f->dtype == BSK_F8E4M3 || f->dtype == BSK_F8E5M2;
 }
 
-/* f8, which many entries take, has half of the cases of others in tier quick, and blocks of 8 in one
- * format. */
-static bool is_spare(const test_list *list, const format *f, int32_t br, int32_t bc, int which)
+/* f8, which many entries take, has every other turn of the lists that tier quick walks in turns, and
+ * blocks of 8 in one format. */
+static bool is_spare(const test_list *list, const format *f, int32_t br, int32_t bc, int turn)
 {
     const bool narrow = br == 8 || bc == 8;
-    return list->tier == TIER_QUICK && is_f8(f) && (which % 2 || (f->share > 2 && narrow));
+    return list->tier == TIER_QUICK && is_f8(f) && (turn % 2 || (f->share > 2 && narrow));
 }
 
 /* Sizes whose last blocks are cut short by `rest` elements. */
@@ -79,7 +79,7 @@ static void list_blocks(test_list *list, const format *f)
             for (int i = 0; i < TEST_COUNT(counts); i++) {
                 if ((list->tier == TIER_QUICK && (b + o * 5 + i * 7) % 12) ||
                     (list->tier == TIER_CI && (b + o + i) % (2 * f->share)) ||
-                    is_spare(list, f, blocks[b][0], blocks[b][1], b + o))
+                    is_spare(list, f, blocks[b][0], blocks[b][1], (b + o * 5 + i * 7) / 12))
                     continue;
                 test_spec s =
                     product(linear[o], f, blocks[b][0], blocks[b][1], 200, i == 2 ? 3 : 8);
@@ -112,7 +112,7 @@ static void list_epilogues(test_list *list, const format *f)
         for (int b = 0; b < TEST_COUNT(blocks); b++) {
             if ((list->tier == TIER_QUICK && (i + b * 5) % 14) ||
                 (list->tier == TIER_CI && (i + b) % (3 * f->share)) ||
-                is_spare(list, f, blocks[b][0], blocks[b][1], b + i))
+                is_spare(list, f, blocks[b][0], blocks[b][1], (i + b * 5) / 14))
                 continue;
             test_spec s = product("matmul", f, blocks[b][0], blocks[b][1], 140, 8);
             s.options = epilogues[i].options;
@@ -393,7 +393,7 @@ static void list_wgrad(test_list *list, const format *f)
             if ((list->tier == TIER_QUICK && (i + b * 5) % 12) ||
                 (list->tier == TIER_CI && (i + b) % (2 * f->share)) ||
                 (is_scaled(f) && kinds[i].options & OPT_DGATE) ||
-                is_spare(list, f, blocks[b][0], blocks[b][1], b + i))
+                is_spare(list, f, blocks[b][0], blocks[b][1], (i + b * 5) / 12))
                 continue;
             test_spec s = product("matmul_wgrad", f, blocks[b][0], blocks[b][1], 140, 8);
             s.options = kinds[i].options;

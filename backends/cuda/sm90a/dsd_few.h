@@ -1,4 +1,4 @@
-/* What the kernels of dsd for a small minibatch (dsd_ring.cu, dsd_narrow.cu) and the C code that
+/* What the kernels of dsd for a small minibatch (dsd_ring.cu, dsd_narrow.cu, dsd_stream.cu) and the C code that
  * plans them share. */
 #ifndef BSKI_CUDA_DSD_FEW_H
 #define BSKI_CUDA_DSD_FEW_H

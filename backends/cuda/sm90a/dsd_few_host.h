@@ -32,7 +32,6 @@ typedef struct dsd_few_kernel {
     bool flip, along_k;
     int32_t tile, columns;
     int32_t blocks; /* of a multiprocessor at a time */
-    int32_t slots;  /* of dsd_stream.cu: loads that a lane has under way */
 } dsd_few_kernel;
 
 /* NULL: there is none for tiles of this shape. */

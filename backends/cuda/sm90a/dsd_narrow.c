@@ -63,8 +63,7 @@ KERNELS(DECLARE)
      true,                                                                                         \
      tile,                                                                                         \
      columns,                                                                                      \
-     blocks,                                                                                       \
-     0},
+     blocks},
 static const dsd_few_kernel kernels[] = {KERNELS(ROW)};
 #undef ROW
 
@@ -75,7 +74,8 @@ bsk_status cuda_sm90a_dsd_narrow_prepare(void *device, bsk_prepared *prepared)
     const dsd_few_shape shape = bski_dsd_few_shape(prepared->problem);
     return bski_dsd_pieces_prepare(device, prepared,
                                    bski_dsd_few_find(kernels, sizeof kernels / sizeof *kernels,
-                                                     prepared->problem->dtype, &shape));
+                                                     prepared->problem->dtype, &shape),
+                                   0);
 }
 
 void cuda_sm90a_dsd_narrow_release(void *device, bsk_prepared *prepared)

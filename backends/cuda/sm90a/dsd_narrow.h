@@ -18,6 +18,13 @@ enum {
 /* Elements of shared memory for a warp's sums. */
 #define DSD_NARROW_SCRATCH(features, samples) (((features) + 1) * (samples) + 8)
 
+/* How a piece of 16 bytes lies in a block, and so which of them neighbouring lanes of dsd_stream.cu have. */
+typedef enum dsd_piece_order {
+    DSD_COLS, /* across the depth: of one k, then of the next */
+    DSD_ROWS, /* along it: the same run of one feature, then of the next */
+    DSD_RUNS  /* along it: four runs of one feature, then of the next */
+} dsd_piece_order;
+
 /* A thread block's share of the list of a tile: part number `part` of `parts`, which are
  * neighbours in one cluster. row -1: none. */
 typedef struct dsd_narrow_piece {
@@ -47,18 +54,18 @@ typedef struct dsd_narrow_arg {
 /* Those of dsd_stream.cu: X(type, T, order of the pieces, name of the order, features and samples of a
  * tile, thread blocks of a multiprocessor). */
 #define DSD_STREAM_F32(X, type, T)                                                                 \
-    X(type, T, RUNS, runs, 8, 1, 8)                                                                \
-    X(type, T, COLS, cols, 8, 1, 8)                                                                \
-    X(type, T, COLS, cols, 16, 1, 8)                                                               \
-    X(type, T, COLS, cols, 32, 1, 8)
+    X(type, T, DSD_RUNS, runs, 8, 1, 8)                                                            \
+    X(type, T, DSD_COLS, cols, 8, 1, 8)                                                            \
+    X(type, T, DSD_COLS, cols, 16, 1, 8)                                                           \
+    X(type, T, DSD_COLS, cols, 32, 1, 8)
 #define DSD_STREAM_F8(X, type, T)                                                                  \
-    X(type, T, ROWS, rows, 8, 1, 8)                                                                \
-    X(type, T, ROWS, rows, 8, 4, 6)                                                                \
-    X(type, T, RUNS, runs, 8, 1, 8)                                                                \
-    X(type, T, RUNS, runs, 8, 4, 6)                                                                \
-    X(type, T, COLS, cols, 16, 1, 8)                                                               \
-    X(type, T, COLS, cols, 16, 4, 4)                                                               \
-    X(type, T, COLS, cols, 32, 1, 8)                                                               \
-    X(type, T, COLS, cols, 32, 4, 4)
+    X(type, T, DSD_ROWS, rows, 8, 1, 8)                                                            \
+    X(type, T, DSD_ROWS, rows, 8, 4, 6)                                                            \
+    X(type, T, DSD_RUNS, runs, 8, 1, 8)                                                            \
+    X(type, T, DSD_RUNS, runs, 8, 4, 6)                                                            \
+    X(type, T, DSD_COLS, cols, 16, 1, 8)                                                           \
+    X(type, T, DSD_COLS, cols, 16, 4, 4)                                                           \
+    X(type, T, DSD_COLS, cols, 32, 1, 8)                                                           \
+    X(type, T, DSD_COLS, cols, 32, 4, 4)
 
 #endif

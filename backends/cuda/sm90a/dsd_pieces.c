@@ -1,7 +1,6 @@
-/* Plans and launches the kernels of dsd_narrow.cu and dsd_stream.cu: one launch a run, and its parts all
- * at work at once, as a launch costs as much as reading some megabytes. */
+/* Plans and launches the kernels of dsd_narrow.cu, dsd_stream.cu and dsd_stream_mma.cu: one launch a run,
+ * and its parts all at work at once, as a launch costs as much as reading some megabytes. */
 #include <stdlib.h>
-#include <string.h>
 
 #include <backends/cuda/sm90a/dsd_pieces.h>
 #include <common/checked.h>
@@ -140,7 +139,8 @@ static void stream_fill(const bsk_problem *problem, dsd_narrow_arg *a)
     a->b_e5m2 = p->b.dtype == BSK_F8E5M2;
 }
 
-static bsk_status plan_make(bski_cuda_device *d, const bsk_problem *problem, state *st)
+static bsk_status plan_make(bski_cuda_device *d, const bsk_problem *problem, int32_t slots,
+                            state *st)
 {
     enum { LEAST = 8 }; /* samples that there is room for */
     const bsk_dsd_params *p = problem->params;
@@ -150,7 +150,7 @@ static bsk_status plan_make(bski_cuda_device *d, const bsk_problem *problem, sta
                                   "cuda: an unaccepted product");
     const int32_t columns = k->columns > LEAST ? k->columns : LEAST;
     st->shared_bytes = DSD_NARROW_WARPS * (sizeof(float) * DSD_NARROW_SCRATCH(k->tile, columns) +
-                                           (size_t)k->slots * DSD_STREAM_SLOT_BYTES);
+                                           (size_t)slots * DSD_STREAM_SLOT_BYTES);
     bski_dsd_few_fill(problem, &st->arg.operands);
     stream_fill(problem, &st->arg);
     if (!p->c.dims[1])
@@ -160,12 +160,12 @@ static bsk_status plan_make(bski_cuda_device *d, const bsk_problem *problem, sta
 }
 
 bsk_status bski_dsd_pieces_prepare(bski_cuda_device *device, bsk_prepared *prepared,
-                                   const dsd_few_kernel *kernel)
+                                   const dsd_few_kernel *kernel, int32_t slots)
 {
     TRY(state_new(&device->simt, sizeof(state), prepared));
     state *st = prepared->state;
     st->kernel = kernel;
-    const bsk_status status = plan_make(device, prepared->problem, st);
+    const bsk_status status = plan_make(device, prepared->problem, slots, st);
     if (status)
         bski_dsd_pieces_release(device, prepared);
     return status;

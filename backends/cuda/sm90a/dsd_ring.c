@@ -129,8 +129,7 @@ KERNELS(DECLARE)
      along_k,                                                                                      \
      tile,                                                                                         \
      columns,                                                                                      \
-     1,                                                                                            \
-     0},
+     1},
 static const dsd_few_kernel kernels[] = {KERNELS(ROW)};
 #undef ROW
 

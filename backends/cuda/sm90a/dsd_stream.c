@@ -4,9 +4,6 @@
 
 CUDA_FUNCTIONS(sm90a_dsd_stream)
 
-/* As in dsd_stream.cu. */
-typedef enum order { COLS, ROWS, RUNS } order;
-
 /* --- Kernels --- */
 
 /* The address of the symbol that the compiler makes for a kernel stands for it. */
@@ -26,18 +23,18 @@ OTHERS(DECLARE)
 #define ROW(type, dtype, order, name, ti, samples, blocks)                                         \
     {order,                                                                                        \
      {KERNEL(type, name, ti, samples), "dsd_sm90a_stream_" #ti "_" #samples "_" #name "_" #type,   \
-      dtype, (order) == COLS, true, ti, samples, blocks, DSD_STREAM_SLOTS}},
+      dtype, (order) == DSD_COLS, true, ti, samples, blocks}},
 #define HALVES_ROW(type, dtype, flip, name, samples, blocks)                                       \
-    ROW(type, dtype, (flip) ? COLS : ROWS, name, 8, samples, blocks)
+    ROW(type, dtype, (flip) ? DSD_COLS : DSD_ROWS, name, 8, samples, blocks)
 static const struct {
-    order order;
+    dsd_piece_order order;
     dsd_few_kernel kernel;
 } kernels[] = {HALVES(HALVES_ROW) OTHERS(ROW)};
 
 /* Values along the depth: runs of one feature side by side, where a line of a block has several. */
-static order order_of(const dsd_few_shape *s)
+static dsd_piece_order order_of(const dsd_few_shape *s)
 {
-    return s->flip ? COLS : s->bytes != 2 && s->block_k > s->run ? RUNS : ROWS;
+    return s->flip ? DSD_COLS : s->bytes != 2 && s->block_k > s->run ? DSD_RUNS : DSD_ROWS;
 }
 
 /* Of values across the depth as wide as a block, but of f32 with blocks of 32, which took 27 us and not
@@ -54,11 +51,11 @@ static const dsd_few_kernel *kernel_of(const bsk_problem *problem)
     const bsk_dsd_params *p = problem->params;
     const dsd_few_shape s = bski_dsd_few_shape(problem);
     const bsk_dtype dtype = s.bytes == 1 ? BSK_F8E4M3 : problem->dtype;
-    const order lie = order_of(&s);
+    const dsd_piece_order order = order_of(&s);
     const int32_t tile = tile_of(&s);
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         const dsd_few_kernel *k = &kernels[i].kernel;
-        if (k->dtype == dtype && kernels[i].order == lie && k->tile == tile &&
+        if (k->dtype == dtype && kernels[i].order == order && k->tile == tile &&
             k->columns >= p->c.dims[1])
             return k;
     }
@@ -109,7 +106,8 @@ double cuda_sm90a_dsd_stream_seconds(const bsk_problem *problem, const bsk_devic
 
 bsk_status cuda_sm90a_dsd_stream_prepare(void *device, bsk_prepared *prepared)
 {
-    return bski_dsd_pieces_prepare(device, prepared, kernel_of(prepared->problem));
+    return bski_dsd_pieces_prepare(device, prepared, kernel_of(prepared->problem),
+                                   DSD_STREAM_SLOTS);
 }
 
 void cuda_sm90a_dsd_stream_release(void *device, bsk_prepared *prepared)

@@ -9,13 +9,6 @@
 #include <backends/cuda/sm90a/dsd_narrow_device.h>
 #include <backends/cuda/sm90a/f8_device.h>
 
-/* How pieces lie, and so which of them neighbouring lanes have. */
-typedef enum order {
-    COLS, /* across the depth: of one k, then of the next */
-    ROWS, /* along it: the same run of one feature, then of the next */
-    RUNS  /* along it: four runs of one feature, then of the next */
-} order;
-
 /* --- Storage types: a piece and its elements as f32 --- */
 
 template <typename T> struct storage;
@@ -30,7 +23,7 @@ template <> struct storage<float> {
     }
     static __device__ __forceinline__ float load(const char *from, int)
     {
-        return __ldg((const float *)from);
+        return *(const float *)from;
     }
 };
 
@@ -55,16 +48,16 @@ template <> struct storage<f8> {
     }
     static __device__ __forceinline__ float load(const char *from, int e5m2)
     {
-        return dsd_unpack(false, f8_to_f16(__ldg((const uint8_t *)from), e5m2).x).x;
+        return dsd_unpack(false, f8_to_f16(*(const uint8_t *)from, e5m2).x).x;
     }
 };
 
 /* A tile of TI features by up to SAMPLES samples. */
-template <typename T_, order ORDER_, int TI_, int SAMPLES_> struct config {
+template <typename T_, dsd_piece_order ORDER_, int TI_, int SAMPLES_> struct config {
     typedef T_ T;
     typedef storage<T> S;
-    static constexpr order ORDER = ORDER_;
-    static constexpr bool ACROSS = ORDER == COLS;
+    static constexpr dsd_piece_order ORDER = ORDER_;
+    static constexpr bool ACROSS = ORDER == DSD_COLS;
     static constexpr int TI = TI_, SAMPLES = SAMPLES_;
     static constexpr int TN = 8, NT = TI / 8, ROWS = 1;
     static constexpr int SCRATCH = DSD_NARROW_SCRATCH(TI, TN);
@@ -85,12 +78,12 @@ struct place {
 /* A lane's number among the runs of a load, and of its pieces of a run. */
 template <class C> FN int lane_run(int lane)
 {
-    return C::ORDER == RUNS ? lane % DSD_FEW_STEP : lane / C::TI;
+    return C::ORDER == DSD_RUNS ? lane % DSD_FEW_STEP : lane / C::TI;
 }
 
 template <class C> FN int lane_piece(int lane)
 {
-    return C::ORDER == RUNS ? lane / DSD_FEW_STEP : lane % C::TI;
+    return C::ORDER == DSD_RUNS ? lane / DSD_FEW_STEP : lane % C::TI;
 }
 
 /* The lane's run of load number `load`. */
@@ -107,7 +100,7 @@ template <class C> FN void piece_copy(uint32_t slot, const place &p, const dsd_f
     const char *from = weights_address(p.s, run.s);
     const uint32_t bytes = run.s != DSD_FEW_NONE ? 16 : 0;
     /* Of lines along the depth the load has but a part. */
-    if (C::ORDER == RUNS)
+    if (C::ORDER == DSD_RUNS)
         cp_async_16_near(slot, from, bytes);
     else
         cp_async_16(slot, from, bytes);
@@ -184,8 +177,8 @@ template <int COUNT, int MASK, int END> FN constexpr int sums_left(void)
 /* The sums of all lanes, to the scratch; of samples that the tile has no sums of zeros. */
 template <class C> FN void sums_put(float (&v)[C::SUMS], float *scratch)
 {
-    enum { LINE = C::TI / C::EACH, FIRST = C::ORDER == RUNS ? 1 : LINE };
-    enum { END = C::ORDER == RUNS ? (int)DSD_FEW_STEP : 32 };
+    enum { LINE = C::TI / C::EACH, FIRST = C::ORDER == DSD_RUNS ? 1 : LINE };
+    enum { END = C::ORDER == DSD_RUNS ? (int)DSD_FEW_STEP : 32 };
     enum { LEFT = sums_left<C::SUMS, FIRST, END>() };
     const int lane = threadIdx.x % 32, feature = lane_piece<C>(lane) % LINE * C::EACH;
     int at = 0;
@@ -216,7 +209,7 @@ template <class C> FN place place_lane(const dsd_narrow_arg &a, int lane)
     return p;
 }
 
-template <typename T, order ORDER, int TI, int SAMPLES>
+template <typename T, dsd_piece_order ORDER, int TI, int SAMPLES>
 __device__ __forceinline__ void config<T, ORDER, TI, SAMPLES>::sum(const dsd_narrow_arg &a,
                                                                    const dsd_narrow_piece &piece,
                                                                    float *scratch)
