@@ -18,7 +18,8 @@ enum {
 /* Elements of shared memory for a warp's sums. */
 #define DSD_NARROW_SCRATCH(features, samples) (((features) + 1) * (samples) + 8)
 
-/* How a piece of 16 bytes lies in a block, and so which of them neighbouring lanes of dsd_stream.cu have. */
+/* How a piece of 16 bytes lies in a block, and so which of them neighbouring lanes of dsd_stream.cu
+ * have. */
 typedef enum dsd_piece_order {
     DSD_COLS, /* across the depth: of one k, then of the next */
     DSD_ROWS, /* along it: the same run of one feature, then of the next */

@@ -1,5 +1,5 @@
-/* What the kernels of dsd_narrow.cu, dsd_stream.cu and dsd_stream_mma.cu share: how the sums of a thread block's warps
- * become results. A kernel's class C has
+/* What the kernels of dsd_narrow.cu, dsd_stream.cu and dsd_stream_mma.cu share: how the sums of a
+ * thread block's warps become results. A kernel's class C has
  *   TI, TN    features and samples of a tile, TN a multiple of 8; NT = TI / 8 and ROWS = TN / 8
  *   SCRATCH   DSD_NARROW_SCRATCH(TI, TN)
  *   sum(arg, piece, scratch): adds up the warp's share of a piece and leaves the sums at row_at. */

@@ -1,5 +1,5 @@
-/* Plans dsd_sm90a_stream, _f32 and _f8: minibatches so small that reading the weights, as they are, should be
- * all that takes time. Of 16-bit types dsd_ring has the larger blocks. */
+/* Plans dsd_sm90a_stream, _f32 and _f8: minibatches so small that reading the weights, as they are,
+ * should be all that takes time. Of 16-bit types dsd_ring has the larger blocks. */
 #include <backends/cuda/sm90a/dsd_pieces.h>
 
 CUDA_FUNCTIONS(sm90a_dsd_stream)
