@@ -39,7 +39,7 @@ static bsk_plan_info plan_info(bsk_context *context, const bsk_device *device, c
  * the workspace has their sums. */
 static void test_parts(bsk_context *context, const bsk_device *device)
 {
-    static const product few[] = {{8, 64, 16384, 64}, {16, 64, 16384, 64}, {32, 64, 16384, 64}};
+    static const product few[] = {{8, 72, 16384, 64}, {16, 72, 16384, 64}, {32, 72, 16384, 64}};
     static const product many[] = {{8, 4096, 256, 512}, {16, 4096, 256, 512}, {32, 4096, 256, 512}};
     bsk_plan_options options = BSK_INIT(bsk_plan_options);
     options.kernels = "+dsd_sm90a_mma";

@@ -104,7 +104,7 @@ __device__ __forceinline__ void reload_rows(uint32_t (&x)[4], const attention_ar
         const int feature = features + i / 2 * 8 + threadIdx.x % 4 * 2;
         const int64_t at = line_at(a.q, head / a.heads, head % a.heads, run, time) + feature;
         x[i] = time < a.q_time && feature < a.q.width
-                   ? __ldg((const uint32_t *)((const uint16_t *)a.q.data + at))
+                   ? *(const uint32_t *)((const uint16_t *)a.q.data + at)
                    : 0;
     }
 }

@@ -134,7 +134,7 @@ __device__ __forceinline__ uint32_t look_up(const attention_dkv_arg &a, int at, 
         bool x = seen >> in & 1;
         if (mask >= 0) {
             const int64_t line = (int64_t)mask * F::PIECE + column + in;
-            x = x && __ldg(a.all.bits + line * (F::PART / 8) + inner / 8) >> inner % 8 & 1;
+            x = x && a.all.bits[line * (F::PART / 8) + inner / 8] >> inner % 8 & 1;
         }
         bits |= (uint32_t)x << i;
     }
@@ -232,7 +232,7 @@ __device__ __forceinline__ void hide_halves(float (&s)[SCORES], const attention_
                 const int64_t mask_line = (int64_t)code * a.all.block_rows +
                                           ((row + column + at) & (a.all.block_rows - 1));
                 const uint32_t bits =
-                    __ldg((const unsigned short *)(from + mask_line * bytes)) >> lane / 4;
+                    *(const unsigned short *)(from + mask_line * bytes) >> lane / 4;
                 seen[0] &= ~((~bits & 1) << at);
                 seen[1] &= ~((~bits >> 8 & 1) << at);
             }
@@ -316,7 +316,7 @@ __device__ __forceinline__ void repeat_key(const attention_dkv_arg &a, uint32_t 
             const int row = piece.x + lane, slot = slot_of<F>(a, i, piece, part);
             if (slot < 0)
                 continue;
-            const float bound = lane < F::PIECE ? __ldg(a.bound + sums + piece.x) : INFINITY;
+            const float bound = lane < F::PIECE ? a.bound[sums + piece.x] : INFINITY;
             const bool seen =
                 bound != INFINITY &&
                 (visible<F::PART>(all, row, shift, keys, key - inner, mask_of(all, slot)) >> inner &
@@ -327,7 +327,7 @@ __device__ __forceinline__ void repeat_key(const attention_dkv_arg &a, uint32_t 
                 const int64_t dout_line = line_at(a.dout, member, query_head, run, row);
                 p = power_of_two(fmaf(dot<F>(all.q, q_line, all.k, k_line), all.scale, -bound));
                 ds = p * fmaf(dot<F>(a.dout, dout_line, all.v, v_line), a.slope,
-                              -__ldg(a.delta + sums + piece.x));
+                              -a.delta[sums + piece.x]);
             }
 #pragma unroll 1
             for (uint32_t rows = __ballot_sync(~0u, seen); rows; rows &= rows - 1) {

@@ -383,9 +383,9 @@ template <class F> struct piece_walk {
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
             const int64_t at = sum_at(s.head, s.own_row(h, lane()));
-            s.bound[h] = __ldg(a.bound + at);
+            s.bound[h] = a.bound[at];
             if constexpr (F::MANY)
-                s.delta[h] = __ldg(a.delta + at);
+                s.delta[h] = a.delta[at];
         }
         settle_tile();
         return s;

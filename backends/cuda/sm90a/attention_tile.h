@@ -34,7 +34,7 @@ struct listed {
 
 __device__ __forceinline__ int length_of(const int32_t *length, int member, int time)
 {
-    const int n = length ? __ldg(length + member) : time;
+    const int n = length ? length[member] : time;
     return n < 0 ? 0 : n > time ? time : n;
 }
 
@@ -111,7 +111,7 @@ __device__ __forceinline__ int mask_of(const attention_arg &a, int slot)
 {
     if (!a.bits)
         return SOME;
-    const int mask = a.bits_index ? __ldg(a.bits_index + slot) : slot;
+    const int mask = a.bits_index ? a.bits_index[slot] : slot;
     return mask >= 0 && mask < a.masks ? mask : SOME;
 }
 
@@ -593,13 +593,13 @@ __device__ __forceinline__ uint64_t visible(const attention_arg &a, int row, int
         const int byte = (key & (a.block_cols - 1)) / 8;
         const uint8_t *bits = a.bits + line * (a.block_cols / 8) + byte;
         if constexpr (SIDE == 64)
-            seen &= __ldg((const unsigned long long *)bits);
+            seen &= *(const unsigned long long *)bits;
         else if constexpr (SIDE == 32)
-            seen &= __ldg((const unsigned *)bits);
+            seen &= *(const unsigned *)bits;
         else if constexpr (SIDE == 16)
-            seen &= __ldg((const unsigned short *)bits);
+            seen &= *(const unsigned short *)bits;
         else
-            seen &= __ldg(bits);
+            seen &= *bits;
     }
     return seen;
 }

@@ -41,7 +41,7 @@ typedef struct lists {
     uint32_t *mask;  /* [panels * windows * panel_units] bit by step */
     int32_t *stage;  /* [panels * windows] the first; -1: none */
     uint8_t *cuts;   /* [panels * windows] log2 of the parts of a window */
-    int32_t *stage_start;
+    int32_t *stage_start, *stage_counts;
     dsd_mma_stage *stages;
     stage_plan *plan;
     uint32_t *parts, *codes;
@@ -58,9 +58,10 @@ typedef struct lists {
 
 static void lists_free(lists *l)
 {
-    void *const all[] = {l->place,      l->column, l->mask,  l->stage, l->cuts,  l->stage_start,
-                         l->stages,     l->plan,   l->parts, l->codes, l->steps, l->tiles,
-                         l->tile_start, l->cost,   l->order, l->owner, l->loads};
+    void *const all[] = {l->place,       l->column,       l->mask,   l->stage,      l->cuts,
+                         l->stage_start, l->stage_counts, l->stages, l->plan,       l->parts,
+                         l->codes,       l->steps,        l->tiles,  l->tile_start, l->cost,
+                         l->order,       l->owner,        l->loads};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         host_drop(l->host, all[i]);
 }
@@ -96,6 +97,12 @@ static void part_fill(const shape *s, const uint32_t *masks, uint32_t bits, uint
                       uint32_t *part)
 {
     const uint32_t a = masks[0] & bits, b = s->unit == 32 ? 0 : masks[1] & bits;
+    if (has_masks(s)) {
+        for (int32_t u = 0; u < DSD_MMA_SLICE_UNITS; u++)
+            part[u] = masks[u] & bits;
+        part[DSD_MMA_SLICE_UNITS] = first;
+        return;
+    }
     if (s->unit == 8) {
         uint32_t before = 0;
         part[0] = 0;
@@ -141,13 +148,15 @@ static void codes_fill(const shape *s, const uint32_t *masks, uint32_t bits, uin
 /* Bytes of the codes of a stage. */
 static int64_t code_bytes(const shape *s)
 {
-    return s->unit == 8 ? DSD_MMA_CODE_BYTES(s->warp_cols) : 0;
+    return s->unit == 8 && !has_masks(s) ? DSD_MMA_CODE_BYTES(s->warp_cols) : 0;
 }
 
 /* The first of a warp's steps, of those of a stage. */
 static uint32_t part_first(const shape *s, const uint32_t *part)
 {
-    return s->unit == 8 ? part[1] : part[1] >> DSD_MMA_KIND_BITS;
+    return has_masks(s)   ? part[DSD_MMA_SLICE_UNITS]
+           : s->unit == 8 ? part[1]
+                          : part[1] >> DSD_MMA_KIND_BITS;
 }
 
 /* Slices are in the order of the first unit that has a block there, and in it of features; of a
@@ -169,6 +178,8 @@ static int slice_rank(const uint32_t *masks, uint32_t bits, int32_t unit, int bi
 static int step_rank(const shape *s, const uint32_t *masks, uint32_t bits, int32_t unit, int bit)
 {
     const uint32_t below = (1u << bit) - 1;
+    if (has_masks(s))
+        return steps_of(masks, bits, unit) + count_bits(masks[unit] & bits & below);
     if (s->unit == 8)
         return slice_rank(masks, bits, unit, bit);
     if (s->unit == 16) {
@@ -210,7 +221,7 @@ static int window_cuts(const lists *l, const uint32_t *masks, int64_t most)
 
 static int64_t slot_room(const shape *s, int slots)
 {
-    return DSD_MMA_RING_BYTES / slots / SLOT_UNIT * SLOT_UNIT - x_bytes(s);
+    return ring_bytes(s) / slots / SLOT_UNIT * SLOT_UNIT - x_bytes(s);
 }
 
 /* Cuts all windows for a ring of so many slots; the number of stages. */
@@ -236,7 +247,7 @@ static int64_t cut_windows(lists *l, int slots, int64_t *largest)
 static void ring_choose(lists *l)
 {
     int64_t largest;
-    const int least = least_slots(l->s.depth * l->s.size);
+    const int least = least_slots(&l->s, l->s.depth * l->s.size);
     const int64_t fewest = cut_windows(l, least, &largest);
     int slots = MAX_SLOTS;
     while (slots > least && (slot_room(&l->s, slots) < MIN_ROOM ||
@@ -245,8 +256,10 @@ static void ring_choose(lists *l)
     l->stage_count = cut_windows(l, slots, &largest);
     const int64_t bytes = x_bytes(&l->s) + largest;
     l->slot_bytes = (uint32_t)(bski_ceil_div(bytes, SLOT_UNIT) * SLOT_UNIT);
-    l->slots = (int32_t)(DSD_MMA_RING_BYTES / l->slot_bytes);
+    l->slots = (int32_t)(ring_bytes(&l->s) / l->slot_bytes);
     l->slots = l->slots < DSD_MMA_MAX_STAGES ? l->slots : DSD_MMA_MAX_STAGES;
+    if (is_few(&l->s)) /* each of the warps that take turns has its own */
+        l->slots -= l->slots % DSD_MMA_TURNS;
 }
 
 /* One kept step of a unit: its source's corner and its place. */
@@ -299,18 +312,29 @@ static void kept_mark(lists *l, const kept *k)
     l->mask[(at.panel * l->s.windows + at.window) * l->s.panel_units + at.unit] |= 1u << at.bit;
 }
 
-static void stage_fill(lists *l, int64_t panel, int64_t window, uint32_t bits, int64_t at,
-                       int64_t stages)
+/* Stages from one warp's parts of a panel to the next one's. */
+static int64_t parts_stride(const lists *l, int64_t panel)
+{
+    return l->stage_start[panel + 1] - l->stage_start[panel];
+}
+
+/* A warp's part of a stage of a panel. */
+static uint32_t *part_of(const lists *l, int64_t panel, int64_t warp, int64_t stage)
+{
+    const int64_t first = l->stage_start[panel];
+    return l->parts + (first * l->s.warp_cols + warp * parts_stride(l, panel) + stage - first) *
+                          l->s.part_words;
+}
+
+static void stage_fill(lists *l, int64_t panel, int64_t window, uint32_t bits, int64_t at)
 {
     const shape *s = &l->s;
     const uint32_t *masks = masks_of(l, panel, window);
-    const int64_t first = l->stage_start[panel];
-    uint32_t *part = l->parts + (first * s->warp_cols + at - first) * DSD_MMA_PART_WORDS;
     int steps = 0;
-    for (int32_t w = 0; w < s->warp_cols; w++, part += stages * DSD_MMA_PART_WORDS) {
+    for (int32_t w = 0; w < s->warp_cols; w++) {
         const uint32_t *m = masks + w * s->warp_units;
-        part_fill(s, m, bits, (uint32_t)steps, part);
-        if (s->unit == 8)
+        part_fill(s, m, bits, (uint32_t)steps, part_of(l, panel, w, at));
+        if (code_bytes(s))
             codes_fill(s, m, bits, l->codes + (at * code_bytes(s) + w * DSD_MMA_WARP_CODES) / 4);
         steps += steps_of(m, bits, s->warp_units);
     }
@@ -334,29 +358,43 @@ static int64_t panel_stages(const lists *l, int64_t panel)
     return count;
 }
 
+/* Where the stages of each panel begin: one after the other; of few samples at equal distances, so
+ * that blocks need not look for them. */
+static void stages_place(lists *l)
+{
+    int64_t most = 0, at = 0;
+    for (int64_t panel = 0; panel < l->s.panels; panel++) {
+        l->stage_counts[panel] = (int32_t)panel_stages(l, panel);
+        most = most > l->stage_counts[panel] ? most : l->stage_counts[panel];
+    }
+    for (int64_t panel = 0; panel < l->s.panels; panel++) {
+        l->stage_start[panel] = (int32_t)at;
+        at += is_few(&l->s) ? most : l->stage_counts[panel];
+    }
+    l->stage_start[l->s.panels] = (int32_t)at;
+    l->stage_count = at;
+}
+
 static void stages_fill(lists *l)
 {
-    int64_t at = 0;
     for (int64_t panel = 0; panel < l->s.panels; panel++) {
-        const int64_t stages = panel_stages(l, panel);
-        l->stage_start[panel] = (int32_t)at;
+        int64_t at = l->stage_start[panel];
         for (int64_t w = 0; w < l->s.windows; w++) {
             const int cuts = l->cuts[panel * l->s.windows + w];
             l->stage[panel * l->s.windows + w] = (int32_t)at;
             for (int part = 0; part < 1 << cuts; part++) {
                 const uint32_t bits = part_bits(&l->s, cuts, part);
                 if (part_bytes(l, masks_of(l, panel, w), bits))
-                    stage_fill(l, panel, w, bits, at++, stages);
+                    stage_fill(l, panel, w, bits, at++);
             }
         }
     }
-    l->stage_start[l->s.panels] = (int32_t)at;
 }
 
 /* Words of the parts of all stages. */
 static int64_t parts_count(const lists *l)
 {
-    return l->stage_count * l->s.warp_cols * DSD_MMA_PART_WORDS;
+    return l->stage_count * l->s.warp_cols * l->s.part_words;
 }
 
 /* The stage that holds a step. */
@@ -372,14 +410,11 @@ static void kept_pack(lists *l, const kept *k)
 {
     const shape *s = &l->s;
     const spot at = spot_of(l, k);
-    const int64_t stage = stage_of(l, &at), first = l->stage_start[at.panel];
-    const int64_t stages = l->stage_start[at.panel + 1] - first;
+    const int64_t stage = stage_of(l, &at);
     const int32_t warp = at.unit / s->warp_units, unit = at.unit % s->warp_units;
     const uint32_t *m = masks_of(l, at.panel, at.window) + warp * s->warp_units;
-    const uint32_t *part =
-        l->parts + (first * s->warp_cols + warp * stages + stage - first) * DSD_MMA_PART_WORDS;
-    const int64_t step =
-        part_first(s, part) + (int64_t)step_rank(s, m, l->plan[stage].bits, unit, at.bit);
+    const int64_t step = part_first(s, part_of(l, at.panel, warp, stage)) +
+                         (int64_t)step_rank(s, m, l->plan[stage].bits, unit, at.bit);
     l->steps[l->step_count++] = (dsd_mma_step){
         l->stages[stage].weights + (uint32_t)((code_bytes(s) + step * step_bytes(s)) / IMAGE_UNIT),
         (uint32_t)(k->source / 8), (uint32_t)k->valid, 0};
@@ -436,7 +471,7 @@ static double panel_cost(const lists *l, int64_t panel)
 {
     enum { STORE = 160 << 10, SHARED_CYCLE = 45, LONE_CYCLE_8 = 750, LONE_CYCLE = 560 };
     const int64_t lone_cycle = l->s.unit == 8 ? LONE_CYCLE_8 : LONE_CYCLE;
-    const int64_t stages = l->stage_start[panel + 1] - l->stage_start[panel];
+    const int64_t stages = l->stage_counts[panel];
     int64_t work = 0, longest = 0;
     for (int32_t column = 0; column < l->s.warp_cols; column++) {
         const int64_t mine = tile_work(l, panel, column);
@@ -464,8 +499,7 @@ static void panels_sort(const lists *l)
 
 static dsd_mma_tile tile_of(const lists *l, int32_t panel, int64_t sample)
 {
-    const int32_t first = l->stage_start[panel];
-    return (dsd_mma_tile){first, l->stage_start[panel + 1] - first, (int32_t)sample, panel};
+    return (dsd_mma_tile){l->stage_start[panel], l->stage_counts[panel], (int32_t)sample, panel};
 }
 
 /* As many rows together as run at a time, in them the heaviest tiles first; at the end twice as many,
@@ -480,6 +514,16 @@ static tile_place place_of(const lists *l, int64_t i)
         return tile_place_of(i, early, panels, rows);
     const tile_place at = tile_place_of(left, last, panels, last);
     return (tile_place){early + at.row, at.rank};
+}
+
+/* Of few samples a tile's parts are a cluster. */
+static void tiles_cluster(const lists *l)
+{
+    const int32_t parts = l->s.split.parts;
+    for (int32_t b = 0; b < l->blocks; b++) {
+        l->tiles[b] = tile_of(l, (int32_t)(b % parts * l->s.across + b / parts), 0);
+        l->tile_start[b + 1] = b + 1;
+    }
 }
 
 /* Each tile goes to the block with the least to do. */
@@ -503,13 +547,18 @@ static void tiles_assign(const lists *l)
 static bsk_status tiles_make(lists *l, const bsk_host *host, int32_t compute_units)
 {
     l->tile_count = l->s.panels * l->s.row_tiles;
-    l->blocks = (int32_t)(l->tile_count < compute_units ? l->tile_count : compute_units);
+    const bool few = is_few(&l->s);
+    l->blocks = (int32_t)(few || l->tile_count < compute_units ? l->tile_count : compute_units);
+    TRY(host_array(host, &l->tiles, l->tile_count, sizeof *l->tiles));
+    TRY(host_array(host, &l->tile_start, (int64_t)l->blocks + 1, sizeof *l->tile_start));
+    if (few) {
+        tiles_cluster(l);
+        return BSK_OK;
+    }
     TRY(host_array(host, &l->cost, l->s.panels, sizeof *l->cost));
     TRY(host_array(host, &l->order, l->s.panels, sizeof *l->order));
     TRY(host_array(host, &l->owner, l->tile_count, sizeof *l->owner));
     TRY(host_array(host, &l->loads, l->blocks, sizeof *l->loads));
-    TRY(host_array(host, &l->tiles, l->tile_count, sizeof *l->tiles));
-    TRY(host_array(host, &l->tile_start, (int64_t)l->blocks + 1, sizeof *l->tile_start));
     panels_sort(l);
     tiles_assign(l);
     return BSK_OK;
@@ -602,8 +651,10 @@ static bsk_status stages_make(lists *l, const bsk_host *host, int32_t compute_un
     TRY(host_array(host, &l->stage, windows, sizeof *l->stage));
     TRY(host_array(host, &l->cuts, windows, sizeof *l->cuts));
     TRY(host_array(host, &l->stage_start, l->s.panels + 1, sizeof *l->stage_start));
+    TRY(host_array(host, &l->stage_counts, l->s.panels, sizeof *l->stage_counts));
     TRY(places_choose(l, compute_units));
     ring_choose(l);
+    stages_place(l);
     TRY(host_array(host, &l->stages, l->stage_count, sizeof *l->stages));
     TRY(host_array(host, &l->plan, l->stage_count, sizeof *l->plan));
     TRY(host_array(host, &l->parts, parts_count(l), sizeof *l->parts));
@@ -651,13 +702,22 @@ typedef struct kernel_row {
     VARIANTS_END(X, type, dtype, 8, axis, cn, name, tile)                                          \
     VARIANTS_END(X, type, dtype, 16, axis, cn, name, tile)                                         \
     VARIANTS_END(X, type, dtype, 32, axis, cn, name, tile)
+#define VARIANTS_ANY(X, type, dtype, axis, cn, name, tile)                                         \
+    X(type, dtype, 8, axis, cn, name, tile, any, false)                                            \
+    X(type, dtype, 16, axis, cn, name, tile, any, false)                                           \
+    X(type, dtype, 32, axis, cn, name, tile, any, false)
+#define VARIANTS_FEW(X, type, dtype, axis, cn)                                                     \
+    VARIANTS_ANY(X, type, dtype, axis, cn, few, DSD_MMA_FEW)                                       \
+    VARIANTS_ANY(X, type, dtype, axis, cn, fewer, DSD_MMA_FEWER)
 #define VARIANTS_AXIS(X, type, dtype, axis, cn)                                                    \
     VARIANTS_TILE(X, type, dtype, axis, cn, wide, DSD_MMA_WIDE)                                    \
     VARIANTS_TILE(X, type, dtype, axis, cn, square, DSD_MMA_SQUARE)
 #define VARIANTS_TYPE(X, type, dtype)                                                              \
     VARIANTS_AXIS(X, type, dtype, nc, false)                                                       \
     VARIANTS_AXIS(X, type, dtype, cn, true)                                                        \
-    VARIANTS_END(X, type, dtype, 16, nc, false, tall, DSD_MMA_TALL)
+    VARIANTS_END(X, type, dtype, 16, nc, false, tall, DSD_MMA_TALL)                                \
+    VARIANTS_FEW(X, type, dtype, nc, false)                                                        \
+    VARIANTS_FEW(X, type, dtype, cn, true)
 #define VARIANTS(X)                                                                                \
     VARIANTS_TYPE(X, bf16, BSK_BF16)                                                               \
     VARIANTS_TYPE(X, f16, BSK_F16)                                                                 \
@@ -684,7 +744,7 @@ static const kernel_row *kernel_find(bsk_dtype dtype, const shape *s, bool plain
     const kernel_row *found = rows;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].dtype == dtype && rows[i].unit == s->unit && rows[i].cn == s->cn &&
-            rows[i].tile == s->tile && rows[i].plain == plain)
+            rows[i].tile == s->tile && rows[i].plain == (plain && !is_few(s)))
             found = &rows[i];
     return found;
 }
@@ -712,16 +772,30 @@ static const void *pack_find(const shape *s)
     return kernels[s->size == 4][s->unit / 16];
 }
 
+/* Of a block: the ring, where warps of few samples leave their sums at the end. */
+static size_t shared_bytes(const lists *l)
+{
+    const shape *s = &l->s;
+    const size_t ring = (size_t)l->slots * l->slot_bytes;
+    const size_t sums = is_few(s) ? (size_t)(DSD_MMA_TURNS * s->warp_cols) *
+                                        DSD_MMA_WARP_SAMPLES(s->tile) * 32 * sizeof(float)
+                                  : 0;
+    return (size_t)head_bytes(s) + (ring > sums ? ring : sums);
+}
+
 static bski_cuda_run product_run(const lists *l, bsk_dtype dtype, bool plain)
 {
-    const kernel_row *row = kernel_find(dtype, &l->s, plain);
+    const shape *s = &l->s;
+    const kernel_row *row = kernel_find(dtype, s, plain);
+    const int32_t warps = is_few(s) ? DSD_MMA_TURNS * s->warp_cols : DSD_MMA_WARPS(s->tile);
     return (bski_cuda_run){
         .function = row->function,
         .name = row->name,
         .grid = {(unsigned)l->blocks, 1, 1},
-        .threads = DSD_MMA_THREADS(l->s.tile),
+        .threads = (unsigned)(warps + DSD_MMA_PRODUCERS) * 32,
+        .cluster = is_few(s) ? DSD_MMA_CLUSTER : 1,
         .early = true,
-        .shared_bytes = DSD_MMA_RING + (size_t)l->slots * l->slot_bytes,
+        .shared_bytes = shared_bytes(l),
     };
 }
 
@@ -760,9 +834,11 @@ static void args_fill(const bsk_problem *problem, const lists *l, state *st)
         .slot_bytes = l->slot_bytes,
         .depth = (uint32_t)l->s.depth,
         .panels = (int32_t)l->s.panels,
+        .warp_cols = l->s.warp_cols,
+        .most = (int32_t)parts_stride(l, 0),
     };
     bski_cuda_epilogue_fill(problem, &st->arg.epilogue);
-    st->parts = l->s.split.parts;
+    st->parts = is_few(&l->s) ? 1 : l->s.split.parts;
     st->tf32 = l->s.size == 4;
     st->cn = l->s.cn;
     st->add = (dsd_mma_sums_arg){

@@ -13,13 +13,15 @@ enum {
 };
 
 /* Tiles, samples x outputs: 64 x 512, 128 x 256, and 96 x 384, whose warps are fewer, with longer
- * steps; these are never parts of the depth. */
-enum { DSD_MMA_WIDE, DSD_MMA_SQUARE, DSD_MMA_TALL };
+ * steps; these are never parts of the depth. Of few samples (dsd_mma_few), all of up to 64 or 32 x
+ * 256, 128 or 64. */
+enum { DSD_MMA_WIDE, DSD_MMA_SQUARE, DSD_MMA_TALL, DSD_MMA_FEW, DSD_MMA_FEWER };
 enum { DSD_MMA_PART_SUMS = 32768 /* of a tile that may be a part */ };
 
-/* Warps that multiply, samples that each owns, by 32 outputs, and threads with the producers. */
+/* Warps that multiply (of few samples: at most), samples that each owns, by 32 outputs, and threads
+ * with the producers. */
 #define DSD_MMA_WARPS(tile)        ((tile) == DSD_MMA_TALL ? 12 : 16)
-#define DSD_MMA_WARP_SAMPLES(tile) ((tile) == DSD_MMA_TALL ? 96 : 64)
+#define DSD_MMA_WARP_SAMPLES(tile) ((tile) == DSD_MMA_TALL ? 96 : (tile) == DSD_MMA_FEWER ? 32 : 64)
 #define DSD_MMA_THREADS(tile)      ((DSD_MMA_WARPS(tile) + DSD_MMA_PRODUCERS) * 32)
 
 /* A tile of a block's list. */
@@ -62,6 +64,19 @@ enum {
 };
 #define DSD_MMA_CODE_BYTES(warp_cols) ((warp_cols)*DSD_MMA_WARP_CODES + DSD_MMA_CODE_PIECE)
 
+/* Of few samples. Two warps that have the same outputs take stages by turns, and the blocks of a
+ * cluster share the depth. Units of 8 have no codes: a warp finds bits of each, and then where the
+ * weights lie. */
+enum {
+    DSD_MMA_TURNS = 2,
+    DSD_MMA_CLUSTER = 2,
+    DSD_MMA_MASK_BITS = 32,
+    DSD_MMA_MASKS_WORDS = 8, /* five are used */
+    /* Of a warp's slices in a stage, at most, and two more that are read. */
+    DSD_MMA_PLACES = DSD_MMA_SLICE_UNITS * DSD_MMA_MASK_BITS + 2,
+    DSD_MMA_FEW_HEAD = 6 << 10 /* bytes before the ring: barriers, the places of 16 warps */
+};
+
 /* Steps that a warp packs, 1 or 2 KB. */
 #define DSD_MMA_PACK_STEPS(unit) ((unit) == 8 ? 8 : 2)
 
@@ -95,7 +110,9 @@ typedef struct dsd_mma_arg {
     uint32_t slot_bytes;
     uint32_t depth; /* features of a stage: 256, 128 or 64, of tf32 half as many */
     int32_t panels;
-    float *sums; /* of tiles that are parts: see below; NULL: all are whole */
+    int32_t warp_cols, most; /* of few samples: warps side by side; stages from one panel's to the
+                                next one's, and of parts from one warp's */
+    float *sums;             /* of tiles that are parts: see below; NULL: all are whole */
     dsd_epilogue epilogue;
 } dsd_mma_arg;
 

@@ -39,6 +39,7 @@ template <typename TYPE, int UNIT_, bool CN_, int TILE_, bool PLAIN_> struct con
     static constexpr bool TF32 = sizeof(TYPE) == 4, CN = CN_, PLAIN = PLAIN_;
     static constexpr bool WORDS = TF32 && CN; /* ldmatrix does not turn activations of 32 bits */
     static constexpr int UNIT = UNIT_, TILE = TILE_;
+    static constexpr bool FEW = TILE >= DSD_MMA_FEW;
     static constexpr int WARPS = DSD_MMA_WARPS(TILE), THREADS = DSD_MMA_THREADS(TILE);
     /* With those of the producers what the launch gives. */
     static constexpr int REGISTERS = TILE == DSD_MMA_TALL ? 160 : 112;
@@ -48,7 +49,8 @@ template <typename TYPE, int UNIT_, bool CN_, int TILE_, bool PLAIN_> struct con
     static constexpr int T = WARP_OUTPUTS / UNIT; /* units of a warp */
     /* Outputs that are in the order of a unit of so many. */
     static constexpr int ORDER = TF32 && UNIT == 32 ? 16 : UNIT, COLUMNS = WARP_OUTPUTS / ORDER;
-    static constexpr int SAMPLES = WARP_SAMPLES * WR;
+    /* Of a row of activations in a slot, of few samples all of 128 bytes. */
+    static constexpr int SAMPLES = FEW && CN ? 64 : WARP_SAMPLES * WR;
     static constexpr int ROW = 128 / sizeof(TYPE);    /* features of a row in a slot; CN: samples */
     static constexpr int PANEL_BYTES = SAMPLES * 128; /* ROW features wide; CN: ROW samples wide,
                                                          or of tf32 ROW features of all */
@@ -56,7 +58,8 @@ template <typename TYPE, int UNIT_, bool CN_, int TILE_, bool PLAIN_> struct con
     static constexpr int MATRIX = UNIT == 8 && !TF32 ? 32 : 16, MATRICES = WARP_SAMPLES / MATRIX;
     static constexpr int WEIGHTS = MATRIX == 32 ? 1 : 2;   /* registers, of a product */
     static constexpr int STEP_BYTES = UNIT * 16 * WEIGHTS; /* of weights */
-    static constexpr int CODE_BYTES = UNIT == 8 ? DSD_MMA_CODE_BYTES(WC) : 0; /* of a stage */
+    static constexpr int CODE_BYTES =
+        UNIT == 8 && !FEW ? DSD_MMA_CODE_BYTES(WC) : 0; /* of a stage */
 };
 
 /* --- The ring --- */
@@ -782,6 +785,29 @@ FN void stage_copy(const CUtensorMap *x, const dsd_mma_arg &a, const ring &r, in
     bulk_load(to + x_bytes, a.image + (size_t)stage.y * 16, stage.z, full);
 }
 
+/* The stages of a tile that a producer has, whose turn comes after so many others'. ahead: lanes' share
+ * of the first 32. */
+template <class C>
+FN void tile_produce(const CUtensorMap *x, const dsd_mma_arg &a, ring &r, const dsd_mma_tile &tile,
+                     uint4 ahead, int &turn, int producers, int producer, int lane)
+{
+    for (int t = 0; t < tile.stages; t += LANES) {
+        const uint4 mine = ahead;
+        const int count = tile.stages - t < LANES ? tile.stages - t : LANES;
+        if (t + LANES < tile.stages)
+            ahead = stages_load(a, tile, t + LANES + lane);
+        for (int at = 0; at < count; at++) {
+            const uint4 stage = {__shfl_sync(~0u, mine.x, at), __shfl_sync(~0u, mine.y, at),
+                                 __shfl_sync(~0u, mine.z, at), 0};
+            if (lane == 0 && turn == producer)
+                stage_copy<C>(x, a, r, tile.sample, stage);
+            __syncwarp();
+            turn = turn + 1 == producers ? 0 : turn + 1;
+            ring_step(r);
+        }
+    }
+}
+
 template <class C>
 FN void produce(const CUtensorMap *x, const dsd_mma_arg &a, ring r, int producer, int lane)
 {
@@ -796,21 +822,7 @@ FN void produce(const CUtensorMap *x, const dsd_mma_arg &a, ring r, int producer
     for (int i = begin; i < end; i++) {
         const dsd_mma_tile tile = next;
         next = tile_load(a.tiles, i + 1, end);
-        for (int t = 0; t < tile.stages; t += LANES) {
-            const uint4 mine = ahead;
-            const int count = tile.stages - t < LANES ? tile.stages - t : LANES;
-            if (t + LANES < tile.stages)
-                ahead = stages_load(a, tile, t + LANES + lane);
-            for (int at = 0; at < count; at++) {
-                const uint4 stage = {__shfl_sync(~0u, mine.x, at), __shfl_sync(~0u, mine.y, at),
-                                     __shfl_sync(~0u, mine.z, at), 0};
-                if (lane == 0 && turn == producer)
-                    stage_copy<C>(x, a, r, tile.sample, stage);
-                __syncwarp();
-                turn = turn + 1 == producers ? 0 : turn + 1;
-                ring_step(r);
-            }
-        }
+        tile_produce<C>(x, a, r, tile, ahead, turn, producers, producer, lane);
         ahead = stages_load(a, next, lane);
     }
 }

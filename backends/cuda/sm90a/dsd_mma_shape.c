@@ -1,4 +1,6 @@
 /* Tiles, and the parts of the depth, of a product by dsd_mma, and what it takes. */
+#include <math.h>
+
 #include <backends/cuda/sm90a/dsd_mma_shape.h>
 #include <common/checked.h>
 #include <common/layout.h>
@@ -8,7 +10,8 @@ CUDA_PACKED_FUNCTIONS(sm90a_dsd_mma)
 enum {
     LEAST_PART = 1024, /* bytes of a sample's features in a part of the depth */
     STEP_BYTES = 32,   /* of a sample's features in a step, but of units of 8 of 16 bits */
-    ROW_BYTES = 128
+    ROW_BYTES = 128,
+    WARP_OUTPUTS = 32
 };
 
 /* The largest unit that divides both sides of a block, the other into steps. */
@@ -56,10 +59,10 @@ static int32_t depth_of(const dsd_mma_shape *s, const bsk_layout_tables *t)
     const double density =
         (double)t->nnz * t->block_rows * t->block_cols / ((double)t->rows * (double)t->cols);
     const double weights = 1.1 * density * s->panel_units * s->unit; /* of a feature */
-    int32_t bytes = DSD_MMA_STAGE;
+    int32_t bytes = has_masks(s) ? DSD_MMA_MASK_BITS * 8 * s->size : DSD_MMA_STAGE;
     while (bytes > ROW_BYTES &&
            (bytes / 2 >= s->features * s->size ||
-            least_slots(bytes) * bytes * (s->samples + weights) > DSD_MMA_RING_BYTES))
+            least_slots(s, bytes) * bytes * (s->samples + weights) > ring_bytes(s)))
         bytes /= 2;
     return bytes / s->size;
 }
@@ -131,19 +134,101 @@ static void split_choose(dsd_mma_shape *s, const bsk_layout_tables *t, int32_t c
     dsd_mma_shape whole = *s;
     split_set(&whole, 0);
     split_set(s, compute_units);
-    if (product_seconds(s, t, compute_units) >= product_seconds(&whole, t, compute_units))
+    whole.seconds = launch_seconds + product_seconds(&whole, t, compute_units);
+    s->seconds = launch_seconds + product_seconds(s, t, compute_units);
+    if (s->seconds >= whole.seconds)
         *s = whole;
+}
+
+/* --- Few samples --- */
+
+/* How much more than the average the heaviest tile has. */
+static double few_most(const dsd_mma_shape *s, const bski_lines *lines)
+{
+    const int64_t tile = s->panel_units * (int64_t)s->unit, count = lines->grid;
+    int64_t most = 0;
+    for (int64_t i = 0; i < s->across; i++) {
+        const int64_t first = i * tile / s->block_i,
+                      last = bski_ceil_div((i + 1) * tile, s->block_i);
+        const int64_t blocks = lines->start[last < count ? last : count] - lines->start[first];
+        most = blocks > most ? blocks : most;
+    }
+    const double rows = (double)(tile > s->block_i ? tile : s->block_i) / s->block_i;
+    const double mean = (double)lines->start[count] / (double)count * rows;
+    return mean > 0 ? (double)most / mean : 1;
+}
+
+/* What a product of few samples takes, of which the heaviest tile has so much more than the average. */
+static double few_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t, double most,
+                          int32_t compute_units)
+{
+    /* The launch, what begins and ends a tile; bytes a second from memory, with blocks that several
+     * warps have in common, which wait for each other, and with others; of a multiprocessor from L2
+     * and, by unit, from shared memory. Measured. */
+    static const double launch = 6e-6, memory[] = {4.3e12, 3.9e12}, copy = 62e9;
+    static const double shared[] = {200e9, 200e9, 130e9};
+    const double weights = (double)s->size * (double)t->nnz * t->block_rows * t->block_cols;
+    const double reading = weights / memory[s->block_i > WARP_OUTPUTS];
+    const double filled =
+        (double)s->across * (double)s->features * (double)s->samples * s->size + weights;
+    const double loads = filled + weights * (1 + (double)DSD_MMA_WARP_SAMPLES(s->tile) / s->unit);
+    const double rate = shared[s->unit / 16];
+    const double work = filled / copy > loads / rate ? filled / copy : loads / rate;
+    const double turns = (double)bski_ceil_div(s->panels, compute_units > 0 ? compute_units : 1);
+    const double tile = work / (double)s->panels * most * turns;
+    return launch + (tile > reading ? tile : reading);
+}
+
+/* A tile of so many warps side by side, its depth in two parts; whether its lists are of like length,
+ * since all have room for the longest. */
+static bool few_set(dsd_mma_shape *s, const bsk_problem *problem, int32_t warp_cols,
+                    int32_t compute_units)
+{
+    enum { MOST = 4 };
+    const bsk_dsd_params *p = problem->params;
+    const bski_lines lines = bski_layout_lines(problem->layout, p->transpose_s != 0);
+    s->warp_cols = warp_cols;
+    s->panel_units = warp_cols * s->warp_units;
+    s->across = bski_ceil_div(s->units, s->panel_units);
+    s->depth = depth_of(s, problem->layout);
+    s->windows = bski_ceil_div(bski_ceil_div(s->features, s->depth), DSD_MMA_CLUSTER);
+    s->split = (dsd_split){.parts = DSD_MMA_CLUSTER, .each = s->windows};
+    s->panels = s->across * DSD_MMA_CLUSTER;
+    const double most = few_most(s, &lines);
+    s->seconds = few_seconds(s, problem->layout, most, compute_units);
+    return most <= MOST;
+}
+
+/* Few samples have tiles of their own, unless parts of wide ones take less time, or some lists are much
+ * longer than others. Of their widths the one that takes the least: wide ones read activations for more
+ * outputs, of narrow ones there are enough for all multiprocessors. */
+static void few_choose(dsd_mma_shape *s, const bsk_problem *problem, int32_t compute_units)
+{
+    enum { WIDEST = 8, NARROWEST = 2, ROW_SAMPLES = 64 /* of 128 bytes */ };
+    dsd_mma_shape few = *s;
+    if (s->size != 2 || s->n > DSD_MMA_WARP_SAMPLES(DSD_MMA_FEW))
+        return;
+    few.tile = s->n > DSD_MMA_WARP_SAMPLES(DSD_MMA_FEWER) ? DSD_MMA_FEW : DSD_MMA_FEWER;
+    few.samples = s->cn ? ROW_SAMPLES : DSD_MMA_WARP_SAMPLES(few.tile);
+    few.row_tiles = 1;
+    few.part_words = s->unit == 8 ? DSD_MMA_MASKS_WORDS : DSD_MMA_PART_WORDS;
+    double least = s->split.parts > 1 ? s->seconds : HUGE_VAL;
+    for (int32_t warp_cols = WIDEST; warp_cols >= NARROWEST; warp_cols /= 2)
+        if (few_set(&few, problem, warp_cols, compute_units) && few.seconds < least) {
+            least = few.seconds;
+            *s = few;
+        }
 }
 
 /* Tiles, and what they cut the product into. */
 static void tiles_set(dsd_mma_shape *s, const bsk_layout_tables *t, int32_t compute_units)
 {
-    enum { WARP_OUTPUTS = 32 };
     s->tile = tile_of(s, t, compute_units);
     const int32_t rows = s->tile == DSD_MMA_SQUARE ? 2 : 1; /* of warps */
     s->samples = rows * DSD_MMA_WARP_SAMPLES(s->tile);
     s->warp_cols = DSD_MMA_WARPS(s->tile) / rows;
     s->warp_units = WARP_OUTPUTS / s->unit;
+    s->part_words = DSD_MMA_PART_WORDS;
     s->panel_units = s->warp_cols * s->warp_units;
     s->across = bski_ceil_div(s->units, s->panel_units);
     s->row_tiles = bski_ceil_div(s->n, s->samples);
@@ -185,6 +270,8 @@ bsk_reason bski_dsd_mma_shape(const bsk_problem *problem, int32_t compute_units,
         s->b = tensor_of(&p->b, s->cn, ROW_BYTES / s->size, s->samples);
         if (p->b.strides[cn] == 1 && bski_cuda_tensor_fits(&s->b)) {
             split_choose(s, t, compute_units);
+            few_choose(s, problem, compute_units);
+            s->b = tensor_of(&p->b, s->cn, ROW_BYTES / s->size, s->samples);
             return BSK_ACCEPT;
         }
     }
@@ -211,6 +298,5 @@ double cuda_sm90a_dsd_mma_seconds(const bsk_problem *problem, const bsk_device_p
     if (bski_dsd_mma_shape(problem, props->compute_units, &s) || !s.n)
         return launch_seconds;
     const double image = (double)s.size * (double)t->nnz * t->block_rows * t->block_cols;
-    return launch_seconds + product_seconds(&s, t, props->compute_units) +
-           bski_dsd_image_seconds(problem, image, rates[s.size == 4][s.unit / 16]);
+    return s.seconds + bski_dsd_image_seconds(problem, image, rates[s.size == 4][s.unit / 16]);
 }
