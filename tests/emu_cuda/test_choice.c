@@ -51,6 +51,20 @@ static void test_parts(bsk_context *context, const bsk_device *device)
     }
 }
 
+/* Up to 64 samples have tiles whose parts of the depth are a cluster: they leave nothing in the
+ * workspace. */
+static void test_clusters(bsk_context *context, const bsk_device *device)
+{
+    static const product rows[] = {
+        {8, 64, 16384, 64}, {16, 33, 16384, 64}, {32, 32, 16384, 64}, {8, 1, 16384, 64}};
+    bsk_plan_options options = BSK_INIT(bsk_plan_options);
+    options.kernels = "+dsd_sm90a_mma";
+    for (size_t i = 0; i < UNIT_COUNT(rows); i++) {
+        const bsk_plan_info info = plan_info(context, device, &rows[i], &options);
+        CHECK(info.packed_bytes && info.workspace_bytes == info.packed_bytes);
+    }
+}
+
 /* Few samples do not pay for packing the weights; where these come packed, they need not. */
 static void test_packed(bsk_context *context, const bsk_device *device)
 {
@@ -120,6 +134,7 @@ int main(void)
     CHECK_OK(bsk_context_create(&params, &context));
     if (CHECK_OK(bsk_context_find_device(context, "cuda_emu:0", &device))) {
         test_parts(context, device);
+        test_clusters(context, device);
         test_packed(context, device);
         test_one(context, device);
         test_few(context, device);
