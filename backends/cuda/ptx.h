@@ -266,14 +266,6 @@ PTX_FN void cluster_sync(void)
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-/* The same where blocks have shown each other nothing since the last one, but have read: before what
- * was read goes. */
-PTX_FN void cluster_leave(void)
-{
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::
-                     : "memory");
-}
-
 /* For a whole warpgroup, which takes registers from or gives them to the block's own share: the
  * sum over its warpgroups must not exceed what the launch gave it. */
 template <int N> PTX_FN void registers_raise(void)

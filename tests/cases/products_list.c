@@ -116,6 +116,20 @@ static void list_deep(test_list *list)
             }
 }
 
+/* A depth of more windows than a warp finds at once, of few samples. */
+static void list_deepest(test_list *list)
+{
+    static const int32_t sides[] = {8, 16};
+    for (int b = 0; b < TEST_COUNT(sides); b++) {
+        test_spec s = product("matmul", BSK_BF16, sides[b], sides[b], 33);
+        s.k = 16904;
+        s.m = 40;
+        s.pattern_value = 0.05;
+        s.fill = FILL_REAL;
+        emit_axes(list, s);
+    }
+}
+
 /* One block row or two of few columns, whose list is cut in parts even by a device of two units; what
  * joins them does every kind of end. */
 static void list_parts(test_list *list)
@@ -702,6 +716,7 @@ void cases_products(test_list *list)
     list_samples(list);
     list_long(list);
     list_deep(list);
+    list_deepest(list);
     list_parts(list);
     list_writing(list);
     list_writing_batches(list);

@@ -360,19 +360,23 @@ static int64_t panel_stages(const lists *l, int64_t panel)
 
 /* Where the stages of each panel begin: one after the other; of few samples at equal distances, so
  * that blocks need not look for them. */
-static void stages_place(lists *l)
+static bsk_status stages_place(lists *l)
 {
-    int64_t most = 0, at = 0;
+    int64_t longest = 0, at = 0;
     for (int64_t panel = 0; panel < l->s.panels; panel++) {
         l->stage_counts[panel] = (int32_t)panel_stages(l, panel);
-        most = most > l->stage_counts[panel] ? most : l->stage_counts[panel];
+        longest = longest > l->stage_counts[panel] ? longest : l->stage_counts[panel];
     }
+    if (is_few(&l->s))
+        l->stage_count = longest * l->s.panels;
+    if (l->stage_count > INT32_MAX)
+        return l->host->fail(l->host->context, BSK_E_UNSUPPORTED, "dsd: too many stages");
     for (int64_t panel = 0; panel < l->s.panels; panel++) {
         l->stage_start[panel] = (int32_t)at;
-        at += is_few(&l->s) ? most : l->stage_counts[panel];
+        at += is_few(&l->s) ? longest : l->stage_counts[panel];
     }
     l->stage_start[l->s.panels] = (int32_t)at;
-    l->stage_count = at;
+    return BSK_OK;
 }
 
 static void stages_fill(lists *l)
@@ -607,7 +611,8 @@ static double warps_sort(const lists *l, bski_pair *warps)
     return all > 0 ? waited / all : 1;
 }
 
-/* The natural order, in which neighbours often have similar lists. Where some warps have more to do
+/* The natural order, in which neighbours often have similar lists; few samples always have it, whose
+ * tiles are to be alike. Where some warps have more to do
  * than others, by their work, so that those of a tile have equal work; unless that needs many more
  * windows. Tiles then have unequal work instead, which many turns even out, but few do not. */
 static bsk_status places_choose(lists *l, int32_t compute_units)
@@ -622,7 +627,7 @@ static bsk_status places_choose(lists *l, int32_t compute_units)
         l->place[i] = (int32_t)i;
     const int64_t natural = masks_fill(l);
     TRY(host_array(l->host, &warps, 2 * count, sizeof *warps));
-    if (warps_sort(l, warps) > (many ? enough : needed)) {
+    if (!is_few(s) && warps_sort(l, warps) > (many ? enough : needed)) {
         for (int64_t i = 0; i < count * s->warp_units; i++) {
             const int64_t unit =
                 warps[i / s->warp_units].value * (int64_t)s->warp_units + i % s->warp_units;
@@ -654,7 +659,7 @@ static bsk_status stages_make(lists *l, const bsk_host *host, int32_t compute_un
     TRY(host_array(host, &l->stage_counts, l->s.panels, sizeof *l->stage_counts));
     TRY(places_choose(l, compute_units));
     ring_choose(l);
-    stages_place(l);
+    TRY(stages_place(l));
     TRY(host_array(host, &l->stages, l->stage_count, sizeof *l->stages));
     TRY(host_array(host, &l->plan, l->stage_count, sizeof *l->plan));
     TRY(host_array(host, &l->parts, parts_count(l), sizeof *l->parts));
@@ -778,7 +783,8 @@ static size_t shared_bytes(const lists *l)
     const shape *s = &l->s;
     const size_t ring = (size_t)l->slots * l->slot_bytes;
     const size_t sums = is_few(s) ? (size_t)(DSD_MMA_TURNS * s->warp_cols) *
-                                        DSD_MMA_WARP_SAMPLES(s->tile) * 32 * sizeof(float)
+                                        DSD_MMA_WARP_SAMPLES(s->tile) * DSD_MMA_WARP_OUTPUTS *
+                                        sizeof(float)
                                   : 0;
     return (size_t)head_bytes(s) + (ring > sums ? ring : sums);
 }
@@ -835,7 +841,7 @@ static void args_fill(const bsk_problem *problem, const lists *l, state *st)
         .depth = (uint32_t)l->s.depth,
         .panels = (int32_t)l->s.panels,
         .warp_cols = l->s.warp_cols,
-        .most = (int32_t)parts_stride(l, 0),
+        .stride = (int32_t)parts_stride(l, 0),
     };
     bski_cuda_epilogue_fill(problem, &st->arg.epilogue);
     st->parts = is_few(&l->s) ? 1 : l->s.split.parts;

@@ -5,8 +5,10 @@
 #include <backends/cuda/epilogue.h>
 
 enum {
-    DSD_MMA_STAGE = 512,     /* bytes of a sample's features in a stage, or a half or a quarter */
-    DSD_MMA_PRODUCERS = 4,   /* warps that fill the ring; at most its stages */
+    DSD_MMA_STAGE = 512, /* bytes of a sample's features in a stage, or a half or a quarter */
+    DSD_MMA_WARP_OUTPUTS = 32,
+    DSD_MMA_PRODUCERS =
+        4, /* warps that fill the ring, at most its stages; of few samples one does */
     DSD_MMA_MAX_STAGES = 16, /* of the ring */
     DSD_MMA_RING = 1024,     /* bytes before it: barriers */
     DSD_MMA_PACK_WARPS = 8   /* of a block of the packing kernel */
@@ -110,9 +112,9 @@ typedef struct dsd_mma_arg {
     uint32_t slot_bytes;
     uint32_t depth; /* features of a stage: 256, 128 or 64, of tf32 half as many */
     int32_t panels;
-    int32_t warp_cols, most; /* of few samples: warps side by side; stages from one panel's to the
-                                next one's, and of parts from one warp's */
-    float *sums;             /* of tiles that are parts: see below; NULL: all are whole */
+    int32_t warp_cols; /* of few samples: warps side by side */
+    int32_t stride;    /* of few samples: from one panel's first stage to the next one's */
+    float *sums;       /* of tiles that are parts: see below; NULL: all are whole */
     dsd_epilogue epilogue;
 } dsd_mma_arg;
 

@@ -23,7 +23,11 @@
 #define FN static __device__ __forceinline__
 
 enum { LANES = 32, FULL_AT = 0, EMPTY_AT = 128 };
-enum { WARP_OUTPUTS = 32, WARP_TILES = WARP_OUTPUTS / 8, BAND = 16 /* samples of a product */ };
+enum {
+    WARP_OUTPUTS = DSD_MMA_WARP_OUTPUTS,
+    WARP_TILES = WARP_OUTPUTS / 8,
+    BAND = 16 /* samples of a product */
+};
 enum { PRODUCER_REGISTERS = 32 };
 
 /* f32 that tensor copies and the packing have rounded. */
@@ -785,8 +789,7 @@ FN void stage_copy(const CUtensorMap *x, const dsd_mma_arg &a, const ring &r, in
     bulk_load(to + x_bytes, a.image + (size_t)stage.y * 16, stage.z, full);
 }
 
-/* The stages of a tile that a producer has, whose turn comes after so many others'. ahead: lanes' share
- * of the first 32. */
+/* The stages of a tile that are a producer's turn. ahead: lanes' share of the first 32. */
 template <class C>
 FN void tile_produce(const CUtensorMap *x, const dsd_mma_arg &a, ring &r, const dsd_mma_tile &tile,
                      uint4 ahead, int &turn, int producers, int producer, int lane)

@@ -1,9 +1,9 @@
-/* Kernels of dsd_mma_device.h for up to 64 samples, all of which are in a tile: what counts is to read
- * the weights once, and activations once for as many outputs as can be.
+/* Kernels of dsd_mma_device.h for up to 64 samples, all of which are in a tile: what counts is to
+ * read the weights once, and activations once for as many outputs as can be.
  *
  * A cluster of two has a tile of outputs, either block of threads half of the depth. Two warps of a
- * block have the same outputs, and take its stages by turns. At the end all leave their sums in shared
- * memory, and each adds up a share of the runs, in the order of the blocks and of their warps. */
+ * block have the same outputs, and take its stages by turns. At the end all leave their sums in
+ * shared memory, and each adds up a share of the runs, in the order of the blocks and their warps. */
 #include <backends/cuda/sm90a/dsd_mma_device.h>
 
 enum { CONSUMERS_BARRIER = 1 };
@@ -13,8 +13,8 @@ static_assert(DSD_MMA_RING + DSD_MMA_WARPS(DSD_MMA_FEW) * DSD_MMA_PLACES * sizeo
 
 /* --- Units of 8 --- */
 
-/* Any two slices of a unit are the k16 of a product: half of the lanes of an ldmatrix have the rows of
- * one, half of the other. Where a warp's slices lie in a stage, unit by unit, is listed first. */
+/* Any two slices of a unit are the k16 of a product: half of the lanes of an ldmatrix have the rows
+ * of one, half of the other. Where a warp's slices lie in a stage, unit by unit, is listed first. */
 struct slices {
     uint32_t x, turn;     /* of a lane's row in a slice: see lane_place */
     uint32_t place;       /* of the slice of a lane's bit */
@@ -64,8 +64,8 @@ FN void slices_load(uint32_t (&a)[C::BANDS][4], uint32_t x, uint32_t place, cons
             load_matrix_x4_if<C::CN>(1, a[m], C::CN ? from ^ m * 32 : from + m * (BAND * 128));
 }
 
-/* Where a warp is in a stage: in its list of slices, of which the next place is loaded ahead, and in the
- * weights. */
+/* Where a warp is in a stage: in its list of slices, of which the next place is loaded ahead, and
+ * in the weights. */
 struct slices_at {
     const uint16_t *mine;
     uint32_t place, w;
@@ -108,8 +108,8 @@ FN void unit_multiply(float (&sum)[C::SUMS], int unit, int count, uint32_t x, sl
 
 /* --- A warp's stages --- */
 
-/* What lanes find in 32 stages from one on: part_multiply's words, or of units of 8 the bits of each,
- * and where the weights lie. */
+/* What lanes find in 32 stages from one on: part_multiply's words, or of units of 8 the bits of
+ * each, and where the weights lie. */
 struct words {
     uint4 masks;
     uint32_t first;
@@ -149,7 +149,7 @@ FN void masks_multiply(float (&sum)[C::SUMS], const words &own, int i, const rin
 FN int few_first(const dsd_mma_arg &a)
 {
     const int across = a.panels / DSD_MMA_CLUSTER;
-    return (int)(blockIdx.x % DSD_MMA_CLUSTER * across + blockIdx.x / DSD_MMA_CLUSTER) * a.most;
+    return (int)(blockIdx.x % DSD_MMA_CLUSTER * across + blockIdx.x / DSD_MMA_CLUSTER) * a.stride;
 }
 
 /* A warp's sums of its stages, left where the ring was. */
@@ -158,15 +158,13 @@ FN void few_multiply(const dsd_mma_arg &a, ring r, uint8_t *head, int warp, int 
 {
     const int column = warp % a.warp_cols, turn = warp / a.warp_cols;
     const uint32_t *parts =
-        a.parts + ((size_t)few_first(a) * a.warp_cols + column * a.most) *
+        a.parts + ((size_t)few_first(a) * a.warp_cols + column * a.stride) *
                       (C::UNIT == 8 ? (int)DSD_MMA_MASKS_WORDS : (int)DSD_MMA_PART_WORDS);
-    words now = words_load<C>(parts, lane, a.most);
+    words now = words_load<C>(parts, lane, a.stride);
     const int stages = tile_load(a.tiles, blockIdx.x, blockIdx.x + 1).stages;
     const lane_place place = place_of<C>(0, lane, a.depth);
     uint16_t *places = (uint16_t *)head + warp * DSD_MMA_PLACES;
-    slices slices;
-    if (C::UNIT == 8)
-        slices = slices_of<C>(places, lane);
+    const slices list = C::UNIT == 8 ? slices_of<C>(places, lane) : slices();
     const uint32_t x_bytes = C::SAMPLES * a.depth * sizeof(typename C::type);
     float sum[C::SUMS];
 #pragma unroll
@@ -176,11 +174,11 @@ FN void few_multiply(const dsd_mma_arg &a, ring r, uint8_t *head, int warp, int 
         ring_step(r);
     grid_wait();
     for (int first = 0; first < stages; first += LANES) {
-        const words next = words_load<C>(parts, first + LANES + lane, a.most);
+        const words next = words_load<C>(parts, first + LANES + lane, a.stride);
         const int count = stages - first < LANES ? stages - first : LANES;
         for (int i = turn; i < count; i += DSD_MMA_TURNS) {
             if constexpr (C::UNIT == 8)
-                masks_multiply<C>(sum, now, i, r, x_bytes, lane, slices, a.epilogue.n > BAND);
+                masks_multiply<C>(sum, now, i, r, x_bytes, lane, list, a.epilogue.n > BAND);
             else
                 part_multiply<C>(sum, make_uint2(now.masks.x, now.masks.y), i, r, column, x_bytes,
                                  place);
@@ -195,10 +193,11 @@ FN void few_multiply(const dsd_mma_arg &a, ring r, uint8_t *head, int warp, int 
                   lane);
 }
 
-/* One producer: several would not tell phases apart, since warps give slots back in any order. */
+/* One producer: of several, one might pass a slot by a phase of the turn before, as turns give their
+ * slots back independently. */
 template <class C> FN void few_produce(const CUtensorMap *x, const dsd_mma_arg &a, ring r, int lane)
 {
-    dsd_mma_tile tile = {few_first(a), a.most, 0, 0};
+    dsd_mma_tile tile = {few_first(a), a.stride, 0, 0};
     const uint4 ahead = stages_load(a, tile, lane);
     tile = tile_load(a.tiles, blockIdx.x, blockIdx.x + 1);
     if (lane == 0)
@@ -261,7 +260,7 @@ template <class C> FN void few_product(const CUtensorMap *x, const dsd_mma_arg &
         cluster_sync();
         few_finish<C>(a, r.slots, warp, lane);
     }
-    cluster_leave(); /* the other block has read what is here */
+    cluster_sync(); /* the other block has read what is here */
 }
 
 #define KERNEL(type, T, unit, axis, cn, name, tile)                                                \

@@ -10,8 +10,7 @@ CUDA_PACKED_FUNCTIONS(sm90a_dsd_mma)
 enum {
     LEAST_PART = 1024, /* bytes of a sample's features in a part of the depth */
     STEP_BYTES = 32,   /* of a sample's features in a step, but of units of 8 of 16 bits */
-    ROW_BYTES = 128,
-    WARP_OUTPUTS = 32
+    ROW_BYTES = 128
 };
 
 /* The largest unit that divides both sides of a block, the other into steps. */
@@ -59,7 +58,7 @@ static int32_t depth_of(const dsd_mma_shape *s, const bsk_layout_tables *t)
     const double density =
         (double)t->nnz * t->block_rows * t->block_cols / ((double)t->rows * (double)t->cols);
     const double weights = 1.1 * density * s->panel_units * s->unit; /* of a feature */
-    int32_t bytes = has_masks(s) ? DSD_MMA_MASK_BITS * 8 * s->size : DSD_MMA_STAGE;
+    int32_t bytes = DSD_MMA_STAGE;
     while (bytes > ROW_BYTES &&
            (bytes / 2 >= s->features * s->size ||
             least_slots(s, bytes) * bytes * (s->samples + weights) > ring_bytes(s)))
@@ -143,7 +142,7 @@ static void split_choose(dsd_mma_shape *s, const bsk_layout_tables *t, int32_t c
 /* --- Few samples --- */
 
 /* How much more than the average the heaviest tile has. */
-static double few_most(const dsd_mma_shape *s, const bski_lines *lines)
+static double few_skew(const dsd_mma_shape *s, const bski_lines *lines)
 {
     const int64_t tile = s->panel_units * (int64_t)s->unit, count = lines->grid;
     int64_t most = 0;
@@ -158,33 +157,39 @@ static double few_most(const dsd_mma_shape *s, const bski_lines *lines)
     return mean > 0 ? (double)most / mean : 1;
 }
 
-/* What a product of few samples takes, of which the heaviest tile has so much more than the average. */
-static double few_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t, double most,
+/* Thread blocks of few samples for each multiprocessor, which has one at a time. */
+static int64_t few_turns(const dsd_mma_shape *s, int32_t compute_units)
+{
+    return bski_ceil_div(s->panels, compute_units > 0 ? compute_units : 1);
+}
+
+/* What a product of few samples takes. skew: of the heaviest tile, beside the average. */
+static double few_seconds(const dsd_mma_shape *s, const bsk_layout_tables *t, double skew,
                           int32_t compute_units)
 {
-    /* The launch, what begins and ends a tile; bytes a second from memory, with blocks that several
-     * warps have in common, which wait for each other, and with others; of a multiprocessor from L2
-     * and, by unit, from shared memory. Measured. */
-    static const double launch = 6e-6, memory[] = {4.3e12, 3.9e12}, copy = 62e9;
+    /* What begins and ends a tile; bytes a second from memory, and with blocks that several warps
+     * have in common, which wait for each other; of a multiprocessor from L2 and, by unit, from
+     * shared memory. Measured. */
+    static const double ends = 3.5e-6, memory[] = {4.3e12, 3.9e12}, copy = 62e9;
     static const double shared[] = {200e9, 200e9, 130e9};
     const double weights = (double)s->size * (double)t->nnz * t->block_rows * t->block_cols;
-    const double reading = weights / memory[s->block_i > WARP_OUTPUTS];
+    const double reading = weights / memory[s->block_i > DSD_MMA_WARP_OUTPUTS];
     const double filled =
         (double)s->across * (double)s->features * (double)s->samples * s->size + weights;
     const double loads = filled + weights * (1 + (double)DSD_MMA_WARP_SAMPLES(s->tile) / s->unit);
     const double rate = shared[s->unit / 16];
     const double work = filled / copy > loads / rate ? filled / copy : loads / rate;
-    const double turns = (double)bski_ceil_div(s->panels, compute_units > 0 ? compute_units : 1);
-    const double tile = work / (double)s->panels * most * turns;
-    return launch + (tile > reading ? tile : reading);
+    const double tile = ends + work / (double)s->panels * skew;
+    const double tiles = tile * (double)few_turns(s, compute_units);
+    return launch_seconds + (tiles > ends + reading ? tiles : ends + reading);
 }
 
-/* A tile of so many warps side by side, its depth in two parts; whether its lists are of like length,
- * since all have room for the longest. */
+/* A tile of so many warps side by side, its depth in two parts; whether its lists are of like
+ * length, since all have room for the longest. */
 static bool few_set(dsd_mma_shape *s, const bsk_problem *problem, int32_t warp_cols,
                     int32_t compute_units)
 {
-    enum { MOST = 4 };
+    enum { MOST_SKEW = 4 };
     const bsk_dsd_params *p = problem->params;
     const bski_lines lines = bski_layout_lines(problem->layout, p->transpose_s != 0);
     s->warp_cols = warp_cols;
@@ -194,30 +199,32 @@ static bool few_set(dsd_mma_shape *s, const bsk_problem *problem, int32_t warp_c
     s->windows = bski_ceil_div(bski_ceil_div(s->features, s->depth), DSD_MMA_CLUSTER);
     s->split = (dsd_split){.parts = DSD_MMA_CLUSTER, .each = s->windows};
     s->panels = s->across * DSD_MMA_CLUSTER;
-    const double most = few_most(s, &lines);
-    s->seconds = few_seconds(s, problem->layout, most, compute_units);
-    return most <= MOST;
+    const double skew = few_skew(s, &lines);
+    s->seconds = few_seconds(s, problem->layout, skew, compute_units);
+    return skew <= MOST_SKEW;
 }
 
-/* Few samples have tiles of their own, unless parts of wide ones take less time, or some lists are much
- * longer than others. Of their widths the one that takes the least: wide ones read activations for more
- * outputs, of narrow ones there are enough for all multiprocessors. */
+/* Few samples have tiles of their own, unless some have much longer lists than others, or wide ones
+ * take less time: in parts, or where these are more than the multiprocessors. Of their widths the
+ * one that takes the least: wide ones read activations for more outputs, of narrow ones there are
+ * enough for all multiprocessors. */
 static void few_choose(dsd_mma_shape *s, const bsk_problem *problem, int32_t compute_units)
 {
     enum { WIDEST = 8, NARROWEST = 2, ROW_SAMPLES = 64 /* of 128 bytes */ };
-    dsd_mma_shape few = *s;
+    dsd_mma_shape few = *s, best = *s;
     if (s->size != 2 || s->n > DSD_MMA_WARP_SAMPLES(DSD_MMA_FEW))
         return;
     few.tile = s->n > DSD_MMA_WARP_SAMPLES(DSD_MMA_FEWER) ? DSD_MMA_FEW : DSD_MMA_FEWER;
     few.samples = s->cn ? ROW_SAMPLES : DSD_MMA_WARP_SAMPLES(few.tile);
     few.row_tiles = 1;
     few.part_words = s->unit == 8 ? DSD_MMA_MASKS_WORDS : DSD_MMA_PART_WORDS;
-    double least = s->split.parts > 1 ? s->seconds : HUGE_VAL;
+    best.seconds = HUGE_VAL;
     for (int32_t warp_cols = WIDEST; warp_cols >= NARROWEST; warp_cols /= 2)
-        if (few_set(&few, problem, warp_cols, compute_units) && few.seconds < least) {
-            least = few.seconds;
-            *s = few;
-        }
+        if (few_set(&few, problem, warp_cols, compute_units) && few.seconds < best.seconds)
+            best = few;
+    const bool alike = s->split.parts == 1 && few_turns(&best, compute_units) == 1;
+    if (is_few(&best) && (alike || best.seconds < s->seconds))
+        *s = best;
 }
 
 /* Tiles, and what they cut the product into. */
@@ -227,7 +234,7 @@ static void tiles_set(dsd_mma_shape *s, const bsk_layout_tables *t, int32_t comp
     const int32_t rows = s->tile == DSD_MMA_SQUARE ? 2 : 1; /* of warps */
     s->samples = rows * DSD_MMA_WARP_SAMPLES(s->tile);
     s->warp_cols = DSD_MMA_WARPS(s->tile) / rows;
-    s->warp_units = WARP_OUTPUTS / s->unit;
+    s->warp_units = DSD_MMA_WARP_OUTPUTS / s->unit;
     s->part_words = DSD_MMA_PART_WORDS;
     s->panel_units = s->warp_cols * s->warp_units;
     s->across = bski_ceil_div(s->units, s->panel_units);

@@ -60,7 +60,7 @@ static inline int64_t x_bytes(const dsd_mma_shape *s)
 }
 
 /* The fewest slots of a ring of stages with so many bytes of a sample's features: warps with more
- * to do must not stop the others. */
+ * to do must not stop the others. Of few samples two for each turn. */
 static inline int32_t least_slots(const dsd_mma_shape *s, int32_t bytes)
 {
     return bytes == DSD_MMA_STAGE && !is_few(s) ? 3 : 4;

@@ -176,11 +176,6 @@ PTX_FN void cluster_sync(void)
     gpu_cluster_sync();
 }
 
-PTX_FN void cluster_leave(void)
-{
-    gpu_cluster_sync();
-}
-
 template <int N> PTX_FN void registers_raise(void)
 {
     gpu_registers(N, true);
