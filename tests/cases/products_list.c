@@ -116,12 +116,17 @@ static void list_deep(test_list *list)
             }
 }
 
-/* A depth of more windows than a warp finds at once, of few samples. */
+/* A depth of more windows than a warp finds at once, of few samples: one more than a product has,
+ * and than half of the largest tile. */
 static void list_deepest(test_list *list)
 {
-    static const int32_t sides[] = {8, 16};
-    for (int b = 0; b < TEST_COUNT(sides); b++) {
-        test_spec s = product("matmul", BSK_BF16, sides[b], sides[b], 33);
+    static const struct {
+        int32_t block;
+        int64_t n;
+    } forms[] = {{8, 17}, {8, 33}, {16, 33}};
+    for (int f = 0; f < TEST_COUNT(forms); f++) {
+        const int32_t side = forms[f].block;
+        test_spec s = product("matmul", BSK_BF16, side, side, forms[f].n);
         s.k = 16904;
         s.m = 40;
         s.pattern_value = 0.05;
