@@ -7,8 +7,7 @@
 enum {
     DSD_MMA_STAGE = 512, /* bytes of a sample's features in a stage, or a half or a quarter */
     DSD_MMA_WARP_OUTPUTS = 32,
-    DSD_MMA_PRODUCERS =
-        4, /* warps that fill the ring, at most its stages; of few samples one does */
+    DSD_MMA_PRODUCERS = 4,   /* warps that fill the ring, at most its stages; of few samples one */
     DSD_MMA_MAX_STAGES = 16, /* of the ring */
     DSD_MMA_RING = 1024,     /* bytes before it: barriers */
     DSD_MMA_PACK_WARPS = 8   /* of a block of the packing kernel */
