@@ -2,6 +2,7 @@
 #include <argp.h>
 #include <fnmatch.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -594,11 +595,20 @@ static const struct argp parser = {
     "[FILTER...]",
     "Measures kernel entries on buffers beyond the last-level cache."
     "\veta is the useful rate over the best dense peer's rate at the same shape; roof is the share "
-    "of what arithmetic and memory allow. Exit status: 0 measured, 1 failures, 2 wrong usage, 77 "
+    "of what arithmetic and memory allow. SIGINT and SIGTERM end it after the case at work, and "
+    "reports are written. Exit status: 0 measured, 1 failures or interrupted, 2 wrong usage, 77 "
     "nothing ran.",
     NULL,
     NULL,
     NULL};
+
+/* Set by a signal: the case at work is the last one. A second signal ends the process. */
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int number)
+{
+    interrupted = number;
+}
 
 static void run_set(bench *b)
 {
@@ -609,10 +619,13 @@ static void run_set(bench *b)
     }
     bench_host_print(&b->host, stdout);
     bench_heading_print(stdout);
-    for (size_t i = 0; i < list.count && !b->lost; i++)
+    for (size_t i = 0; i < list.count && !b->lost && !interrupted; i++)
         bench_case(b, &list.specs[i]);
+    b->failures += interrupted != 0;
     if (b->lost)
         fprintf(stderr, "bsk: the device is lost: %s\n", bsk_last_error());
+    else if (interrupted)
+        fprintf(stderr, "bsk: interrupted after %d rows, which the reports have\n", b->row_count);
     else if (strcmp(b->set, "attention") == 0)
         bench_attention_memory(b->device, stdout);
     free(list.specs);
@@ -632,6 +645,8 @@ static void peer_environment(void)
 
 int bsk_bench_main(int argc, char **argv)
 {
+    const struct sigaction once = {.sa_handler = interrupt,
+                                   .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
     bench b = {.set = "smoke", .budget = 500};
     bsk_context *context = NULL;
     argp_err_exit_status = 2;
@@ -662,6 +677,8 @@ int bsk_bench_main(int argc, char **argv)
         bsk_context_destroy(&context);
         return 77;
     }
+    sigaction(SIGINT, &once, NULL);
+    sigaction(SIGTERM, &once, NULL);
     host_describe(&b);
     run_set(&b);
     if ((b.json && !bench_write_json(b.json, &b.host, b.rows, b.row_count)) ||
