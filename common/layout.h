@@ -122,6 +122,8 @@ bsk_status bski_layout_combine(const bsk_layout *a, const bsk_layout *b, bool in
 bsk_status bski_layout_crop(const bsk_layout *source, int32_t row, int32_t rows, int32_t col,
                             int32_t cols, int32_t *source_slot, bsk_layout **layout,
                             bski_diag *diag);
+bsk_status bski_layout_split(const bsk_layout_tables *tables, bool by_cols, int32_t parts,
+                             int32_t *first, bski_diag *diag);
 bsk_status bski_layout_transpose(const bsk_layout *source, bsk_layout **layout, bski_diag *diag);
 bsk_status bski_layout_broadcast(const bsk_layout *source, int32_t heads, bsk_layout **layout,
                                  bski_diag *diag);
@@ -137,6 +139,8 @@ void bski_layout_describe(const bsk_layout_tables *tables, bsk_layout_info *info
 int32_t bski_layout_head(const bsk_layout_tables *tables, int64_t slot);
 /* The slot of a block in range, or -1. */
 int64_t bski_layout_find(const bsk_layout_tables *tables, int32_t head, int32_t row, int32_t col);
+bsk_status bski_layout_reach(const bsk_layout_tables *tables, int32_t row, int32_t rows,
+                             uint8_t *cols, bski_diag *diag);
 
 /* --- layout_patterns.c: layouts from data and from random numbers. See bsk/layout.h --- */
 

@@ -193,6 +193,110 @@ bsk_status bski_layout_crop(const bsk_layout *source, int32_t row, int32_t rows,
     return status;
 }
 
+/* --- split ------------------------------------------------------------------------------------ */
+
+/* Lines to be cut, with the most blocks that a part may have. */
+typedef struct cutting {
+    const bsk_layout_tables *tables;
+    bski_lines lines;
+    int64_t most;
+} cutting;
+
+/* The blocks of lines [0, line) of all heads. */
+static int64_t blocks_before(const cutting *c, int32_t line)
+{
+    int64_t n = 0;
+    for (int64_t h = 0; h < c->tables->heads; h++) {
+        const int64_t *start = c->lines.start + h * ((int64_t)c->lines.grid + 1);
+        n += start[line] - start[0];
+    }
+    return n;
+}
+
+/* The longest line, over all heads. */
+static int64_t longest_line(const cutting *c)
+{
+    int64_t longest = 0, before = 0;
+    for (int32_t line = 0; line < c->lines.grid; line++) {
+        int64_t next = blocks_before(c, line + 1);
+        longest = next - before > longest ? next - before : longest;
+        before = next;
+    }
+    return longest;
+}
+
+/* Where a part that starts at a line ends at the latest. */
+static int32_t latest_end(const cutting *c, int32_t start)
+{
+    int64_t limit = blocks_before(c, start) + c->most;
+    int32_t low = start, high = c->lines.grid;
+    while (low < high) {
+        int32_t middle = high - (high - low) / 2;
+        if (blocks_before(c, middle) <= limit)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* Where a part that ends before a line starts at the earliest. */
+static int32_t earliest_start(const cutting *c, int32_t end)
+{
+    int64_t limit = blocks_before(c, end) - c->most;
+    int32_t low = 0, high = end;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (blocks_before(c, middle) >= limit)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+static bool parts_suffice(const cutting *c, int32_t parts)
+{
+    int32_t end = 0;
+    for (int32_t p = 0; p < parts && end < c->lines.grid; p++)
+        end = latest_end(c, end);
+    return end == c->lines.grid;
+}
+
+bsk_status bski_layout_split(const bsk_layout_tables *tables, bool by_cols, int32_t parts,
+                             int32_t *first, bski_diag *diag)
+{
+    cutting c = {tables, bski_layout_lines(tables, by_cols), 0};
+    int32_t grid = c.lines.grid;
+    if (parts < 1 || parts > grid)
+        return bski_diag_set(diag, BSK_E_INVALID, "parts = %d must be in [1, %d]", parts, grid);
+    /* The least that suffices: from an even share on, to one that a whole line overfills. */
+    int64_t low = (tables->nnz + parts - 1) / parts, high = low + longest_line(&c);
+    while (low < high) {
+        c.most = low + (high - low) / 2;
+        if (parts_suffice(&c, parts))
+            high = c.most;
+        else
+            low = c.most + 1;
+    }
+    c.most = low;
+    /* The earliest place of each cut, from the end on; then the chosen ones, from the start. Later
+     * ones leave a line for each part after them, since even shares do. */
+    first[parts] = grid;
+    for (int32_t p = parts - 1; p > 0; p--) {
+        int32_t start = earliest_start(&c, first[p + 1]);
+        first[p] = start > p ? start : p;
+    }
+    first[0] = 0;
+    for (int32_t p = 1; p < parts; p++) {
+        int32_t start = first[p - 1], latest = latest_end(&c, start);
+        int32_t even = start + (grid - start - 1) / (parts - p + 1) + 1;
+        int32_t choice = even < latest ? even : latest;
+        first[p] = choice > first[p] ? choice : first[p];
+    }
+    return BSK_OK;
+}
+
 /* --- transpose, broadcast --------------------------------------------------------------------- */
 
 static size_t list_bytes(int64_t count)
@@ -459,4 +563,20 @@ int64_t bski_layout_find(const bsk_layout_tables *tables, int32_t head, int32_t 
             high = middle;
     }
     return low < start[1] && tables->row_col[low] == col ? tables->row_slot[low] : -1;
+}
+
+bsk_status bski_layout_reach(const bsk_layout_tables *tables, int32_t row, int32_t rows,
+                             uint8_t *cols, bski_diag *diag)
+{
+    const bsk_layout_tables *t = tables;
+    bsk_status status = window_check("row", row, rows, t->grid_rows, diag);
+    if (status != BSK_OK)
+        return status;
+    memset(cols, 0, (size_t)t->heads * (size_t)t->grid_cols);
+    for (int64_t h = 0; h < t->heads; h++) {
+        const int64_t *start = t->row_start + h * ((int64_t)t->grid_rows + 1) + row;
+        for (int64_t e = start[0]; e < start[rows]; e++)
+            cols[h * t->grid_cols + t->row_col[e]] = 1;
+    }
+    return BSK_OK;
 }

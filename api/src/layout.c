@@ -305,6 +305,16 @@ bsk_status bsk_layout_crop(const bsk_layout *source, int32_t row, int32_t rows, 
     return layout_report(__func__, status, &diag);
 }
 
+bsk_status bsk_layout_split(const bsk_layout *source, int32_t by_cols, int32_t parts,
+                            int32_t *first)
+{
+    REQUIRE(source);
+    REQUIRE(first);
+    bski_diag diag;
+    bsk_status status = bski_layout_split(&source->tables, by_cols != 0, parts, first, &diag);
+    return layout_report(__func__, status, &diag);
+}
+
 bsk_status bsk_layout_transpose(const bsk_layout *source, bsk_layout **layout)
 {
     REQUIRE_RESULT(layout);
@@ -392,6 +402,15 @@ bsk_status bsk_layout_find(const bsk_layout *layout, int32_t head, int32_t row, 
                              inputs[i].name, inputs[i].value, inputs[i].limit - 1);
     *slot = bski_layout_find(t, head, row, col);
     return BSK_OK;
+}
+
+bsk_status bsk_layout_reach(const bsk_layout *layout, int32_t row, int32_t rows, uint8_t *cols)
+{
+    REQUIRE(layout);
+    REQUIRE(cols);
+    bski_diag diag;
+    return layout_report(__func__, bski_layout_reach(&layout->tables, row, rows, cols, &diag),
+                         &diag);
 }
 
 /* --- export ----------------------------------------------------------------------------------- */

@@ -47,7 +47,7 @@ def _world(name, ranks=None):
     return dist.group.WORLD if ranks is None else _group(name, dist.group.WORLD, tuple(ranks))
 
 
-def _sum(x, group):
+def summed(x, group):
     y = x.detach().clone(memory_format=torch.contiguous_format)
     dist.all_reduce(y, group=group)
     return y
@@ -57,12 +57,12 @@ class _AllReduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, group):
         ctx.group = group
-        return _sum(x, group)
+        return summed(x, group)
 
     @staticmethod
     @once("allreduce")
     def backward(ctx, dy):
-        return _sum(dy, ctx.group), None
+        return summed(dy, ctx.group), None
 
 
 def allreduce(x, sync_size=0, num_comms=2, logfile="", rank=0, prereduce=0, mpi_ranks=None,
@@ -143,7 +143,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, group):
         ctx.group = group
-        return _gathered(x, group)
+        return gathered(x, group)
 
     @staticmethod
     @once("all_gather")
@@ -160,10 +160,10 @@ class _Scatter(torch.autograd.Function):
     @staticmethod
     @once("reduce_scatter")
     def backward(ctx, dy):
-        return _gathered(dy, ctx.group), None
+        return gathered(dy, ctx.group), None
 
 
-def _gathered(x, group):
+def gathered(x, group):
     x = x.detach().contiguous()
     parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
     dist.all_gather(parts, x, group=group)
@@ -174,7 +174,7 @@ def _scattered(x, group):
     size, rank = dist.get_world_size(group), dist.get_rank(group)
     if x.shape[0] % size:
         raise ValueError(f"the first dimension is {x.shape[0]}; must be a multiple of {size}")
-    return _sum(x, group).chunk(size)[rank].clone()
+    return summed(x, group).chunk(size)[rank].clone()
 
 
 def all_gather(x, transpose=False, mpi_ranks=None):

@@ -509,6 +509,28 @@ class Layout:
         made = self._call("bsk_layout_crop", self.handle, row, rows, col, cols, _address(slots))
         return made, slots[:made.nnz]
 
+    def split(self, parts: int, axis: int = 0) -> list[int]:
+        """Cuts the grid into ranges for several devices, so that the fullest has as few kept blocks
+        as possible.
+
+        Parameters
+        ----------
+        parts : int
+        axis : {0, 1}
+            Cut between block rows, or between block columns.
+
+        Returns
+        -------
+        list of int
+            Range p is from element p to element p + 1, in block rows or columns; for `crop`.
+        """
+        if axis not in (0, 1):
+            raise _c.InvalidError(f"axis is {axis!r}; must be 0 or 1")
+        # For numbers of parts that are refused, the library says why.
+        first = array.array("i", bytes(4 * (min(max(parts, 0), self.grid[axis]) + 1)))
+        _c.call("bsk_layout_split", self.handle, axis, parts, _address(first))
+        return first.tolist()
+
     def compact(self, gate: Any) -> tuple[Layout, array.array]:
         """Drops the blocks whose gate is 0; returns the layout and the kept blocks' slots here."""
         gate = _ints(gate, "f")
@@ -576,6 +598,14 @@ class Layout:
         slot = ctypes.c_int64()
         _c.call("bsk_layout_find", self.handle, head, row, col, ctypes.addressof(slot))
         return None if slot.value < 0 else slot.value
+
+    def reach(self, row: int, rows: int) -> memoryview:
+        """Which block columns some block rows need: memoryview [heads, grid cols] of bytes, 1 where
+        one of the rows keeps a block."""
+        cols = bytearray(self.heads * self.grid[1])
+        _c.call("bsk_layout_reach", self.handle, row, rows,
+                ctypes.addressof(ctypes.c_char.from_buffer(cols)))
+        return memoryview(cols).cast("B", (self.heads, self.grid[1]))
 
     def to_coo(self) -> tuple[array.array, array.array, array.array]:
         """(head, row, col) by slot, as array.array of 32-bit integers."""

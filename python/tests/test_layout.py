@@ -64,6 +64,23 @@ def test_algebra():
     assert moved.to_mask() == [[0, 0, 1], [1, 1, 0]] and moved.find(1, 0) == 0
 
 
+def test_split_and_reach():
+    layout = Layout.from_mask([[1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]], 8)
+    assert layout.split(2) == [0, 2, 4] and layout.split(1) == [0, 4]
+    assert layout.split(2, axis=1) == [0, 2, 4] and layout.split(4, axis=1) == [0, 1, 2, 3, 4]
+    parts = layout.split(3)
+    made = [layout.crop(a, b - a, 0, 4)[0] for a, b in zip(parts, parts[1:])]
+    assert [p.nnz for p in made] == [4, 1, 2]
+    assert layout.reach(1, 3).tolist() == [[0, 0, 1, 1]]
+    assert layout.broadcast(2).reach(1, 1).tolist() == [[0, 0, 0, 0]] * 2
+    for parts, axis, what in ((0, 0, r"parts = 0 must be in \[1, 4\]"), (5, 1, "parts = 5"),
+                              (-1, 0, "parts = -1"), (2**40, 0, "argument"), (2, 2, "axis is 2")):
+        with pytest.raises(bsk.InvalidError, match=what):
+            layout.split(parts, axis)
+    with pytest.raises(bsk.InvalidError, match=r"rows = 4 must be in \[1, 3\]"):
+        layout.reach(1, 4)
+
+
 def test_equality_hash_and_pickle():
     a, b = (Layout.random((64, 64), 8, 0.3, seed=s) for s in (1, 2))
     again = pickle.loads(pickle.dumps(a))

@@ -500,6 +500,143 @@ static void check_crop(void)
     sample_free(&s);
 }
 
+/* The fullest part of the best way to cut lines [start, grid) into parts: all ways are tried. */
+static int64_t least_fullest(const int64_t *blocks, int32_t start, int32_t grid, int32_t parts)
+{
+    int64_t sum = 0, best = INT64_MAX;
+    for (int32_t end = start + 1; end <= grid - parts + 1; end++) {
+        sum += blocks[end - 1];
+        if (parts > 1) {
+            int64_t rest = least_fullest(blocks, end, grid, parts - 1);
+            int64_t fullest = rest > sum ? rest : sum;
+            best = fullest < best ? fullest : best;
+        }
+    }
+    return parts > 1 ? best : sum;
+}
+
+/* Whether the cut is the one that the header promises. */
+static bool cut_is_right(const int64_t *blocks, int32_t grid, int32_t parts, const int32_t *first)
+{
+    int64_t fullest = least_fullest(blocks, 0, grid, parts);
+    if (first[0] != 0 || first[parts] != grid)
+        return false;
+    for (int32_t p = 1; p < parts; p++) {
+        int32_t start = first[p - 1], left = parts - p, choice = -1;
+        int32_t even = start + (grid - start + left) / (left + 1);
+        int64_t sum = 0;
+        for (int32_t end = start + 1; end <= grid - left; end++) {
+            sum += blocks[end - 1];
+            if (sum <= fullest && least_fullest(blocks, end, grid, left) <= fullest &&
+                (choice < 0 || abs(end - even) < abs(choice - even)))
+                choice = end;
+        }
+        if (first[p] != choice)
+            return false;
+    }
+    return true;
+}
+
+/* Rows of very different lengths, some empty. */
+static void sample_skew(sample *s)
+{
+    for (int64_t i = 0; i < s->cells; i++)
+        if (random_in(0, s->grid_cols) < i / s->grid_cols % 4 * s->grid_cols / 3)
+            s->mask[i] = 0;
+}
+
+static void check_split(void)
+{
+    static const int32_t fills[] = {FILL_NONE, FILL_ALL, FILL_ONE, 100, 500};
+    sample s = sample_make(random_in(1, 21), random_in(1, 21), 3, 3, random_in(1, 4),
+                           fills[random_in(0, 4)]);
+    if (random_next() % 2)
+        sample_skew(&s);
+    bsk_layout *l = from_mask(&s);
+    for (int by_cols = 0; l && by_cols < 2; by_cols++) {
+        int32_t grid = by_cols ? s.grid_cols : s.grid_rows, first[9];
+        int64_t blocks[7] = {0};
+        for (int64_t i = 0; i < s.cells; i++)
+            blocks[by_cols ? i % s.grid_cols : i / s.grid_cols % s.grid_rows] += s.mask[i] != 0;
+        for (int32_t parts = 1; parts <= grid; parts++) {
+            first[parts + 1] = -7;
+            CHECK_OK(bsk_layout_split(l, by_cols, parts, first));
+            CHECK(cut_is_right(blocks, grid, parts, first));
+            CHECK(first[parts + 1] == -7);
+        }
+    }
+    bsk_layout_release(&l);
+    sample_free(&s);
+}
+
+/* Cuts that were found by hand. */
+static void test_split_examples(void)
+{
+    static const struct {
+        int32_t grid, blocks[10], parts, first[5];
+    } cases[] = {
+        {10, {2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, 4, {0, 3, 6, 8, 10}},
+        {10, {0}, 3, {0, 4, 7, 10}},
+        {8, {1, 2, 3, 4, 5, 6, 7, 8}, 2, {0, 5, 8}},
+        {8, {8, 7, 6, 5, 4, 3, 2, 1}, 3, {0, 2, 5, 8}},
+        {6, {0, 0, 9, 0, 1, 1}, 4, {0, 2, 4, 5, 6}},
+        {5, {0, 0, 0, 0, 9}, 2, {0, 3, 5}},
+    };
+    for (size_t i = 0; i < UNIT_COUNT(cases); i++) {
+        sample s = sample_make(cases[i].grid, 10, 1, 1, 1, FILL_NONE);
+        for (int32_t r = 0; r < cases[i].grid; r++)
+            memset(s.mask + 10 * r, 1, (size_t)cases[i].blocks[r]);
+        bsk_layout *l = from_mask(&s), *turned = NULL;
+        int32_t rows[5], cols[5];
+        size_t bytes = ((size_t)cases[i].parts + 1) * sizeof *rows;
+        CHECK_OK(bsk_layout_transpose(l, &turned));
+        CHECK_OK(bsk_layout_split(l, 0, cases[i].parts, rows));
+        CHECK_OK(bsk_layout_split(turned, 1, cases[i].parts, cols));
+        CHECK(!memcmp(rows, cases[i].first, bytes));
+        CHECK(!memcmp(cols, cases[i].first, bytes));
+        bsk_layout_release(&l);
+        bsk_layout_release(&turned);
+        sample_free(&s);
+    }
+    /* Many lines: the last has half of all blocks. */
+    bsk_layout_params p = BSK_INIT(bsk_layout_params);
+    p.rows = 100001;
+    p.cols = 100000;
+    p.block_rows = p.block_cols = 1;
+    int32_t *row = make(200000, 4), *col = make(200000, 4), first[4];
+    for (int32_t i = 0; i < 100000; i++) {
+        row[i] = col[i] = col[100000 + i] = i;
+        row[100000 + i] = 100000;
+    }
+    bsk_layout *l = NULL;
+    CHECK_OK(bsk_layout_from_coo(NULL, &p, 200000, NULL, row, col, &l));
+    CHECK_OK(bsk_layout_split(l, 0, 2, first));
+    CHECK(first[1] == 100000);
+    CHECK_OK(bsk_layout_split(l, 1, 3, first));
+    CHECK(first[0] == 0 && first[1] == 33334 && first[2] == 66667 && first[3] == 100000);
+    bsk_layout_release(&l);
+    free(row), free(col);
+}
+
+static void check_reach(void)
+{
+    sample s = sample_random();
+    bsk_layout *l = from_shuffled(&s);
+    int32_t row = random_in(0, s.grid_rows - 1), rows = random_in(1, s.grid_rows - row);
+    int64_t count = (int64_t)s.params.heads * s.grid_cols;
+    uint8_t *cols = make(count, 1), *want = make(count, 1);
+    memset(cols, 0x55, (size_t)count + 1);
+    for (int64_t i = 0; i < s.count; i++)
+        if (s.row[i] >= row && s.row[i] < row + rows)
+            want[(int64_t)s.head[i] * s.grid_cols + s.col[i]] = 1;
+    want[count] = 0x55;
+    CHECK_OK(bsk_layout_reach(l, row, rows, cols));
+    CHECK(!memcmp(cols, want, (size_t)count + 1));
+    free(cols), free(want);
+    bsk_layout_release(&l);
+    sample_free(&s);
+}
+
 static void check_transpose(void)
 {
     sample s = sample_random();
@@ -575,6 +712,8 @@ static void test_algebra(void)
     for (int i = 0; i < 100; i++) {
         check_combine();
         check_crop();
+        check_split();
+        check_reach();
         check_transpose();
         check_compact();
         check_broadcast();
@@ -783,6 +922,7 @@ int main(void)
     test_worked_example();
     test_queries();
     test_algebra();
+    test_split_examples();
     test_move_blocks();
     test_serialize();
     return unit_report();

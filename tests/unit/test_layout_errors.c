@@ -203,6 +203,8 @@ static void test_bad_algebra(void)
     bsk_layout_params p = grid_params(6, 5, 1);
     bsk_layout *a = NULL, *b = NULL, *l = NULL;
     int64_t slot = 77;
+    int32_t first[2] = {77, 77};
+    uint8_t cols[5] = {77};
     bsk_layout_random(NULL, &p, 0.5, 1, &a);
     p.block_cols = 2;
     bsk_layout_random(NULL, &p, 0.5, 1, &b);
@@ -214,6 +216,16 @@ static void test_bad_algebra(void)
     CHECK_ERROR(bsk_layout_crop(a, 2, 1, 3, 3, NULL, &l), BSK_E_INVALID,
                 "cols = 3 must be in [1, 2]");
     CHECK_ERROR(bsk_layout_crop(a, 2, INT32_MAX, 3, 1, NULL, &l), BSK_E_INVALID, "rows");
+    CHECK_ERROR(bsk_layout_split(a, 0, 0, first), BSK_E_INVALID, "parts = 0 must be in [1, 6]");
+    CHECK_ERROR(bsk_layout_split(a, 0, 7, first), BSK_E_INVALID, "parts = 7 must be in [1, 6]");
+    CHECK_ERROR(bsk_layout_split(a, 1, 6, first), BSK_E_INVALID, "parts = 6 must be in [1, 5]");
+    CHECK_ERROR(bsk_layout_split(a, 1, -1, first), BSK_E_INVALID, "parts = -1");
+    CHECK_ERROR(bsk_layout_split(NULL, 0, 1, first), BSK_E_INVALID, "source must not be NULL");
+    CHECK_ERROR(bsk_layout_split(a, 0, 1, NULL), BSK_E_INVALID, "first must not be NULL");
+    CHECK_ERROR(bsk_layout_reach(a, -1, 1, cols), BSK_E_INVALID, "row = -1 must be in [0, 5]");
+    CHECK_ERROR(bsk_layout_reach(a, 4, 3, cols), BSK_E_INVALID, "rows = 3 must be in [1, 2]");
+    CHECK_ERROR(bsk_layout_reach(NULL, 0, 1, cols), BSK_E_INVALID, "layout must not be NULL");
+    CHECK_ERROR(bsk_layout_reach(a, 0, 1, NULL), BSK_E_INVALID, "cols must not be NULL");
     CHECK_ERROR(bsk_layout_broadcast(a, 0, &l), BSK_E_INVALID, "heads = 0");
     CHECK_ERROR(bsk_layout_broadcast(a, INT32_MAX, &l), BSK_E_INVALID,
                 "heads = 2147483647 must be in [1, 143165576]");
@@ -224,7 +236,7 @@ static void test_bad_algebra(void)
     CHECK_ERROR(bsk_layout_block_coord(a, 15, NULL, NULL, NULL), BSK_E_INVALID, "[0, 14]");
     CHECK_ERROR(bsk_layout_block_coord(a, -1, NULL, NULL, NULL), BSK_E_INVALID, "slot = -1");
     CHECK_ERROR(bsk_layout_query(NULL, NULL), BSK_E_INVALID, "layout");
-    CHECK(slot == 77 && !l);
+    CHECK(slot == 77 && first[0] == 77 && first[1] == 77 && cols[0] == 77 && !l);
     bsk_layout_params none = BSK_INIT(bsk_layout_params);
     none.rows = none.cols = none.block_rows = none.block_cols = 8;
     CHECK_OK(bsk_layout_random(NULL, &none, 0, 1, &l));

@@ -124,6 +124,15 @@ BSK_API bsk_status bsk_layout_intersect(const bsk_layout *a, const bsk_layout *b
 BSK_API bsk_status bsk_layout_crop(const bsk_layout *source, int32_t row, int32_t rows, int32_t col,
                                    int32_t cols, int32_t *source_slot, bsk_layout **layout);
 
+/* Cuts the grid between block rows, or with by_cols between block columns, into parts ranges for as
+ * many devices: range p is [first[p], first[p + 1]), first has parts + 1 elements. Each has at least
+ * one line, 1 <= parts <= lines, and the fullest has as few kept blocks of all heads as any such cut
+ * allows. Of the cuts that do, each range in turn takes the number of lines nearest to its even
+ * share, rounded up, of those that are left. bsk_layout_crop makes each range's layout, and its
+ * source_slot moves the weights with bsk_block_gather_run. */
+BSK_API bsk_status bsk_layout_split(const bsk_layout *source, int32_t by_cols, int32_t parts,
+                                    int32_t *first);
+
 /* Rows and columns change places; every block keeps its slot, and its values are to be read
  * transposed. */
 BSK_API bsk_status bsk_layout_transpose(const bsk_layout *source, bsk_layout **layout);
@@ -173,6 +182,12 @@ BSK_API bsk_status bsk_layout_block_coord(const bsk_layout *layout, int64_t slot
 /* The slot of a block, or -1 in *slot if it is not kept. */
 BSK_API bsk_status bsk_layout_find(const bsk_layout *layout, int32_t head, int32_t row, int32_t col,
                                    int64_t *slot);
+
+/* The block columns that grid rows [row, row + rows) need: bytes [heads][grid_cols], 1 where one of
+ * these rows keeps a block, 0 elsewhere. Of attention, the keys and values that a device with these
+ * queries has to be sent. */
+BSK_API bsk_status bsk_layout_reach(const bsk_layout *layout, int32_t row, int32_t rows,
+                                    uint8_t *cols);
 
 /* --- Export. Arrays are the caller's, of the sizes given; any may be NULL to leave it out. --- */
 

@@ -2,6 +2,7 @@
 
 Ops work on tensors of the CPU and of GPUs, on the current stream, under autocast and, from torch
 2.4 on, inside ``torch.compile`` without graph breaks and with the transforms of ``torch.func``.
+``bsk.torch.parallel``, which is imported by itself, has layers and attention of several processes.
 """
 
 from ._packed import forget_packed
