@@ -937,14 +937,12 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
         d.image = image;
     }
 #endif
-
     /* Tasks of about DSD_TASK bytes of weights, and some for each thread. */
     const int64_t groups = d.batch * d.groups;
     const double weights = (double)(d.t->nnz / d.t->heads) * (double)(d.block_i * d.block_j);
     d.ranges = (int64_t)(weights * (double)sizeof(T) / DSD_TASK) + 1;
     d.ranges = max_i64(d.ranges, bski_ceil_div(4 * threads, max_i64(groups, 1)));
     d.ranges = min_i64(d.ranges, d.grid_i);
-
 #ifdef FEW
     FN(few) few;
     if (d.image && FN(few_choose)(&d, &few)) {
@@ -972,7 +970,8 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
     d.chunk = min_i64(d.chunk, each * threads);
     for (int64_t g0 = 0; g0 < groups; g0 += d.chunk) {
         const int64_t count = min_i64(d.chunk, groups - g0);
-        const int64_t grain = count % threads == 0 ? d.ranges : 1;
+        deal tasks;
+        deal_open(&tasks, count, d.ranges, threads);
 #pragma omp parallel num_threads(threads)
         {
 #pragma omp for schedule(static)
@@ -986,15 +985,16 @@ static void FN(dsd_run)(const bsk_prepared *prepared, int threads, const bsk_dsd
                 else if (panel < d.panels)
                     FN(panel_pack)(&d, g / d.groups, panel, row, to + q * panel_size);
             }
-#pragma omp for schedule(dynamic, grain)
-            for (int64_t i = 0; i < count * d.ranges; i++) {
-                const int64_t slot = i / d.ranges, range = i % d.ranges, g = g0 + slot;
-                const int64_t member = g / d.groups;
-                const int64_t *start = d.start + member % d.t->heads * (d.grid_i + 1);
-                FN(rows_compute)
-                (&d, member, g % d.groups, d.packed + slot * group_size,
-                 FN(range_first)(&d, start, range), FN(range_first)(&d, start, range + 1));
-            }
+#pragma omp for schedule(static, 1)
+            for (int thread = 0; thread < threads; thread++)
+                for (int64_t i, hands = 0; (i = deal_take(&tasks, thread, threads, &hands)) >= 0;) {
+                    const int64_t slot = i / d.ranges, range = i % d.ranges;
+                    const int64_t g = g0 + slot, member = g / d.groups;
+                    const int64_t *start = d.start + member % d.t->heads * (d.grid_i + 1);
+                    FN(rows_compute)
+                    (&d, member, g % d.groups, d.packed + slot * group_size,
+                     FN(range_first)(&d, start, range), FN(range_first)(&d, start, range + 1));
+                }
         }
     }
 }

@@ -2,6 +2,7 @@
 #include <stdbool.h>
 
 #include "act.h"
+#include "deal.h"
 #include "isa.h"
 #include "rows.h"
 

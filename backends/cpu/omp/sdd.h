@@ -656,7 +656,8 @@ static bool FN(sdd_shape)(const bsk_problem *problem, FN(sdd) * d, size_t *bytes
 }
 
 /* One chunk of one output, by the threads of the enclosing parallel region. */
-static void FN(chunk_run)(const FN(sdd) * d, const FN(target) * g, const FN(packing) * operand)
+static void FN(chunk_run)(const FN(sdd) * d, const FN(target) * g, const FN(packing) * operand,
+                          deal *tiles, int threads)
 {
     const int64_t count = bski_ceil_div(g->count, d->align) * d->align;
     int64_t units[2], parts[2], per[2], tasks[2];
@@ -666,6 +667,8 @@ static void FN(chunk_run)(const FN(sdd) * d, const FN(target) * g, const FN(pack
         per[i] = operand[i].span / operand[i].width;
         tasks[i] = bski_ceil_div(units[i], per[i]) * parts[i];
     }
+#pragma omp single nowait
+    deal_open(tiles, bski_ceil_div(d->t->grid_cols, d->wide), d->ranges, threads);
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < tasks[0] + tasks[1]; i++) {
         const int b = i >= tasks[0];
@@ -681,14 +684,14 @@ static void FN(chunk_run)(const FN(sdd) * d, const FN(target) * g, const FN(pack
         FN(shift_make)(d, u, count / d->pair);
 #endif
     const int64_t *start = d->t->row_start + g->head * (d->t->grid_rows + 1);
-    const int64_t columns = bski_ceil_div(d->t->grid_cols, d->wide);
-#pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < columns * d->ranges; i++) {
-        const int64_t range = i % d->ranges, col = i / d->ranges * d->wide;
-        const int64_t last = range_start(start, d->t->grid_rows, range + 1, d->ranges);
-        for (int64_t r = range_start(start, d->t->grid_rows, range, d->ranges); r < last; r++)
-            FN(row_compute)(d, g, r, col, min_i64(col + d->wide, d->t->grid_cols));
-    }
+#pragma omp for schedule(static, 1)
+    for (int thread = 0; thread < threads; thread++)
+        for (int64_t i, hands = 0; (i = deal_take(tiles, thread, threads, &hands)) >= 0;) {
+            const int64_t range = i % d->ranges, col = i / d->ranges * d->wide;
+            const int64_t last = range_start(start, d->t->grid_rows, range + 1, d->ranges);
+            for (int64_t r = range_start(start, d->t->grid_rows, range, d->ranges); r < last; r++)
+                FN(row_compute)(d, g, r, col, min_i64(col + d->wide, d->t->grid_cols));
+        }
     if (g->last && d->sums) {
 #pragma omp for schedule(static)
         for (int64_t slot = d->t->head_start[g->head]; slot < d->t->head_start[g->head + 1]; slot++)
@@ -753,6 +756,7 @@ static void FN(sdd_run)(const bsk_prepared *prepared, int threads, const bsk_sdd
         operand[i].steps = flat ? FN(FLAT_N) : FN(PACK_N);
         operand[i].span = flat ? FN(FLAT_SPAN) : FN(SPAN);
     }
+    deal tiles;
 #pragma omp parallel num_threads(threads)
     {
 #ifdef MATRIX_TILES
@@ -766,7 +770,7 @@ static void FN(sdd_run)(const bsk_prepared *prepared, int threads, const bsk_sdd
                                       min_i64(d.chunk, d.length - v),
                                       v == 0,
                                       v + d.chunk >= d.length};
-                FN(chunk_run)(&d, &g, operand);
+                FN(chunk_run)(&d, &g, operand, &tiles, threads);
             }
         if (p->bsum.dtype != BSK_NONE) {
 #pragma omp for schedule(static)
