@@ -1,10 +1,13 @@
-/* Compiled programs in files: one for each key, in a directory that only its owner can write.
+/* Compiled programs in files: one for each key, in a directory that only its owner can write. When
+ * they have grown too many, those that were not used for the longest time are removed.
  *
  * A file is a header and the driver's binary. It is used only if it is a regular file of the
  * process's own user that nobody else can write, and if magic, key, size and checksum are right;
  * anything else counts as absent, and the program is compiled again. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,7 +17,8 @@
 #include <backends/opencl/opencl.h>
 #include <common/parents.h>
 
-enum { MAX_PAYLOAD = 64 << 20 };
+/* Bytes of one program, and of all files. */
+enum { MAX_PAYLOAD = 64 << 20, MAX_FILES = 512 << 20 };
 
 /* --- SHA-256 (FIPS 180-4) --- */
 
@@ -265,12 +269,59 @@ unsigned char *bski_cl_cache_read(const bsk_host *host, const bski_cl_key *key, 
         payload = file_read(host, fd, key, bytes, &why);
         if (!payload)
             note(host, "file", name, why);
+        else
+            futimens(fd, NULL); /* used now; where that fails it only goes sooner */
         close(fd);
     } else if (errno != ENOENT) {
         note(host, "file", name, strerror(errno));
     }
     close(directory);
     return payload;
+}
+
+/* Whether a file is the cache's, whole or left behind by a process that ended. */
+static bool is_own_name(const char *name)
+{
+    return !strncmp(name, "tmp-", 4) ||
+           (strlen(name) == FILE_NAME - 1 && !strcmp(name + 2 * BSKI_CL_KEY_BYTES, ".bin"));
+}
+
+/* The bytes of all files, and the name of the one that was not used for the longest time. */
+static int64_t files_bytes(int directory, char oldest[NAME_MAX + 1])
+{
+    struct timespec least = {0};
+    struct stat s;
+    int64_t bytes = 0;
+    int fd = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    *oldest = 0;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        if (!is_own_name(e->d_name) || fstatat(directory, e->d_name, &s, AT_SYMLINK_NOFOLLOW) ||
+            !S_ISREG(s.st_mode))
+            continue;
+        bytes += s.st_size;
+        if (!*oldest || s.st_mtim.tv_sec < least.tv_sec ||
+            (s.st_mtim.tv_sec == least.tv_sec && s.st_mtim.tv_nsec < least.tv_nsec)) {
+            least = s.st_mtim;
+            snprintf(oldest, NAME_MAX + 1, "%s", e->d_name);
+        }
+    }
+    if (d)
+        closedir(d);
+    else if (fd >= 0)
+        close(fd);
+    return bytes;
+}
+
+static void make_room(const bsk_host *host, int directory)
+{
+    char oldest[NAME_MAX + 1];
+    while (files_bytes(directory, oldest) > MAX_FILES) {
+        const bool gone = !unlinkat(directory, oldest, 0);
+        note(host, "file", oldest, gone ? "removed, to make room" : strerror(errno));
+        if (!gone)
+            return;
+    }
 }
 
 void bski_cl_cache_write(const bsk_host *host, const bski_cl_key *key, const unsigned char *payload,
@@ -301,5 +352,6 @@ void bski_cl_cache_write(const bsk_host *host, const bski_cl_key *key, const uns
         if (fd >= 0)
             unlinkat(directory, temporary, 0);
     }
+    make_room(host, directory);
     close(directory);
 }

@@ -577,6 +577,33 @@ static const struct {
     {"pipe", damage_pipe, true},       {"directory", damage_directory, false},
 };
 
+/* Files of which one too many is there: of the cache, but for the last, and used one after the other. */
+static void test_cache_room(const char *directory, int32_t index)
+{
+    enum { FILES = 5, OTHER = FILES };
+    const struct timespec never[] = {{1, 0}, {1, 0}};
+    char path[FILES + 1][160], own[512];
+    struct stat s;
+    cache_clear(directory);
+    CHECK(!cache_use(directory, index) && cache_path(directory, own) == 1);
+    CHECK(!utimensat(AT_FDCWD, own, never, 0));
+    CHECK(cache_use(directory, index));
+    CHECK(!stat(own, &s) && s.st_mtim.tv_sec > 1); /* a use counts */
+    cache_clear(directory);
+    for (int i = 0; i <= OTHER; i++) {
+        const struct timespec used[] = {{100 - i % 2, i}, {100 - i % 2, i}};
+        snprintf(path[i], sizeof path[i], i < OTHER ? "%s/%064d.bin" : "%s/%064d.txt", directory,
+                 i);
+        const int fd = open(path[i], O_WRONLY | O_CREAT | O_EXCL, 0600);
+        CHECK(fd >= 0 && !ftruncate(fd, 120 << 20) && !futimens(fd, used) && !close(fd));
+    }
+    CHECK(!cache_use(directory, index));
+    for (int i = 0; i <= OTHER; i++)
+        CHECK((access(path[i], F_OK) == 0) == (i != 1));
+    CHECK(cache_path(directory, own) == FILES + 1 && cache_use(directory, index));
+    cache_clear(directory);
+}
+
 static void test_cache(int32_t index)
 {
     char base[] = "/tmp/bsk-test-XXXXXX", directory[64], path[512], link[80];
@@ -600,6 +627,8 @@ static void test_cache(int32_t index)
         if (!CHECK(!reused) || !CHECK(healed == damages[i].heals))
             fprintf(stderr, "  damage: %s\n", damages[i].name);
     }
+
+    test_cache_room(directory, index);
 
     /* A directory that others can write, or that is reached by a link, is not used. */
     cache_clear(directory);
