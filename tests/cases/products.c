@@ -626,7 +626,7 @@ static void oracle_reduced(test_case *c)
                 for (int64_t n = 0; n < s->n; n++) {
                     double v = block_norm_of(x, &gx, p, n, i * s->br, i1, s->norm) *
                                block_norm_of(dy, &gy, p, n, j * s->bc, j1, s->norm);
-                    if (isfinite(v))
+                    if (isfinite(x->desc.dtype == BSK_F64 ? v : (float)v))
                         sum += v;
                     terms++;
                 }

@@ -550,6 +550,26 @@ static void list_reduced(test_list *list)
             s.fill = FILL_REAL;
             s.n = 0;
             emit_axes(list, s);
+            if (dtypes[t] != BSK_F32)
+                continue;
+            /* single products, of norms whose squares f32 does not hold */
+            s = product("reduced_wgrad", BSK_F32, 1, 2, 1);
+            s.k = 64;
+            s.m = 96;
+            s.norm = (bsk_norm)norm;
+            s.fill = FILL_BITS;
+            emit_axes(list, s);
+            /* more samples than the CPU's entry takes together, and at a time */
+            s = product("reduced_wgrad", BSK_F32, 32, 32, 300);
+            s.k = 64;
+            s.m = 128;
+            s.norm = (bsk_norm)norm;
+            emit_axes(list, s);
+            s.br = s.bc = 1;
+            s.n = 130;
+            s.k = 40;
+            s.m = 480;
+            emit_axes(list, s);
         }
 }
 
