@@ -602,12 +602,14 @@ static const struct argp parser = {
     NULL,
     NULL};
 
-/* Set by a signal: the case at work is the last one. A second signal ends the process. */
+/* Set by a signal: the case at work is the last one. Another signal ends the process. */
 static volatile sig_atomic_t interrupted;
 
 static void interrupt(int number)
 {
     interrupted = number;
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
 }
 
 static void run_set(bench *b)
@@ -645,8 +647,7 @@ static void peer_environment(void)
 
 int bsk_bench_main(int argc, char **argv)
 {
-    const struct sigaction once = {.sa_handler = interrupt,
-                                   .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
+    const struct sigaction first = {.sa_handler = interrupt, .sa_flags = SA_RESTART};
     bench b = {.set = "smoke", .budget = 500};
     bsk_context *context = NULL;
     argp_err_exit_status = 2;
@@ -677,8 +678,8 @@ int bsk_bench_main(int argc, char **argv)
         bsk_context_destroy(&context);
         return 77;
     }
-    sigaction(SIGINT, &once, NULL);
-    sigaction(SIGTERM, &once, NULL);
+    sigaction(SIGINT, &first, NULL);
+    sigaction(SIGTERM, &first, NULL);
     host_describe(&b);
     run_set(&b);
     if ((b.json && !bench_write_json(b.json, &b.host, b.rows, b.row_count)) ||

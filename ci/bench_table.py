@@ -89,7 +89,7 @@ def goals(row, rows, copy_rate, portable):
             found.append((name, other["ms"] / row["ms"], must))
 
     own = eta_goal(row)
-    if own and row["op"] != "matmul_dgrad":
+    if own and row["op"] != "matmul_dgrad" and row["dtype"] == "bf16":
         found.append(("eta",) + own)
     if row["op"] == "matmul_dgrad":
         relative("rate / that of Y", rows.get(key(row, op="matmul")), DGRAD_OF_Y)

@@ -132,7 +132,8 @@ def modules(rank, size):
                                           cut=part.cut)
     again.load_state_dict(part.state_dict())
     assert torch.equal(again(x), part(x)) and f"rank={rank}" in repr(part)
-    for cut in ([0, 12, 48], [0, 48], [8, 16, 48], [0, 8, 16, 24, 48]):
+    assert part(x[:0]).shape == (0, 48)
+    for cut in ([0, 12, 48], [0, 48], [8, 16, 48], [0, 8, 16, 24, 48], [0] * size + [48]):
         with pytest.raises(ValueError, match="the cut is"):
             parallel.ColumnParallelLinear(whole, cut=cut)
     with pytest.raises(bsk.InvalidError, match=rf"parts = {size} must be in \[1, 1\]"):
@@ -274,6 +275,10 @@ def refusals(rank, size):
     x = torch.zeros(1, 3, 64, 8)
     with pytest.raises(bsk.InvalidError, match="q is .*; must be .* in rank"):
         parallel.sequence_parallel_attention(x, x, x, layout)
+    own = x[:, :, slice(*parallel.sequence_split(layout, size).queries[rank:rank + 2])]
+    for k, v in ((own, own.half()), (own[:, :1], own), (own.repeat(2, 1, 1, 1),) * 2):
+        with pytest.raises(bsk.InvalidError, match="must have one batch"):
+            parallel.sequence_parallel_attention(own, k, v, layout)
     with pytest.raises(bsk.InvalidError, match="64 x 32; must be square"):
         parallel.sequence_split(Layout.full((64, 32), 8), size, causal=True)
     with pytest.raises(bsk.InvalidError, match="divide each other"):

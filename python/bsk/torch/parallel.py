@@ -76,6 +76,8 @@ class _All(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, widths, group):
         ctx.widths, ctx.group = widths, group
+        if x.numel() == 0:  # of which gloo makes an error
+            return x.new_empty(*x.shape[:-1], sum(widths))
         padded = F.pad(x, (0, max(widths) - x.shape[-1])).contiguous().view(torch.uint8)
         parts = gathered(padded, group).view(x.dtype).chunk(len(widths))
         return torch.cat([part[..., :width] for part, width in zip(parts, widths)], -1)
@@ -101,7 +103,8 @@ class _ParallelLinear(LayoutModule):
         else:
             first = [-(-end // whole.block[axis]) for end in cut]
             if (_elements(whole, first, axis) != list(cut) or len(first) != parts + 1
-                    or first[0] != 0 or first[-1] != whole.grid[axis]):
+                    or first[0] != 0 or first[-1] != whole.grid[axis]
+                    or any(end <= start for start, end in zip(first, first[1:]))):
                 raise ValueError(f"the cut is {list(cut)}; must be {parts + 1} ends of blocks, "
                                  f"from 0 to {whole.shape[axis]}")
         self.cut = _elements(whole, first, axis)
@@ -385,6 +388,10 @@ def sequence_parallel_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout,
         if x.dim() != 4 or x.shape[2] != time:
             raise InvalidError(f"sequence_parallel_attention: {name} is {list(x.shape)}; must be "
                                f"[batch, heads, {time}, d] in rank {rank}")
+    if k.dtype != v.dtype or q.shape[0] != k.shape[0] or k.shape[:2] != v.shape[:2]:
+        raise InvalidError(f"sequence_parallel_attention: q, k and v are {list(q.shape)}, "
+                           f"{k.dtype} {list(k.shape)} and {v.dtype} {list(v.shape)}; must have one "
+                           f"batch, k and v one dtype and one number of heads")
     wanted = autocast_dtype(q)
     if wanted is not None and q.dtype != torch.float64:
         k, v = k.to(wanted), v.to(wanted)  # before they move
