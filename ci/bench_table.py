@@ -89,7 +89,7 @@ def goals(row, rows, copy_rate, portable):
             found.append((name, other["ms"] / row["ms"], must))
 
     own = eta_goal(row)
-    if own and row["op"] != "matmul_dgrad" and row["dtype"] == "bf16":
+    if own and row["op"] != "matmul_dgrad":
         found.append(("eta",) + own)
     if row["op"] == "matmul_dgrad":
         relative("rate / that of Y", rows.get(key(row, op="matmul")), DGRAD_OF_Y)
@@ -186,7 +186,7 @@ def eta_table(report, source):
     best = {}
     for row in report["rows"]:
         own = eta_goal(row)
-        if own and row["op"] != "matmul_dgrad":
+        if own and row["op"] != "matmul_dgrad" and row["dtype"] == "bf16":
             density = min(DENSITIES, key=lambda d: abs(d - row["density"]))
             at = (row["op"] == "matmul_wgrad", row["block"],
                   SHAPES[(row["n"], row["k"], row["m"])], density)
