@@ -2,6 +2,7 @@
 #ifndef BSKI_OMP_ROWS_H
 #define BSKI_OMP_ROWS_H
 
+#include <math.h>
 #include <stdbool.h>
 
 #include "isa.h"
@@ -9,7 +10,8 @@
 /* Bytes of a number. */
 static inline size_t type_size(bsk_dtype type)
 {
-    return type == BSK_F64 ? 8 : type == BSK_F32 ? 4 : type == BSK_I8 ? 1 : 2;
+    const bool byte = type == BSK_I8 || type == BSK_F8E4M3 || type == BSK_F8E5M2;
+    return type == BSK_F64 ? 8 : type == BSK_F32 ? 4 : byte ? 1 : 2;
 }
 
 /* memcpy of short rows, without the call. */
@@ -366,6 +368,22 @@ static inline void bf16_to_f32_row(float *restrict dst, const uint16_t *restrict
         dst[i] = bski_bf16_to_f32(src[i]);
 }
 
+/* By way of f16, of which e5m2 is the upper half. e4m3 has its exponents less 8, denormals included,
+ * and no infinity: only all bits set are NaN. */
+static inline void f8_to_f32_row(float *dst, const uint8_t *src, int64_t count, bool e5m2)
+{
+    enum { RUN = 64 };
+    uint16_t half[RUN];
+    for (; count > 0; count -= RUN, src += RUN, dst += RUN) {
+        const int64_t n = count < RUN ? count : RUN;
+        for (int64_t i = 0; i < n; i++)
+            half[i] = (uint16_t)(e5m2 ? src[i] << 8 : (src[i] & 0x80) << 8 | (src[i] & 0x7f) << 7);
+        f16_to_f32_row(dst, half, n);
+        for (int64_t i = 0; i < n && !e5m2; i++)
+            dst[i] = (src[i] & 0x7f) == 0x7f ? NAN : dst[i] * 256;
+    }
+}
+
 static inline void f32_to_f16_row(uint16_t *dst, const float *src, int64_t count)
 {
     int64_t i = 0;
@@ -414,6 +432,10 @@ static inline void row_load_f32(float *restrict dst, bsk_dtype type, const void 
         break;
     case BSK_BF16:
         bf16_to_f32_row(dst, (const uint16_t *)src + index, count);
+        break;
+    case BSK_F8E4M3:
+    case BSK_F8E5M2:
+        f8_to_f32_row(dst, (const uint8_t *)src + index, count, type == BSK_F8E5M2);
         break;
     case BSK_I8:
         for (int64_t i = 0; i < count; i++)
