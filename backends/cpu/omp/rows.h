@@ -68,31 +68,51 @@ OMP_INLINE void transpose_quad_f32(float *dst, int64_t dst_ld, const float *src,
     _mm_storeu_ps(dst + 3 * dst_ld, a3);
 }
 
-/* Four numbers of 16 bits. */
-OMP_INLINE __m128 quad_load_f16(const uint16_t *src)
+/* Four numbers of 16 or 8 bits; those of 8 by way of f16, as in f8_to_f32_row. */
+OMP_INLINE __m128 quad_load_f16(const char *src)
 {
     return _mm_cvtph_ps(_mm_loadl_epi64((const void *)src));
 }
 
-OMP_INLINE __m128 quad_load_bf16(const uint16_t *src)
+OMP_INLINE __m128 quad_load_bf16(const char *src)
 {
     const __m128i low = _mm_loadl_epi64((const void *)src);
     return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), low));
 }
 
-/* Few rows or columns of numbers of 16 bits, as many as a row group has, for which row_load would take
+OMP_INLINE __m128 quad_load_f8e5m2(const char *src)
+{
+    int32_t four;
+    memcpy(&four, src, sizeof four);
+    return _mm_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), _mm_cvtsi32_si128(four)));
+}
+
+OMP_INLINE __m128 quad_load_f8e4m3(const char *src)
+{
+    int32_t four;
+    memcpy(&four, src, sizeof four);
+    const __m128i low = _mm_cvtepu8_epi16(_mm_cvtsi32_si128(four)), bits = _mm_set1_epi16(0x7f);
+    const __m128i size = _mm_and_si128(low, bits);
+    const __m128i half =
+        _mm_or_si128(_mm_slli_epi16(_mm_andnot_si128(bits, low), 8), _mm_slli_epi16(size, 7));
+    const __m128i none = _mm_cvtepi16_epi32(_mm_cmpeq_epi16(size, bits));
+    return _mm_or_ps(_mm_mul_ps(_mm_cvtph_ps(half), _mm_set1_ps(256)), _mm_castsi128_ps(none));
+}
+
+/* Few rows or columns of numbers of 16 or 8 bits, as many as a row group has, for which row_load would take
  * more time than for the numbers: dst[r][c] of what is at index + r * row_stride + c * col_stride, where
  * one of the strides is 1. False where it is not that. */
 #define QUADS_EACH(load)                                                                           \
     for (int64_t c = 0; c < cols; c += 4)                                                          \
         for (int64_t r = 0; r < rows; r += lie ? 1 : 4) {                                          \
-            const uint16_t *s = src + r * row_stride + c * col_stride;                             \
+            const char *s = src + (r * row_stride + c * col_stride) * size;                        \
             float *to = dst + r * ld + c;                                                          \
             if (lie) {                                                                             \
                 _mm_storeu_ps(to, load(s));                                                        \
             } else {                                                                               \
-                __m128 a0 = load(s), a1 = load(s + col_stride);                                    \
-                __m128 a2 = load(s + 2 * col_stride), a3 = load(s + 3 * col_stride);               \
+                __m128 a0 = load(s), a1 = load(s + col_stride * size);                             \
+                __m128 a2 = load(s + 2 * col_stride * size);                                       \
+                __m128 a3 = load(s + 3 * col_stride * size);                                       \
                 _MM_TRANSPOSE4_PS(a0, a1, a2, a3);                                                 \
                 _mm_storeu_ps(to, a0);                                                             \
                 _mm_storeu_ps(to + ld, a1);                                                        \
@@ -106,14 +126,20 @@ static inline bool quads_load_f32(float *restrict dst, int64_t ld, bsk_dtype typ
                                   int64_t col_stride, int64_t rows, int64_t cols)
 {
     const bool lie = col_stride == 1;
-    if ((type != BSK_F16 && type != BSK_BF16) || cols > 8 || cols % 4 != 0 ||
-        (!lie && (row_stride != 1 || rows % 4 != 0)))
+    const int64_t size = (int64_t)type_size(type);
+    const char *src = (const char *)data + index * size;
+    if (cols > 8 || cols % 4 != 0 || (!lie && (row_stride != 1 || rows % 4 != 0)))
         return false;
-    const uint16_t *src = (const uint16_t *)data + index;
     if (type == BSK_F16)
         QUADS_EACH(quad_load_f16)
-    else
+    else if (type == BSK_BF16)
         QUADS_EACH(quad_load_bf16)
+    else if (type == BSK_F8E4M3)
+        QUADS_EACH(quad_load_f8e4m3)
+    else if (type == BSK_F8E5M2)
+        QUADS_EACH(quad_load_f8e5m2)
+    else
+        return false;
     return true;
 }
 #undef QUADS_EACH
@@ -345,7 +371,7 @@ static inline void f16_to_f32_row(float *dst, const uint16_t *src, int64_t count
     for (; i + 8 <= count; i += 8)
         _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(src + i))));
     for (; i + 4 <= count; i += 4)
-        _mm_storeu_ps(dst + i, quad_load_f16(src + i));
+        _mm_storeu_ps(dst + i, quad_load_f16((const char *)(src + i)));
 #elif defined(BSK_ISA_NEON)
     for (; i + 4 <= count; i += 4)
         vst1q_f32(dst + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(src + i))));
@@ -362,7 +388,7 @@ static inline void bf16_to_f32_row(float *restrict dst, const uint16_t *restrict
         dst[i] = bski_bf16_to_f32(src[i]);
 #if defined(BSK_ISA_AVX512) || defined(BSK_ISA_AVX2)
     for (; i + 4 <= count; i += 4)
-        _mm_storeu_ps(dst + i, quad_load_bf16(src + i));
+        _mm_storeu_ps(dst + i, quad_load_bf16((const char *)(src + i)));
 #endif
     for (; i < count; i++)
         dst[i] = bski_bf16_to_f32(src[i]);
