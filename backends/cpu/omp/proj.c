@@ -1,6 +1,6 @@
-/* Sparse projections. Where features lie along memory, a line is a row of them, in which elements are
- * looked up; otherwise it is all rows of one feature, and lines are. Scattering looks up what comes to
- * each element of the large side, in the inverse of the index. */
+/* Sparse projections. Where features lie along memory, a line is a row of them, between which elements
+ * move; otherwise it is all rows of one feature, and lines move. Scattering takes to each element of the
+ * large side what comes there, by the inverse of the index. */
 #include "dense.h"
 
 /* Lines of a tensor. */
@@ -10,11 +10,17 @@ typedef struct operand {
     int64_t lines, length, step; /* elements of a line, and from one to the next */
 } operand;
 
-/* The lines or elements of an operand that belong to those of another; outside 0 .. limit - 1: none. */
+/* What moves to each line or element of a side: from[i], or nothing where that is -1. For elements also
+ * the list of those to which something comes, in their order: whether one does cannot be foreseen. */
+typedef struct move {
+    int32_t to, from;
+} move;
+
 typedef struct mapping {
-    const int32_t *from;
-    int64_t limit;
-    bool along; /* elements */
+    int32_t *from;
+    move *moves;
+    int64_t size, count; /* of from, of moves */
+    bool along;          /* elements */
 } mapping;
 
 static operand operand_of(const bsk_tensor *t, bsk_mem mem, int32_t contiguous)
@@ -33,31 +39,78 @@ static bool is_along(bsk_axis axis, int32_t contiguous)
     return contiguous == (axis == BSK_NC ? 1 : 0);
 }
 
-/* The small side is numbered by i32. */
-static bsk_reason proj_accept(const bsk_tensor *const *tensors, int count, const bsk_tensor *index)
+/* Features are numbered by i32. */
+static bsk_reason proj_accept(const bsk_tensor *const *tensors, int count, bsk_axis axis)
 {
     if (common_axis(tensors, count) < 0)
         return BSK_REFUSE_STRIDE;
-    return index->dims[0] <= INT32_MAX ? BSK_ACCEPT : BSK_REFUSE_LIMIT;
+    for (int i = 0; i < count; i++)
+        if (features_of(tensors[i], axis) > INT32_MAX)
+            return BSK_REFUSE_LIMIT;
+    return BSK_ACCEPT;
 }
 
-/* Room for the inverse. */
-static bsk_status proj_prepare(bsk_prepared *prepared, int64_t large)
+/* For each feature. */
+enum { MAPPING_BYTES = sizeof(move) + sizeof(int32_t) };
+
+/* Room for mappings to so many features in all. */
+static bsk_status proj_prepare(bsk_prepared *prepared, int64_t features)
 {
-    return bski_mul_size((size_t)large, sizeof(int32_t), &prepared->workspace_bytes)
+    return bski_mul_size((size_t)features, MAPPING_BYTES, &prepared->workspace_bytes)
                ? BSK_OK
                : BSK_E_UNSUPPORTED;
 }
 
-static mapping mapping_inverse(const int32_t *index, int64_t small, int64_t large, int32_t *inverse,
+static mapping mapping_at(void *memory, int64_t size, bool along)
+{
+    move *moves = memory;
+    return (mapping){(int32_t *)(moves + size), moves, size, 0, along};
+}
+
+static void mapping_list(mapping *m)
+{
+    for (int64_t i = 0; m->along && i < m->size; i++) {
+        m->moves[m->count] = (move){(int32_t)i, m->from[i]};
+        m->count += m->from[i] >= 0;
+    }
+}
+
+/* To the small side, and to the large one. */
+static mapping mapping_gather(const int32_t *index, int64_t small, int64_t large, void *memory,
+                              bool along)
+{
+    mapping m = mapping_at(memory, small, along);
+    for (int64_t i = 0; i < small; i++)
+        m.from[i] = index[i] >= 0 && index[i] < large ? index[i] : -1;
+    mapping_list(&m);
+    return m;
+}
+
+static mapping mapping_scatter(const int32_t *index, int64_t small, int64_t large, void *memory,
                                bool along)
 {
+    mapping m = mapping_at(memory, large, along);
     for (int64_t f = 0; f < large; f++)
-        inverse[f] = -1;
+        m.from[f] = -1;
     for (int64_t i = 0; i < small; i++)
         if (index[i] >= 0 && index[i] < large)
-            inverse[index[i]] = (int32_t)i;
-    return (mapping){inverse, small, along};
+            m.from[index[i]] = (int32_t)i;
+    mapping_list(&m);
+    return m;
+}
+
+/* The first move to element `to` or behind it. */
+static int64_t move_find(const mapping *m, int64_t to)
+{
+    int64_t low = 0, high = m->count;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (m->moves[middle].to < to)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 /* --- lines ------------------------------------------------------------------------------------ */
@@ -83,38 +136,35 @@ static int64_t piece_at(const operand *o, const piece *p)
     return p->line * o->step + p->first;
 }
 
-/* to[i] = src[from[i]], or `none`, bit by bit. */
+/* Moves elements to those from `first` on; to where nothing comes goes `none`, bit by bit. */
 #define TAKE(name, word)                                                                           \
-    static void name(void *restrict dst, const void *restrict src, const int32_t *restrict from,   \
-                     int64_t limit, int64_t count, const void *none)                               \
+    static void name(void *dst, int64_t first, int64_t count, const void *src, const move *moves,  \
+                     int64_t moved, const void *none)                                              \
     {                                                                                              \
         typedef word bits __attribute__((may_alias));                                              \
-        bits *to = dst, other;                                                                     \
         const bits *x = src;                                                                       \
+        bits *to = dst, other;                                                                     \
         memcpy(&other, none, sizeof other);                                                        \
         for (int64_t i = 0; i < count; i++)                                                        \
-            to[i] = from[i] >= 0 && from[i] < limit ? x[from[i]] : other;                          \
+            to[i] = other;                                                                         \
+        for (int64_t i = 0; i < moved; i++)                                                        \
+            to[moves[i].to - first] = x[moves[i].from];                                            \
     }
 TAKE(take_16, uint16_t)
 TAKE(take_32, uint32_t)
 TAKE(take_64, uint64_t)
 
-/* Elements of o for a piece along which they are looked up. */
+/* Elements of o that come to a piece. */
 static void elements_take(const operand *o, const mapping *m, const piece *p, void *to, double none)
 {
     const size_t size = type_size(o->type);
+    const int64_t first = move_find(m, p->first), end = move_find(m, p->first + p->count);
     uint64_t other;
     bski_store(o->type, &other, 0, none);
     (size == 8   ? take_64
      : size == 4 ? take_32
-                 : take_16)(to, o->data + (size_t)(p->line * o->step) * size, m->from + p->first,
-                            m->limit, p->count, &other);
-}
-
-/* The line of o for one of another operand, or -1. */
-static int64_t line_from(const mapping *m, int64_t line)
-{
-    return m->from[line] >= 0 && m->from[line] < m->limit ? m->from[line] : -1;
+                 : take_16)(to, p->first, p->count, o->data + (size_t)(p->line * o->step) * size,
+                            m->moves + first, end - first, &other);
 }
 
 static void piece_load(const operand *o, const piece *p, float *restrict row)
@@ -122,7 +172,7 @@ static void piece_load(const operand *o, const piece *p, float *restrict row)
     row_load_f32(row, o->type, o->data, piece_at(o, p), p->count);
 }
 
-/* What belongs to a piece of another operand, in f32. */
+/* What comes from o to a piece of another operand, in f32. */
 static void piece_load_mapped(const operand *o, const mapping *m, const piece *p,
                               float *restrict row, float none)
 {
@@ -132,7 +182,7 @@ static void piece_load_mapped(const operand *o, const mapping *m, const piece *p
         row_load_f32(row, o->type, bits, 0, p->count);
         return;
     }
-    const piece from = {line_from(m, p->line), p->first, p->count};
+    const piece from = {m->from[p->line], p->first, p->count};
     if (from.line >= 0)
         piece_load(o, &from, row);
     else
@@ -147,6 +197,8 @@ static void piece_store(const operand *o, const piece *p, const float *restrict 
 
 /* --- proj_gather, proj_scatter ---------------------------------------------------------------- */
 
+#define MOVE_TENSORS(p) (const bsk_tensor *const[]){&(p)->x, &(p)->y}, 2
+
 /* A part of x further on, as large as what a piece of y is made from. */
 static void piece_fetch(const operand *x, const piece *p, const operand *y)
 {
@@ -156,93 +208,67 @@ static void piece_fetch(const operand *x, const piece *p, const operand *y)
         row_fetch(x->type, x->data, (p->line + 1) * x->step + first, end - first);
 }
 
-/* y = x as the mapping has it. */
-static void proj_move(const operand *x, const mapping *m, const operand *y, int threads)
+static bsk_status proj_move(const bsk_prepared *prepared, void *queue, const bsk_proj_args *a,
+                            bool scatters)
 {
-    const size_t size = type_size(y->type);
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t i = 0; i < y->lines * line_pieces(y); i++) {
-        const piece p = piece_of(y, i);
-        char *to = y->data + (size_t)piece_at(y, &p) * size;
-        if (m->along) {
-            piece_fetch(x, &p, y);
-            elements_take(x, m, &p, to, 0);
+    const bsk_proj_params *p = prepared->problem->params;
+    const int32_t contiguous = common_axis(MOVE_TENSORS(p));
+    const operand x = operand_of(&p->x, a->x, contiguous), y = operand_of(&p->y, a->y, contiguous);
+    const mapping m = (scatters ? mapping_scatter : mapping_gather)(
+        bsk_mem_address(a->index), p->index.dims[0], features_of(scatters ? &p->y : &p->x, p->axis),
+        bsk_mem_address(a->workspace), is_along(p->axis, contiguous));
+#pragma omp parallel for schedule(static) num_threads(queue_threads(queue))
+    for (int64_t i = 0; i < y.lines * line_pieces(&y); i++) {
+        const piece here = piece_of(&y, i);
+        const int64_t to = piece_at(&y, &here);
+        if (m.along) {
+            piece_fetch(&x, &here, &y);
+            elements_take(&x, &m, &here, y.data + (size_t)to * type_size(y.type), 0);
             continue;
         }
-        const int64_t from = line_from(m, p.line);
-        row_convert(x->type, from >= 0 ? x->data : NULL, from * x->step + p.first, y->type, y->data,
-                    piece_at(y, &p), p.count);
+        const int64_t from = m.from[here.line];
+        row_convert(x.type, from >= 0 ? x.data : NULL, from * x.step + here.first, y.type, y.data,
+                    to, here.count);
     }
-}
-
-OMP_DECLARE(proj_gather);
-OMP_PREPARE_NONE(proj_gather)
-
-OMP_ACCEPT(proj_gather)
-{
-    const bsk_proj_params *p = problem->params;
-    (void)props;
-    return proj_accept((const bsk_tensor *const[]){&p->x, &p->y}, 2, &p->index);
-}
-
-OMP_LAUNCH(proj_gather)
-{
-    const bsk_proj_params *p = prepared->problem->params;
-    const bsk_proj_args *a = args;
-    const int32_t contiguous = common_axis((const bsk_tensor *const[]){&p->x, &p->y}, 2);
-    const operand x = operand_of(&p->x, a->x, contiguous), y = operand_of(&p->y, a->y, contiguous);
-    const mapping m = {bsk_mem_address(a->index), features_of(&p->x, p->axis),
-                       is_along(p->axis, contiguous)};
-    proj_move(&x, &m, &y, queue_threads(queue));
     return BSK_OK;
 }
 
-OMP_DECLARE(proj_scatter);
-
-OMP_ACCEPT(proj_scatter)
-{
-    const bsk_proj_params *p = problem->params;
-    (void)props;
-    return proj_accept((const bsk_tensor *const[]){&p->x, &p->y}, 2, &p->index);
-}
-
-OMP_PREPARE(proj_scatter)
-{
-    const bsk_proj_params *p = prepared->problem->params;
-    (void)device;
-    return proj_prepare(prepared, features_of(&p->y, p->axis));
-}
-
-OMP_LAUNCH(proj_scatter)
-{
-    const bsk_proj_params *p = prepared->problem->params;
-    const bsk_proj_args *a = args;
-    const int32_t contiguous = common_axis((const bsk_tensor *const[]){&p->x, &p->y}, 2);
-    const operand x = operand_of(&p->x, a->x, contiguous), y = operand_of(&p->y, a->y, contiguous);
-    const mapping m =
-        mapping_inverse(bsk_mem_address(a->index), p->index.dims[0], features_of(&p->y, p->axis),
-                        bsk_mem_address(a->workspace), is_along(p->axis, contiguous));
-    proj_move(&x, &m, &y, queue_threads(queue));
-    return BSK_OK;
-}
+/* An entry of a kind of op, on these tensors, with a mapping to the features of y. */
+#define PROJ_ENTRY(name, kind, tensors, run, variant)                                              \
+    OMP_DECLARE(name);                                                                             \
+    OMP_ACCEPT(name)                                                                               \
+    {                                                                                              \
+        const bsk_##kind##_params *p = problem->params;                                            \
+        (void)props;                                                                               \
+        return proj_accept(tensors(p), p->axis);                                                   \
+    }                                                                                              \
+    OMP_PREPARE(name)                                                                              \
+    {                                                                                              \
+        const bsk_##kind##_params *p = prepared->problem->params;                                  \
+        (void)device;                                                                              \
+        return proj_prepare(prepared, features_of(&p->y, p->axis));                                \
+    }                                                                                              \
+    OMP_LAUNCH(name)                                                                               \
+    {                                                                                              \
+        return run(prepared, queue, args, variant);                                                \
+    }
+PROJ_ENTRY(proj_gather, proj, MOVE_TENSORS, proj_move, false)
+PROJ_ENTRY(proj_scatter, proj, MOVE_TENSORS, proj_move, true)
 
 /* --- proj_scatter_add, proj_scatter_mul ------------------------------------------------------- */
 
-static int32_t scatter_op_axis(const bsk_proj_scatter_op_params *p)
-{
-    return common_axis((const bsk_tensor *const[]){&p->x, &p->v, &p->y}, 3);
-}
+#define CHANGE_TENSORS(p) (const bsk_tensor *const[]){&(p)->x, &(p)->v, &(p)->y}, 3
 
 /* Where nothing comes to an element it stays as it is: -0 is added, or it is multiplied by 1. */
-static bsk_status scatter_op(const bsk_prepared *prepared, void *queue,
-                             const bsk_proj_scatter_op_args *a, bool multiply)
+static bsk_status proj_change(const bsk_prepared *prepared, void *queue,
+                              const bsk_proj_scatter_op_args *a, bool multiply)
 {
     const bsk_proj_scatter_op_params *p = prepared->problem->params;
-    const int32_t contiguous = scatter_op_axis(p);
+    const int32_t contiguous = common_axis(CHANGE_TENSORS(p));
     const operand x = operand_of(&p->x, a->x, contiguous), y = operand_of(&p->y, a->y, contiguous);
     const operand v = operand_of(&p->v, a->v, contiguous);
     const mapping m =
-        mapping_inverse(bsk_mem_address(a->index), p->index.dims[0], features_of(&p->y, p->axis),
+        mapping_scatter(bsk_mem_address(a->index), p->index.dims[0], features_of(&p->y, p->axis),
                         bsk_mem_address(a->workspace), is_along(p->axis, contiguous));
 #pragma omp parallel for schedule(static) num_threads(queue_threads(queue))
     for (int64_t i = 0; i < y.lines * line_pieces(&y); i++) {
@@ -257,26 +283,8 @@ static bsk_status scatter_op(const bsk_prepared *prepared, void *queue,
     return BSK_OK;
 }
 
-#define SCATTER_OP(name, multiply)                                                                 \
-    OMP_DECLARE(name);                                                                             \
-    OMP_ACCEPT(name)                                                                               \
-    {                                                                                              \
-        const bsk_proj_scatter_op_params *p = problem->params;                                     \
-        (void)props;                                                                               \
-        return proj_accept((const bsk_tensor *const[]){&p->x, &p->v, &p->y}, 3, &p->index);        \
-    }                                                                                              \
-    OMP_PREPARE(name)                                                                              \
-    {                                                                                              \
-        const bsk_proj_scatter_op_params *p = prepared->problem->params;                           \
-        (void)device;                                                                              \
-        return proj_prepare(prepared, features_of(&p->y, p->axis));                                \
-    }                                                                                              \
-    OMP_LAUNCH(name)                                                                               \
-    {                                                                                              \
-        return scatter_op(prepared, queue, args, multiply);                                        \
-    }
-SCATTER_OP(proj_scatter_add, false)
-SCATTER_OP(proj_scatter_mul, true)
+PROJ_ENTRY(proj_scatter_add, proj_scatter_op, CHANGE_TENSORS, proj_change, false)
+PROJ_ENTRY(proj_scatter_mul, proj_scatter_op, CHANGE_TENSORS, proj_change, true)
 
 /* --- proj_scatter_mul_grad -------------------------------------------------------------------- */
 
@@ -289,14 +297,14 @@ OMP_ACCEPT(proj_scatter_mul_grad)
 {
     const bsk_proj_scatter_mul_grad_params *p = problem->params;
     (void)props;
-    return proj_accept(MUL_GRAD_TENSORS(p), &p->index);
+    return proj_accept(MUL_GRAD_TENSORS(p), p->axis);
 }
 
 OMP_PREPARE(proj_scatter_mul_grad)
 {
     const bsk_proj_scatter_mul_grad_params *p = prepared->problem->params;
     (void)device;
-    return proj_prepare(prepared, features_of(&p->dx, p->axis));
+    return proj_prepare(prepared, features_of(&p->dv, p->axis) + features_of(&p->dx, p->axis));
 }
 
 /* to = alpha x y + beta to for a piece of it. */
@@ -319,10 +327,12 @@ OMP_LAUNCH(proj_scatter_mul_grad)
     const operand x = operand_of(&p->x, a->x, contiguous), v = operand_of(&p->v, a->v, contiguous);
     const operand dx = operand_of(&p->dx, a->dx, contiguous);
     const operand dv = operand_of(&p->dv, a->dv, contiguous);
-    const int64_t large = features_of(&p->dx, p->axis);
-    const mapping gather = {bsk_mem_address(a->index), large, along};
+    const int64_t small = p->index.dims[0], large = features_of(&p->dx, p->axis);
+    const int32_t *index = bsk_mem_address(a->index);
+    char *memory = bsk_mem_address(a->workspace);
+    const mapping gather = mapping_gather(index, small, large, memory, along);
     const mapping scatter =
-        mapping_inverse(gather.from, p->index.dims[0], large, bsk_mem_address(a->workspace), along);
+        mapping_scatter(index, small, large, memory + MAPPING_BYTES * small, along);
 #pragma omp parallel num_threads(queue_threads(queue))
     {
         float by[CHUNK], d[CHUNK];
