@@ -36,7 +36,7 @@ static column_part part_of(const bsk_layout_tables *t, int64_t i)
     column_part p = {
         .t = t, .first = t->col_start[q], .end = t->col_start[q + 1], .column = column};
     p.feature = q * t->block_cols + column;
-    p.width = min_i64(min_i64(WIDTH, t->block_cols - column), t->cols - p.feature);
+    p.width = min_i64(min_i64(WIDTH, t->block_cols - column), max_i64(0, t->cols - p.feature));
     p.rows = p.width == t->block_cols ? min_i64(CHUNK / p.width, t->block_rows) : 1;
     p.ahead = max_i64(1, AHEAD / ((int64_t)t->block_rows * t->block_cols));
     return p;
