@@ -145,10 +145,10 @@ static int64_t piece_at(const operand *o, const piece *p)
         const bits *x = src;                                                                       \
         bits *to = dst, other;                                                                     \
         memcpy(&other, none, sizeof other);                                                        \
-        for (int64_t i = 0; i < count; i++)                                                        \
+        for (int64_t i = 0; i < count && moved < count; i++)                                       \
             to[i] = other;                                                                         \
         for (int64_t i = 0; i < moved; i++)                                                        \
-            to[moves[i].to - first] = x[moves[i].from];                                            \
+            to[moved < count ? moves[i].to - first : i] = x[moves[i].from];                        \
     }
 TAKE(take_16, uint16_t)
 TAKE(take_32, uint32_t)
