@@ -136,19 +136,25 @@ static int64_t piece_at(const operand *o, const piece *p)
     return p->line * o->step + p->first;
 }
 
-/* Moves elements to those from `first` on; to where nothing comes goes `none`, bit by bit. */
+/* Moves elements to some of `count` from `first` on, bit by bit; to where nothing comes goes `none`. */
 #define TAKE(name, word)                                                                           \
-    static void name(void *dst, int64_t first, int64_t count, const void *src, const move *moves,  \
-                     int64_t moved, const void *none)                                              \
+    static void name(void *restrict dst, int64_t first, int64_t count, const void *restrict src,   \
+                     const move *restrict moves, int64_t moved, const void *none)                  \
     {                                                                                              \
         typedef word bits __attribute__((may_alias));                                              \
-        const bits *x = src;                                                                       \
-        bits *to = dst, other;                                                                     \
+        const bits *restrict x = src;                                                              \
+        bits *restrict to = dst;                                                                   \
+        bits other;                                                                                \
         memcpy(&other, none, sizeof other);                                                        \
-        for (int64_t i = 0; i < count && moved < count; i++)                                       \
+        if (moved == count) {                                                                      \
+            for (int64_t i = 0; i < count; i++)                                                    \
+                to[i] = x[moves[i].from];                                                          \
+            return;                                                                                \
+        }                                                                                          \
+        for (int64_t i = 0; i < count; i++)                                                        \
             to[i] = other;                                                                         \
         for (int64_t i = 0; i < moved; i++)                                                        \
-            to[moved < count ? moves[i].to - first : i] = x[moves[i].from];                        \
+            to[moves[i].to - first] = x[moves[i].from];                                            \
     }
 TAKE(take_16, uint16_t)
 TAKE(take_32, uint32_t)
@@ -158,13 +164,13 @@ TAKE(take_64, uint64_t)
 static void elements_take(const operand *o, const mapping *m, const piece *p, void *to, double none)
 {
     const size_t size = type_size(o->type);
-    const int64_t first = move_find(m, p->first), end = move_find(m, p->first + p->count);
+    const int64_t begin = move_find(m, p->first), end = move_find(m, p->first + p->count);
     uint64_t other;
     bski_store(o->type, &other, 0, none);
     (size == 8   ? take_64
      : size == 4 ? take_32
                  : take_16)(to, p->first, p->count, o->data + (size_t)(p->line * o->step) * size,
-                            m->moves + first, end - first, &other);
+                            m->moves + begin, end - begin, &other);
 }
 
 static void piece_load(const operand *o, const piece *p, float *restrict row)
