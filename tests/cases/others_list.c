@@ -117,6 +117,17 @@ static void list_l2(test_list *list)
             s.out = BSK_F32;
             test_emit(list, s);
         }
+    for (int t = 0; t < TEST_COUNT(dtypes);
+         t++) /* wider than what is taken at once; NaN, infinity */
+        for (int fill = FILL_REAL; fill <= FILL_SPECIAL; fill += FILL_SPECIAL - FILL_REAL) {
+            test_spec s = weight("l2_normalize", dtypes[t], 3, fill == FILL_REAL ? 300 : 24);
+            s.fill = (test_fill)fill;
+            s.options = OPT_GAIN | OPT_SAVED;
+            test_emit(list, s);
+            s.op = "l2_normalize_grad";
+            s.options = OPT_GAIN;
+            test_emit(list, s);
+        }
 }
 
 static void list_vectors(test_list *list)

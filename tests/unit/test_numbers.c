@@ -274,6 +274,111 @@ static void test_least_eps(const bsk_device *device, bsk_queue *queue)
     bsk_plan_destroy(&plan);
 }
 
+/* Columns of equal numbers, whose squares, or what they are multiplied by, f32 does not hold. */
+static void test_squares(bsk_context *context, const bsk_device *device, bsk_queue *queue)
+{
+    enum { ROWS = 64, COLS = 4 };
+    static const float of[COLS] = {3e38f, 1e-30f, 1e-22f, 2}, gain[COLS] = {1e-4f, 1e35f, 1, 8};
+    const bsk_layout_params shape = {sizeof shape, ROWS, COLS, ROWS, COLS, 1, BSK_ORDER_ROW};
+    const uint8_t mask = 1;
+    float w[ROWS * COLS], y[ROWS * COLS], norm = 0;
+    bsk_layout *layout = NULL;
+    bsk_plan *plan = NULL;
+    for (int i = 0; i < ROWS * COLS; i++)
+        w[i] = of[i % COLS];
+    if (!CHECK_OK(bsk_layout_from_mask(context, &shape, &mask, &layout)))
+        return;
+
+    bsk_l2_normalize_params p = BSK_INIT(bsk_l2_normalize_params);
+    bsk_l2_normalize_args a = BSK_INIT(bsk_l2_normalize_args);
+    p.layout = layout;
+    p.eps = 1e-300;
+    p.w = p.y = bsk_tensor_3d(BSK_F32, 1, ROWS, COLS);
+    p.gain = bsk_tensor_1d(BSK_F32, COLS);
+    a.w = bsk_host_ptr(w);
+    a.y = bsk_host_ptr(y);
+    a.gain = bsk_host_ptr(gain);
+    if (CHECK_OK(bsk_l2_normalize_plan(device, &p, NULL, &plan)) &&
+        CHECK_OK(bsk_l2_normalize_run(plan, queue, &a))) {
+        CHECK_OK(bsk_queue_sync(queue));
+        for (int i = 0; i < ROWS * COLS; i++)
+            CHECK(fabs(y[i] / (gain[i % COLS] * 0.125) - 1) < 1e-6);
+    }
+    bsk_plan_destroy(&plan);
+
+    bsk_block_norm_params n = BSK_INIT(bsk_block_norm_params);
+    bsk_block_norm_args b = BSK_INIT(bsk_block_norm_args);
+    n.layout = layout;
+    n.type = BSK_NORM_L2;
+    n.w = p.w;
+    n.norm = bsk_tensor_1d(BSK_F32, 1);
+    b.w = a.w;
+    b.norm = bsk_host_ptr(&norm);
+    for (int i = 0; i < ROWS * COLS; i++)
+        w[i] = 1e30f;
+    if (CHECK_OK(bsk_block_norm_plan(device, &n, NULL, &plan)) &&
+        CHECK_OK(bsk_block_norm_run(plan, queue, &b))) {
+        CHECK_OK(bsk_queue_sync(queue));
+        CHECK(fabs(norm / 16e30 - 1) < 1e-6);
+    }
+    bsk_plan_destroy(&plan);
+
+    bsk_block_l2_decay_params d = BSK_INIT(bsk_block_l2_decay_params);
+    bsk_block_l2_decay_args c = BSK_INIT(bsk_block_l2_decay_args);
+    d.layout = layout;
+    d.w = p.w;
+    c.rate = 4e30;
+    c.w = a.w;
+    if (CHECK_OK(bsk_block_l2_decay_plan(device, &d, NULL, &plan)) &&
+        CHECK_OK(bsk_block_l2_decay_run(plan, queue, &c))) {
+        CHECK_OK(bsk_queue_sync(queue));
+        for (int i = 0; i < ROWS * COLS; i++)
+            CHECK(fabs(w[i] / 0.75e30 - 1) < 1e-6);
+    }
+    bsk_plan_destroy(&plan);
+    bsk_layout_release(&layout);
+}
+
+/* The same of a gradient. */
+static void test_squares_grad(bsk_context *context, const bsk_device *device, bsk_queue *queue)
+{
+    enum { ROWS = 64, COLS = 2 };
+    static const float of[COLS] = {2e18f, 1}, gain[COLS] = {1e-25f, 8}, given[COLS] = {1e30f, 4};
+    const bsk_layout_params shape = {sizeof shape, ROWS, COLS, ROWS, COLS, 1, BSK_ORDER_ROW};
+    const uint8_t mask = 1;
+    float dy[ROWS * COLS] = {given[0], given[1]}, w[ROWS * COLS], dw[ROWS * COLS], saved[COLS];
+    bsk_l2_normalize_grad_params p = BSK_INIT(bsk_l2_normalize_grad_params);
+    bsk_l2_normalize_grad_args a = BSK_INIT_ALPHA(bsk_l2_normalize_grad_args);
+    bsk_layout *layout = NULL;
+    bsk_plan *plan = NULL;
+    for (int i = 0; i < ROWS * COLS; i++)
+        w[i] = of[i % COLS];
+    for (int j = 0; j < COLS; j++)
+        saved[j] = ROWS * of[j] * of[j];
+    if (!CHECK_OK(bsk_layout_from_mask(context, &shape, &mask, &layout)))
+        return;
+    p.layout = layout;
+    p.dy = p.w = p.dw = bsk_tensor_3d(BSK_F32, 1, ROWS, COLS);
+    p.saved = p.gain = bsk_tensor_1d(BSK_F32, COLS);
+    a.dy = bsk_host_ptr(dy);
+    a.w = bsk_host_ptr(w);
+    a.dw = bsk_host_ptr(dw);
+    a.saved = bsk_host_ptr(saved);
+    a.gain = bsk_host_ptr(gain);
+    if (CHECK_OK(bsk_l2_normalize_grad_plan(device, &p, NULL, &plan)) &&
+        CHECK_OK(bsk_l2_normalize_grad_run(plan, queue, &a))) {
+        CHECK_OK(bsk_queue_sync(queue));
+        for (int i = 0; i < ROWS * COLS; i++) {
+            const int j = i % COLS;
+            const double unit = (double)gain[j] * (double)given[j] / (8 * (double)of[j]);
+            const double want = (i < COLS ? 1 : 0) - 1.0 / ROWS;
+            CHECK(fabs(dw[i] / unit - want) < 1e-6);
+        }
+    }
+    bsk_plan_destroy(&plan);
+    bsk_layout_release(&layout);
+}
+
 /* A scale cannot have a low limit above its high one. */
 static void test_scale_limits(const bsk_device *device)
 {
@@ -353,6 +458,8 @@ int main(void)
         test_bias_sum(device, queue);
         test_whole_sum(device, queue);
         test_least_eps(device, queue);
+        test_squares(context, device, queue);
+        test_squares_grad(context, device, queue);
         test_scale_limits(device);
         test_dropout_shares(device, queue);
         bsk_queue_destroy(&queue);

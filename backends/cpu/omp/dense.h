@@ -178,6 +178,22 @@ static inline float row_square(const float *row, int64_t count, float mean)
     return lanes_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
+/* The sum of squares, in f64: those of small and of large numbers leave the range of f32. */
+static inline double row_squares(const float *row, int64_t count)
+{
+    enum { LANES = 16 };
+    double lane[LANES] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES)
+        for (int k = 0; k < LANES; k++)
+            lane[k] += (double)row[i + k] * (double)row[i + k];
+    for (; i < count; i++)
+        lane[i % LANES] += (double)row[i] * (double)row[i];
+    for (int k = 0; k < LANES; k++)
+        sum += lane[k];
+    return sum;
+}
+
 /* The largest element of a row padded with -infinity, and max; NaN is left to the sum. */
 static inline float row_max(const float *row, int64_t count, float max)
 {

@@ -75,22 +75,6 @@ OMP_PREPARE(global_norm)
                : BSK_E_UNSUPPORTED;
 }
 
-/* In f64: squares of small and of large numbers leave the range of f32. */
-static double row_squares(const float *row, int64_t count)
-{
-    enum { LANES = 16 };
-    double lane[LANES] = {0}, sum = 0;
-    int64_t i = 0;
-    for (; i + LANES <= count; i += LANES)
-        for (int k = 0; k < LANES; k++)
-            lane[k] += (double)row[i + k] * (double)row[i + k];
-    for (; i < count; i++)
-        lane[i % LANES] += (double)row[i] * (double)row[i];
-    for (int k = 0; k < LANES; k++)
-        sum += lane[k];
-    return sum;
-}
-
 static double piece_squares(bsk_dtype type, const void *x, int64_t first, int64_t last)
 {
     double sum = 0;
