@@ -12,9 +12,8 @@ typedef struct reduced {
     const bsk_reduced_wgrad_params *p;
     int64_t samples, chunk;        /* of these, norms at a time */
     int64_t features[2], block[2]; /* of x and of dy */
-    int64_t blocks[2],
-        pitch[2];           /* norms of a sample, and places, of which the others hold anything */
-    float *norms[2], *sums; /* [chunk][pitch], and [pitch[0]][pitch[1]] */
+    int64_t blocks[2], pitch[2];   /* norms of a sample; places, the rest of which is unset */
+    float *norms[2], *sums;        /* [chunk][pitch], and [pitch[0]][pitch[1]] */
 } reduced;
 
 /* An activation as [samples, features]. */
