@@ -212,15 +212,31 @@ static bool word_match(const char *name, const char *glob, size_t length)
     return false;
 }
 
+/* Every word of one alternative of a filter holds. */
+static bool words_match(const char *name, const char *words, size_t length)
+{
+    for (const char *f = words, *end = words + length; f < end;) {
+        const size_t left = (size_t)(end - f), word = strcspn(f, " "),
+                     n = word < left ? word : left, banned = *f == '!';
+        if (n && word_match(name, f + banned, n - banned) == (bool)banned)
+            return false;
+        f += n + (n < left);
+    }
+    return true;
+}
+
 bool test_filter(const char *name, char *const *filters, int count)
 {
-    for (int i = 0; i < count; i++)
-        for (const char *f = filters[i]; *f;) {
-            const size_t n = strcspn(f, " "), banned = *f == '!';
-            if (n && word_match(name, f + banned, n - banned) == banned)
-                return false;
-            f += n + (f[n] == ' ');
+    for (int i = 0; i < count; i++) {
+        bool matches = false;
+        for (const char *f = filters[i]; f && !matches;) {
+            const char *next = strchr(f, '|');
+            matches = words_match(name, f, next ? (size_t)(next - f) : strlen(f));
+            f = next ? next + 1 : NULL;
         }
+        if (!matches)
+            return false;
+    }
     return true;
 }
 

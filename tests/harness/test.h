@@ -216,7 +216,8 @@ void cases_attention(test_list *list);
 void cases_decode(test_list *list);
 
 void test_spec_name(const test_spec *spec, char name[TEST_NAME]);
-/* Every word of the filters, a glob, matches some word of name, or, where `!` precedes it, none. */
+/* Every filter has an alternative, between `|`, of which every word, a glob, matches some word of name, or,
+ * where `!` precedes it, none. */
 bool test_filter(const char *name, char *const *filters, int count);
 
 /* --- A case with its tensors -------------------------------------------------------------- */
