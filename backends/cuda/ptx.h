@@ -240,7 +240,13 @@ PTX_FN void named_barrier(uint32_t id, uint32_t threads)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* The same, and whether the condition holds for any of them. */
+/* Arrives there, and goes on. */
+PTX_FN void named_barrier_arrive(uint32_t id, uint32_t threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* The same as named_barrier, and whether the condition holds for any of them. */
 PTX_FN bool named_barrier_any(uint32_t id, uint32_t threads, bool condition)
 {
     uint32_t any;

@@ -310,7 +310,8 @@ static void barrier_open(const gpu_block *b, uint32_t id, gpu_barrier_state *s)
     block_wake(b, barrier_waits, id);
 }
 
-bool gpu_barrier(uint32_t id, uint32_t threads, bool condition)
+/* Whether the calling lane is the last one that a barrier waits for. */
+static bool barrier_arrive(uint32_t id, uint32_t threads, bool condition)
 {
     gpu_block *b = gpu.lane->warp->block;
     if (id >= GPU_BARRIERS)
@@ -322,11 +323,22 @@ bool gpu_barrier(uint32_t id, uint32_t threads, bool condition)
         gpu_fault("barrier %u for %u threads, and for %u", id, threads, s->threads);
     s->threads = threads;
     s->any |= condition;
-    if (++s->arrived == (threads ? threads : b->live))
+    const bool last = ++s->arrived == (threads ? threads : b->live);
+    if (last)
         barrier_open(b, id, s);
-    else
+    return last;
+}
+
+bool gpu_barrier(uint32_t id, uint32_t threads, bool condition)
+{
+    if (!barrier_arrive(id, threads, condition))
         gpu_sleep(barrier_waits, id);
-    return s->result;
+    return gpu.lane->warp->block->barriers[id].result;
+}
+
+void gpu_barrier_arrive(uint32_t id, uint32_t threads)
+{
+    barrier_arrive(id, threads, false);
 }
 
 void gpu_cluster_sync(void)

@@ -329,6 +329,8 @@ static void shares_fill(int32_t group, const item *items, int32_t count, tables 
         int32_t last = from;
         while (last + 1 < t->teams && begin[last + 1] < end)
             last++;
+        const bool all = DSD_RING_WIDE(t->shape.tile) || last == from || end == begin[last + 1];
+        const int32_t adders = last - from + all;
         for (int32_t w = from; w <= last; w++) {
             const int32_t first = at > begin[w] ? at : begin[w];
             const int32_t until = end < begin[w + 1] ? end : begin[w + 1];
@@ -337,7 +339,8 @@ static void shares_fill(int32_t group, const item *items, int32_t count, tables 
                                         .steps = items[i].steps ? until - first : 0,
                                         .part = (int16_t)(w - from),
                                         .parts = (int16_t)(last - from + 1),
-                                        .rows = items[i].rows};
+                                        .rows = (int16_t)items[i].rows,
+                                        .adders = (int16_t)adders};
             share[w].steps += x.steps;
             if (!share[w].segments++) {
                 share[w].head = x;

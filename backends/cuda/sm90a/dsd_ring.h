@@ -19,14 +19,20 @@ enum {
     (DSD_RING_TEAM(features, samples) * DSD_RING_TEAMS(features) * 32)
 
 /* Shared memory of a thread block for tiles of so many features and samples. Of a team: a ring of
- * steps, a part of a tile's sums, and 16 samples of one on their way to C, for which several warps
- * have a slot of the ring that waits for its next step. */
+ * steps, a part of a tile's sums, and samples of one on their way to C: 16 in f32, or of narrow tiles
+ * all of them in 16 bits. Several warps have a slot of the ring for them, which waits for its next
+ * step. */
 #define DSD_RING_SLOT_BYTES(features, samples) (((features) + (samples)) * 64)
 #define DSD_RING_PART_BYTES(features, samples) ((features) * (samples)*4)
-#define DSD_RING_END_BYTES(features)           (16 * ((features) + 1) * 4 + 64) /* 128 a unit */
+#define DSD_RING_LINE_BYTES(features, samples)                                                     \
+    ((features) < 32 && (features) * (samples)*2 > 64 * ((features) + 1)                           \
+         ? (features) * (samples)*2                                                                \
+         : 64 * ((features) + 1))
+#define DSD_RING_END_BYTES(features, samples) /* a barrier behind them, 128 a unit */              \
+    ((DSD_RING_LINE_BYTES(features, samples) + 8 + 127) / 128 * 128)
 #define DSD_RING_REST(features, samples)                                                           \
     (DSD_RING_PART_BYTES(features, samples) +                                                      \
-     (DSD_RING_WIDE(features) ? 0 : DSD_RING_END_BYTES(features)))
+     (DSD_RING_WIDE(features) ? 0 : DSD_RING_END_BYTES(features, samples)))
 #define DSD_RING_FIT(features, samples, room)                                                      \
     (((room) / DSD_RING_TEAMS(features) - DSD_RING_REST(features, samples)) /                      \
      DSD_RING_SLOT_BYTES(features, samples))
@@ -47,12 +53,14 @@ enum {
     (DSD_RING_SLOTS(features, samples) * DSD_RING_SLOT_BYTES(features, samples) +                  \
      DSD_RING_REST(features, samples))
 
-/* Steps of one tile: part number `part` of `parts`, which neighbouring teams have. */
+/* Steps of one tile: part number `part` of `parts`, which neighbouring teams have. The first `adders`
+ * of these add them up; of narrow tiles one means that there are two parts. */
 typedef struct dsd_ring_segment {
     int32_t feature; /* the tile's first */
     int32_t steps;
     int16_t part, parts;
-    int32_t rows; /* bits: parts of 16 samples */
+    int16_t rows; /* bits: parts of 16 samples */
+    int16_t adders;
 } dsd_ring_segment;
 
 /* A team's share: how many steps, and of which tiles they are: the first, and those from number

@@ -56,10 +56,13 @@ template <typename T_, bool FLIP_, bool ALONG_K_, int TILE_, int COLUMNS_> struc
     static constexpr int PART_AT = SLOTS * SLOT_BYTES;
     static constexpr int LINE_AT = PART_AT + TEAM * PART_BYTES; /* WIDE: in a slot instead */
     static constexpr int PITCH = WIDE ? TI : TI + 1;            /* of a line of sums, elements */
-    static constexpr int LINE_BYTES = 16 * PITCH * 4;
+    static constexpr int LINE_BYTES = WIDE ? 16 * PITCH * 4 : DSD_RING_LINE_BYTES(TILE, COLUMNS);
+    /* Parts of 16 samples that are stored at once, in 16 bits. */
+    static constexpr int FIT = LINE_BYTES / (32 * TI), STORED = WIDE ? 1 : ROWS < FIT ? ROWS : FIT;
     static constexpr int BARRIER_AT = LINE_AT + LINE_BYTES;
     static_assert(PART_AT >= TEAM * PART_BYTES, "a part fits into the ring");
     static_assert(!LATER || BARRIER_AT + 8 <= TEAM_BYTES, "a barrier fits behind the line");
+    static_assert(WIDE || ROWS % STORED == 0, "as many at a time");
     static_assert(!WIDE || TEAM * LINE_BYTES <= SLOT_BYTES, "lines fit into a slot");
     static_assert(!WIDE || TEAM * PART_BYTES <= (SLOTS - 1) * SLOT_BYTES,
                   "a part leaves the last slot free");
@@ -439,39 +442,55 @@ FN void rows_finish(const dsd_ring_arg &a, char *to, const float (&sum)[C::NT][4
     }
 }
 
-/* The same for C = alpha * sum, of the type and along the axis of b: numbers are rounded as they come
- * from the products, and turned as they go to the line, [samples][features] or [features][samples]. */
-template <class C>
-FN void rows_store(const dsd_ring_arg &a, char *line, const float (&sum)[C::NT][4], int64_t feature,
-                   int n)
+/* Whether C = alpha * sum is of the type and along the axis of b. */
+template <class C> FN bool is_plain(const dsd_epilogue &e)
 {
-    enum { PIECES = C::ALONG_K ? C::NT : 2, LAST = C::NT - 1 };
+    return !C::ROUND && (C::ALONG_K ? e.plain : e.plain_n) && e.bare &&
+           e.c.type == dtype_of<typename C::T>();
+}
+
+/* Stores such sums of COUNT times 16 samples, of which C has those in `rows`: numbers are rounded as they
+ * come from the products, and turned as they go to the line, [samples][features] or [features][samples]
+ * of 16 samples each. */
+template <class C, int COUNT>
+FN void rows_store(const dsd_ring_arg &a, char *line, const float (*sum)[C::NT][4], int64_t feature,
+                   int n, uint32_t rows)
+{
+    enum { PIECES = C::ALONG_K ? C::NT : 2, LAST = C::NT - 1, BYTES = 32 * C::TI };
     const dsd_epilogue &e = a.operands.end;
     const int lane = threadIdx.x % 32, row = lane % 8, half = lane / 8 % 2, next = lane / 16;
     const uint32_t to = shared_address(line);
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < C::NT; j += 2) {
-        uint32_t v[4];
+    for (int i = 0; i < COUNT; i++)
 #pragma unroll
-        for (int t = 0; t < 4; t++) {
-            const float *s = sum[j + t / 2 < LAST ? j + t / 2 : LAST] + t % 2 * 2;
-            v[t] = mma_pack<typename C::T>(s[0] * e.alpha, s[1] * e.alpha);
+        for (int j = 0; j < C::NT; j += 2) {
+            uint32_t v[4];
+#pragma unroll
+            for (int t = 0; t < 4; t++) {
+                const float *s = sum[i][j + t / 2 < LAST ? j + t / 2 : LAST] + t % 2 * 2;
+                v[t] = mma_pack<typename C::T>(s[0] * e.alpha, s[1] * e.alpha);
+            }
+            const int tile = j + next < LAST ? j + next : LAST; /* a lone one is stored twice */
+            const int at = C::ALONG_K ? place_at<PIECES>(8 * half + row, tile)
+                                      : place_at<PIECES>(8 * tile + row, half);
+            if (C::ALONG_K)
+                store_matrix_x4(to + i * BYTES + at, v[0], v[1], v[2], v[3]);
+            else
+                store_matrix_x4_trans(to + i * BYTES + at, v[0], v[1], v[2], v[3]);
         }
-        const int tile = j + next < LAST ? j + next : LAST; /* a lone one is stored twice */
-        if (C::ALONG_K)
-            store_matrix_x4(to + place_at<PIECES>(8 * half + row, tile), v[0], v[1], v[2], v[3]);
-        else
-            store_matrix_x4_trans(to + place_at<PIECES>(8 * tile + row, half), v[0], v[1], v[2],
-                                  v[3]);
-    }
     __syncwarp();
+    /* Across the features all of one's samples at once. */
+    enum { BATCH = C::ALONG_K ? 2 * C::TI : 2 * COUNT };
 #pragma unroll
-    for (int x = lane; x < 2 * C::TI; x += 32) {
-        const int i = C::ALONG_K ? x % C::NT * DSD_RUN : x / 2;
-        const int at = C::ALONG_K ? x / C::NT : x % 2 * DSD_RUN;
-        const uint4 v = *(const uint4 *)(line + place_at<PIECES>(x / PIECES, x % PIECES));
-        if (n + at < e.n && feature + i < e.features)
+    for (int x = lane; x < 2 * C::TI * COUNT; x += 32) {
+        const int part = C::ALONG_K ? x / BATCH : x % BATCH / 2;
+        const int piece = C::ALONG_K ? x % BATCH : x / BATCH * 2 + x % 2;
+        const int i = C::ALONG_K ? piece % C::NT * DSD_RUN : piece / 2;
+        const int at = 16 * part + (C::ALONG_K ? piece / C::NT : piece % 2 * DSD_RUN);
+        const uint4 v = *(const uint4 *)(line + part * BYTES +
+                                         place_at<PIECES>(piece / PIECES, piece % PIECES));
+        if (n + at < e.n && feature + i < e.features && rows >> part & 1)
             *(uint4 *)(e.c.data + ((feature + i) * e.c.feature + (n + at) * e.c.n) * 2) = v;
     }
 }
@@ -510,11 +529,9 @@ FN void rows_end(const dsd_ring_arg &a, char *lines, const float (&sum)[C::NT][4
             pairs_store<C>(a, sum, feature, n);
             return;
         }
-    } else {
-        if ((C::ALONG_K ? e.plain : e.plain_n) && e.bare && e.c.type == dtype_of<typename C::T>()) {
-            rows_store<C>(a, line, sum, feature, n);
-            return;
-        }
+    } else if (is_plain<C>(e)) {
+        rows_store<C, 1>(a, line, &sum, feature, n, 1);
+        return;
     }
     rows_finish<C>(a, line, sum, feature, n);
 }
@@ -543,8 +560,8 @@ template <class C> FN void part_put(char *to, const float (&sum)[C::ROWS][C::NT]
                 make_float4(sum[i][j][0], sum[i][j][1], sum[i][j][2], sum[i][j][3]);
 }
 
-/* Adds up the parts of a tile in their order; the teams that have them share its samples. The first
- * part lies in its team's ring, the others beside theirs, some maybe in another thread block of the
+/* Adds up the parts of a tile in their order; teams that have them share its samples. The first part
+ * lies in its team's ring, the others beside theirs, some maybe in another thread block of the
  * cluster. */
 template <class C> FN void parts_add(const dsd_ring_arg &a, char *block, const dsd_ring_segment &s)
 {
@@ -554,7 +571,7 @@ template <class C> FN void parts_add(const dsd_ring_arg &a, char *block, const d
         block + team * C::TEAM_BYTES + (C::WIDE ? (C::SLOTS - 1) * C::SLOT_BYTES : C::LINE_AT);
     const char *parts = block + member<C>() * C::PART_BYTES;
 #pragma unroll 1
-    for (int i = s.part; i < C::ROWS && 16 * (row + i) < a.operands.end.n; i += s.parts) {
+    for (int i = s.part; i < C::ROWS && 16 * (row + i) < a.operands.end.n; i += s.adders) {
         float sum[C::NT][4] = {};
         if (!(s.rows >> (row + i) & 1))
             continue;
@@ -600,7 +617,7 @@ FN uint2 runs_load(const dsd_ring_arg &a, int number, int step)
 FN dsd_ring_segment segment_load(const dsd_ring_segment *from)
 {
     const int4 v = __ldg((const int4 *)from);
-    return {v.x, v.y, (int16_t)v.z, (int16_t)(v.z >> 16), v.w};
+    return {v.x, v.y, (int16_t)v.z, (int16_t)(v.z >> 16), (int16_t)v.w, (int16_t)(v.w >> 16)};
 }
 
 /* Starts to copy the next step, if there is one, to a slot. */
@@ -661,12 +678,57 @@ FN void tile_store(const dsd_ring_arg &a, char *lines, const dsd_ring_segment &s
                    float (&sum)[C::ROWS][C::NT][4])
 {
     const int first = samples_part<C>() * C::TN;
+    if constexpr (!C::WIDE && !C::ROUND) {
+        if (is_plain<C>(a.operands.end)) {
+#pragma unroll
+            for (int i = 0; i < C::ROWS; i += C::STORED)
+                if (16 * i < a.operands.end.n)
+                    rows_store<C, C::STORED>(a, lines, sum + i, segment.feature, 16 * i,
+                                             (uint32_t)segment.rows >> i);
+            return;
+        }
+    }
 #pragma unroll 1
     for (int n = first; n < a.operands.end.n && (!C::WIDE || n < first + C::TN); n += 16) {
         if (segment.rows >> n / 16 & 1)
             rows_end<C>(a, lines, sum[0], segment.feature, n);
         rows_turn<C>(sum);
     }
+}
+
+/* Of narrow tiles: leaves a warp's part for others, and adds up what it has to do of it as soon as all
+ * are there. The barrier of a tile is that of its first warp, which has no other one that ends there;
+ * the others come there with their first segments, and so have waited for none before. */
+template <class C>
+FN void part_end(const dsd_ring_arg &a, char *block, const dsd_ring_segment &segment,
+                 float (&sum)[C::ROWS][C::NT][4])
+{
+    const int warp = threadIdx.x / 32;
+    const uint32_t barrier = 1 + warp - segment.part, threads = 32 * segment.parts;
+    char *const own = block + warp * C::TEAM_BYTES;
+    if (segment.part >= segment.adders) {
+        part_put<C>(own + C::PART_AT, sum);
+        named_barrier_arrive(barrier, threads);
+        return;
+    }
+    if (segment.adders > 1) {
+        /* The first part is of the last segment: the ring is free. */
+        part_put<C>(own + (segment.part ? C::PART_AT : 0), sum);
+        named_barrier(barrier, threads);
+        parts_add<C>(a, block, segment);
+        return;
+    }
+    /* Of two parts the other one is added to what the warp has. */
+    named_barrier(barrier, threads);
+    const float4 *part = (const float4 *)(own + C::TEAM_BYTES + C::PART_AT) + threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < C::ROWS; i++)
+#pragma unroll
+        for (int j = 0; j < C::NT; j++) {
+            const float4 v = part[(i * C::NT + j) * 32];
+            sum[i][j][0] += v.x, sum[i][j][1] += v.y, sum[i][j][2] += v.z, sum[i][j][3] += v.w;
+        }
+    tile_store<C>(a, own + C::LINE_AT, segment, sum);
 }
 
 template <class C> FN void product(const dsd_ring_arg &a)
@@ -715,36 +777,32 @@ template <class C> FN void product(const dsd_ring_arg &a)
             i + 1 < share.y ? segment_load(a.segments + share.z + i) : dsd_ring_segment{};
         float sum[C::ROWS][C::NT][4] = {};
         segment_multiply<C>(a, p, segment, s, sum);
+        if (C::WIDE && !segment.part)
+            team_sync<C>();
         if (segment.parts == 1) {
-            if (C::WIDE)
-                team_sync<C>();
             tile_store<C>(a, team + (C::WIDE ? slot_before<C>(s.slot) * C::SLOT_BYTES : C::LINE_AT),
                           segment, sum);
-        } else if (segment.part) {
-            part_put<C>(team + C::PART_AT, sum);
-            head = segment;
+        } else if (!C::WIDE) {
+            part_end<C>(a, shared, segment, sum);
         } else {
-            /* The last segment: the ring is free. */
-            if (C::WIDE)
-                team_sync<C>();
-            part_put<C>(team, sum);
-            tail = segment;
+            /* The first part is of the last segment: the ring is free. */
+            part_put<C>(team + (segment.part ? C::PART_AT : 0), sum);
+            (segment.part ? head : tail) = segment;
         }
         segment = coming;
     }
+    if (!C::WIDE)
+        return;
     __syncthreads();
-    if (C::WIDE)
-        cluster_sync();
+    cluster_sync();
 #pragma unroll 1
     for (int i = 0; i < 2; i++) {
         if (head.parts)
             parts_add<C>(a, shared, head);
         head = tail;
     }
-    if (C::WIDE) {
-        __syncwarp();
-        cluster_sync(); /* others may still read the parts */
-    }
+    __syncwarp();
+    cluster_sync(); /* others may still read the parts */
 }
 
 #define RING(T, type, flip, order, along_k, axis, ti, tn)                                          \

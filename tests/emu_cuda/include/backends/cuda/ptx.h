@@ -161,6 +161,11 @@ PTX_FN void named_barrier(uint32_t id, uint32_t threads)
     gpu_barrier(id, threads, false);
 }
 
+PTX_FN void named_barrier_arrive(uint32_t id, uint32_t threads)
+{
+    gpu_barrier_arrive(id, threads);
+}
+
 PTX_FN bool named_barrier_any(uint32_t id, uint32_t threads, bool condition)
 {
     return gpu_barrier(id, threads, condition);
