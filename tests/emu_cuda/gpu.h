@@ -52,6 +52,7 @@ void gpu_release(void);
 /* An arrival at a barrier of `threads` threads of the block (0: all that have not returned).
  * Whether the condition holds for any of them. */
 bool gpu_barrier(uint32_t id, uint32_t threads, bool condition);
+/* The same without waiting for others. */
 void gpu_barrier_arrive(uint32_t id, uint32_t threads);
 void gpu_cluster_sync(void);
 uint32_t gpu_cluster_rank(void);

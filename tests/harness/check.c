@@ -409,8 +409,7 @@ static const struct argp parser = {
     "Runs the conformance cases on every kernel entry that accepts them."
     "\vEach word of a FILTER is a glob that must match a word of the case's name, \"@DEVICE\" or "
     "the entry's name, or with a ! before it must match none; in 'A|B' the words of A or those of "
-    "B. "
-    "Exit status: 0 all passed, 1 failures, 2 wrong usage, 77 nothing ran.",
+    "B. Exit status: 0 all passed, 1 failures, 2 wrong usage, 77 nothing ran.",
     NULL,
     NULL,
     NULL};

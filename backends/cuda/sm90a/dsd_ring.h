@@ -54,7 +54,7 @@ enum {
      DSD_RING_REST(features, samples))
 
 /* Steps of one tile: part number `part` of `parts`, which neighbouring teams have. The first `adders`
- * of these add them up; of narrow tiles one means that there are two parts. */
+ * of these add them up. One of a narrow tile with parts: there are two, and it takes the other. */
 typedef struct dsd_ring_segment {
     int32_t feature; /* the tile's first */
     int32_t steps;
