@@ -6,7 +6,7 @@
 #   ci/deps.sh --python also what the tests of the Python package need
 #   ci/deps.sh --arm    also what building and testing for 64-bit ARM needs on another processor
 #   ci/deps.sh --extra  what ci/test.sh does more with: a checker of OpenCL kernels, a second OpenCL
-#                       driver for processors, and one more library to race against
+#                       driver for processors, one more library to race against, and MPI
 # Where everything is there already it calls neither apt nor pip.
 set -euo pipefail
 
@@ -91,6 +91,8 @@ elif [ "${1:-}" = --extra ]; then
     need oclgrind command -v oclgrind
     need mesa-opencl-icd installed mesa-opencl-icd
     need libxsmm-dev installed libxsmm-dev
+    need libopenmpi-dev installed libopenmpi-dev
+    need openmpi-bin command -v mpirun
 elif [ "${1:-}" = --arm ]; then
     need gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
     need libc6-dev-arm64-cross installed libc6-dev-arm64-cross

@@ -53,7 +53,7 @@ mapfile -t scripts < <(select_files '\.sh$|^\.ci/run$')
 [ ${#c_files[@]} -gt 0 ] && [ ${#headers[@]} -gt 0 ] && [ ${#scripts[@]} -gt 0 ]
 
 library_files() {
-    select_files '^(api|common|backends)/.*\.(c|h)$'
+    select_files '^(api|common|backends|transports)/.*\.(c|h)$'
 }
 
 find_format() {

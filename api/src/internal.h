@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#include <bsk/backend.h>
+#include <bsk/transport.h>
 #include "api/src/op.h"
 
 /* --- status.c --------------------------------------------------------------------------------- */
@@ -74,6 +74,9 @@ typedef struct bski_module {
 bsk_status bski_registry_list(const bsk_allocator *allocator, const char *plugin_path,
                               bski_module **modules, size_t *count, char **notes);
 void bski_registry_free(const bsk_allocator *allocator, bski_module *modules, size_t count);
+/* The first module of a transport that there is in these places; NULL without one. */
+bsk_status bski_registry_transport(const bsk_allocator *allocator, const char *plugin_path,
+                                   const char *name, bsk_transport_query_fn *query, char **notes);
 /* Appends a line to an owned text; keeps the old text if memory is short. */
 bsk_status bski_note(const bsk_allocator *allocator, char **notes, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -155,6 +158,13 @@ struct bsk_plan {
     double flops, bytes;
 };
 
+struct bsk_comm {
+    const bsk_device *device;
+    const bsk_transport *transport;
+    void *handle;
+    int32_t rank, size;
+};
+
 void bski_log(const bsk_context *context, bsk_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool bski_log_enabled(const bsk_context *context, bsk_log_level level);
@@ -170,12 +180,21 @@ void bski_tensor_normalise(bsk_tensor *tensor);
  * message about `name` is set. */
 bsk_status bski_tensor_check(const char *op, const char *name, const bsk_tensor *tensor,
                              int64_t *elements, size_t *bytes);
+/* INVALID, naming the legal types, unless bit 1 << dtype of the mask is set. */
+bsk_status bski_dtype_check(const char *op, const char *name, bsk_dtype dtype, uint32_t mask);
 
 /* --- queue.c ---------------------------------------------------------------------------------- */
 
 /* INVALID, about the view `name`, unless the device accepts memory of that kind. */
 bsk_status bski_kind_check(const char *function, const char *name, const bsk_device *device,
                            bsk_mem_kind kind);
+/* An address, or an offset in a buffer object: objects themselves are aligned well enough. */
+uintptr_t bski_address(const bsk_mem *mem);
+bsk_status bski_alignment_check(const char *function, const char *name, const bsk_mem *mem,
+                                size_t align, const char *what);
+/* Of a workspace or a packed image: plain bytes of known size. */
+bsk_status bski_bytes_check(const char *function, const char *name, const bsk_device *device,
+                            const bsk_mem *mem, size_t need, size_t align);
 
 /* --- dispatch.c ------------------------------------------------------------------------------- */
 
@@ -207,6 +226,14 @@ bsk_status bski_tuning_save(const bsk_context *context);
 /* Runs a plan whose executor is the CPU on a queue of another device: downloads operands, runs,
  * uploads results; waits. args are the kernel op's. */
 bsk_status bski_staged_run(const bsk_plan *plan, bsk_queue *queue, const void *args);
+
+/* --- comm.c ----------------------------------------------------------------------------------- */
+
+/* The types that can be added, also through f32. */
+uint32_t bski_comm_sums(const bsk_comm *comm);
+/* Runs calls of a communicator's transport in the order of a queue. */
+bsk_status bski_comm_run(const bsk_comm *comm, bsk_queue *queue, const char *op,
+                         const bsk_transport_call *calls, size_t count);
 
 /* --- plan.c ----------------------------------------------------------------------------------- */
 

@@ -116,17 +116,7 @@ static uint32_t legal_dtypes(const bski_arg *a, bsk_dtype main)
 static bsk_status check_dtype(const bski_op_info *op, const bski_arg *a, const bsk_tensor *t,
                               bsk_dtype main)
 {
-    uint32_t mask = legal_dtypes(a, main);
-    if ((unsigned)t->dtype < BSK_DTYPE_COUNT && mask & BSK_DTYPE_BIT(t->dtype))
-        return BSK_OK;
-    char legal[80] = "";
-    for (int i = 1; i < BSK_DTYPE_COUNT; i++)
-        if (mask & BSK_DTYPE_BIT(i)) {
-            size_t used = strlen(legal);
-            snprintf(legal + used, sizeof(legal) - used, " %s", bsk_dtype_name((bsk_dtype)i));
-        }
-    return bski_fail(BSK_E_INVALID, "%s: %s.dtype is %s (%d); legal are%s", op->name, a->name,
-                     bsk_dtype_name(t->dtype), (int)t->dtype, legal);
+    return bski_dtype_check(op->name, a->name, t->dtype, legal_dtypes(a, main));
 }
 
 static bool is_unit_axis(const bsk_tensor *t, int axis)
@@ -478,24 +468,6 @@ static const bsk_mem *arg_views(const bski_arg *a, const void *args)
     return views;
 }
 
-/* An address, or an offset in a buffer object: objects themselves are aligned well enough. */
-static uintptr_t address_of(const bsk_mem *m)
-{
-    return (m->kind == BSK_MEM_CL ? 0 : (uintptr_t)m->handle) + m->offset;
-}
-
-static bsk_status check_alignment(const bsk_plan *plan, const char *name, const bsk_mem *m,
-                                  size_t align, const char *what)
-{
-    const size_t beyond = address_of(m) % align;
-    if (!beyond)
-        return BSK_OK;
-    return bski_fail(
-        BSK_E_INVALID,
-        "%s: args.%s lies %zu bytes beyond a multiple of %zu; legal are multiples (%s)",
-        plan->op->name, name, beyond, align, what);
-}
-
 static bsk_status check_view(const bsk_plan *plan, int i, const bsk_mem *m)
 {
     const bski_arg *a = &plan->op->args[i];
@@ -511,10 +483,12 @@ static bsk_status check_view(const bsk_plan *plan, int i, const bsk_mem *m)
         return bski_fail(BSK_E_INVALID, "%s: args.%s is given, but the plan was made without it",
                          plan->op->name, a->name);
     BSKI_TRY(bski_kind_check(plan->op->name, a->name, plan->device, m->kind));
-    BSKI_TRY(check_alignment(plan, a->name, m, bsk_dtype_size(t->dtype), "its element's size"));
+    BSKI_TRY(bski_alignment_check(plan->op->name, a->name, m, bsk_dtype_size(t->dtype),
+                                  "its element's size"));
     const int32_t promised = plan->executor == plan->device ? plan->entry->alignment : 0;
     if (promised)
-        BSKI_TRY(check_alignment(plan, a->name, m, (size_t)promised,
+        BSKI_TRY(
+            bski_alignment_check(plan->op->name, a->name, m, (size_t)promised,
                                  "what the plan relies on; options.alignment may promise less"));
     if (m->size && m->size < need)
         return bski_fail(BSK_E_INVALID, "%s: args.%s.size is %zu bytes; at least %zu are needed",
@@ -543,7 +517,7 @@ static bool views_meet(const bsk_tensor *x, size_t x_bytes, const bsk_mem *mx, c
 {
     if (mx->handle != my->handle && (mx->kind == BSK_MEM_CL || my->kind == BSK_MEM_CL))
         return false;
-    const uintptr_t a = address_of(mx), b = address_of(my);
+    const uintptr_t a = bski_address(mx), b = bski_address(my);
     if (!x_bytes || !y_bytes || a + x_bytes <= b || b + y_bytes <= a)
         return false;
     const bsk_tensor *const both[] = {x, y};
@@ -736,21 +710,6 @@ static bsk_status check_overlap(const bsk_plan *plan, const void *args, const bs
     return BSK_OK;
 }
 
-/* A workspace or a packed image: plain bytes of the plan's own. */
-static bsk_status check_bytes(const bsk_plan *plan, const char *name, const bsk_mem *m, size_t need,
-                              size_t align)
-{
-    if (m->kind != BSK_MEM_NULL && !m->handle)
-        return bski_fail(BSK_E_INVALID, "%s: args.%s.handle is NULL; %zu bytes are needed",
-                         plan->op->name, name, need);
-    if (m->kind == BSK_MEM_NULL || m->size < need)
-        return bski_fail(BSK_E_INVALID, "%s: args.%s has %zu bytes%s; at least %zu are needed",
-                         plan->op->name, name, m->kind == BSK_MEM_NULL ? 0 : m->size,
-                         m->kind != BSK_MEM_NULL && !m->size ? " by its view's size" : "", need);
-    BSKI_TRY(bski_kind_check(plan->op->name, name, plan->device, m->kind));
-    return check_alignment(plan, name, m, align, "its alignment");
-}
-
 /* The workspace is scratched while operands are read: it must lie apart from all of them. */
 static bsk_status check_workspace(const bsk_plan *plan, const void *args, const bsk_mem *packed)
 {
@@ -760,7 +719,8 @@ static bsk_status check_workspace(const bsk_plan *plan, const void *args, const 
     const bsk_tensor scratch = image_bytes(need), image_desc = image_bytes(image);
     if (!need)
         return BSK_OK;
-    BSKI_TRY(check_bytes(plan, "workspace", w, need, plan->prepared.workspace_alignment));
+    BSKI_TRY(bski_bytes_check(op->name, "workspace", plan->device, w, need,
+                              plan->prepared.workspace_alignment));
     if (packed && views_meet(&scratch, need, w, &image_desc, image, packed))
         return bski_fail(BSK_E_INVALID, "%s: args.workspace overlaps args.packed", op->name);
     for (int i = 0; i < op->arg_count; i++) {
@@ -783,7 +743,8 @@ static bsk_status check_packed(const bsk_plan *plan, const bsk_mem *packed)
                          "%s: entry %s takes no packed image here; args.packed is legal where "
                          "bsk_plan_info.packed_bytes is not 0",
                          plan->op->name, plan->entry->name);
-    return check_bytes(plan, "packed", packed, need, plan->prepared.packed_alignment);
+    return bski_bytes_check(plan->op->name, "packed", plan->device, packed, need,
+                            plan->prepared.packed_alignment);
 }
 
 /* The packed image of a run; NULL if it has none. */

@@ -100,6 +100,38 @@ bsk_status bski_kind_check(const char *function, const char *name, const bsk_dev
                      (int)kind, device->id, names);
 }
 
+uintptr_t bski_address(const bsk_mem *mem)
+{
+    return (mem->kind == BSK_MEM_CL ? 0 : (uintptr_t)mem->handle) + mem->offset;
+}
+
+bsk_status bski_alignment_check(const char *function, const char *name, const bsk_mem *mem,
+                                size_t align, const char *what)
+{
+    const size_t beyond = bski_address(mem) % align;
+    if (!beyond)
+        return BSK_OK;
+    return bski_fail(
+        BSK_E_INVALID,
+        "%s: args.%s lies %zu bytes beyond a multiple of %zu; legal are multiples (%s)", function,
+        name, beyond, align, what);
+}
+
+bsk_status bski_bytes_check(const char *function, const char *name, const bsk_device *device,
+                            const bsk_mem *mem, size_t need, size_t align)
+{
+    if (mem->kind != BSK_MEM_NULL && !mem->handle)
+        return bski_fail(BSK_E_INVALID, "%s: args.%s.handle is NULL; %zu bytes are needed",
+                         function, name, need);
+    if (mem->kind == BSK_MEM_NULL || mem->size < need)
+        return bski_fail(BSK_E_INVALID, "%s: args.%s has %zu bytes%s; at least %zu are needed",
+                         function, name, mem->kind == BSK_MEM_NULL ? 0 : mem->size,
+                         mem->kind != BSK_MEM_NULL && !mem->size ? " by its view's size" : "",
+                         need);
+    BSKI_TRY(bski_kind_check(function, name, device, mem->kind));
+    return bski_alignment_check(function, name, mem, align, "its alignment");
+}
+
 /* What uploads, downloads and fills have in common. */
 static bsk_status check_transfer(const char *function, const bsk_queue *queue, bsk_mem mem,
                                  const void *host, size_t bytes)

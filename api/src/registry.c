@@ -1,4 +1,5 @@
-/* Backend modules: the builtin ones, the install directory, and BSK_PLUGIN_PATH.
+/* Modules of backends, the builtin ones among them, and of transports: from the install directory and
+ * BSK_PLUGIN_PATH.
  *
  * A module stays open until the process ends, since its kernels and static data may be in use by
  * objects that outlive a context. The dynamic loader counts references itself, so that nothing of
@@ -13,7 +14,12 @@
 #include "api/src/internal.h"
 #include "backends/cpu/cpu.h"
 
-/* Modules of the install directory; anything else there is ignored. */
+enum { PATH_BYTES = 4096 };
+
+/* How the names of transports' modules begin, which are opened only when one is asked for. */
+#define TRANSPORT_PREFIX "bsk_comm_"
+
+/* Backends of the install directory; anything else there is ignored. */
 static const char *const installed[] = {"bsk_cuda.so", "bsk_hip.so", "bsk_opencl.so"};
 
 bsk_status bski_note(const bsk_allocator *allocator, char **notes, const char *format, ...)
@@ -64,22 +70,32 @@ static bsk_status list_add(list *l, bsk_backend_query_fn query, const char *path
     return BSK_OK;
 }
 
+/* The address of a symbol in a module, which then stays open; NULL, with a note, without it. */
+static bsk_status find_symbol(const bsk_allocator *allocator, char **notes, const char *path,
+                              const char *symbol, void **address)
+{
+    *address = NULL;
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!module)
+        return bski_note(allocator, notes, "%s: %s", path, dlerror());
+    *address = dlsym(module, symbol);
+    if (*address)
+        return BSK_OK;
+    dlclose(module);
+    return bski_note(allocator, notes, "%s: no symbol %s", path, symbol);
+}
+
 static bsk_status open_module(list *l, const char *path)
 {
     for (size_t i = 0; i < l->count; i++)
         if (l->modules[i].path && !strcmp(l->modules[i].path, path))
             return BSK_OK;
-    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!module)
-        return bski_note(l->allocator, l->notes, "%s: %s", path, dlerror());
+    void *address;
+    bsk_backend_query_fn query;
+    BSKI_TRY(find_symbol(l->allocator, l->notes, path, BSK_BACKEND_SYMBOL, &address));
     /* The way POSIX shows to turn an object pointer into a function pointer. */
-    bsk_backend_query_fn query = NULL;
-    *(void **)&query = dlsym(module, BSK_BACKEND_SYMBOL);
-    if (!query) {
-        dlclose(module);
-        return bski_note(l->allocator, l->notes, "%s: no symbol %s", path, BSK_BACKEND_SYMBOL);
-    }
-    return list_add(l, query, path);
+    *(void **)&query = address;
+    return query ? list_add(l, query, path) : BSK_OK;
 }
 
 static int compare_names(const void *a, const void *b)
@@ -90,7 +106,8 @@ static int compare_names(const void *a, const void *b)
 static bool is_module_name(const char *name)
 {
     size_t n = strlen(name);
-    return n > 7 && !strncmp(name, "bsk_", 4) && !strcmp(name + n - 3, ".so");
+    return n > 7 && !strncmp(name, "bsk_", 4) && !strcmp(name + n - 3, ".so") &&
+           strncmp(name, TRANSPORT_PREFIX, strlen(TRANSPORT_PREFIX));
 }
 
 /* Opens the modules of a directory in the order of their names. */
@@ -120,7 +137,7 @@ static bsk_status open_directory(list *l, const char *path)
     closedir(directory);
     qsort(names, count, sizeof(names[0]), compare_names);
     for (size_t i = 0; i < count; i++) {
-        char file[4096];
+        char file[PATH_BYTES];
         const bool fits = snprintf(file, sizeof(file), "%s/%s", path, names[i]) < (int)sizeof(file);
         if (!status && fits)
             status = open_module(l, file);
@@ -131,30 +148,62 @@ static bsk_status open_directory(list *l, const char *path)
     return status;
 }
 
+static bool is_there(const char *file)
+{
+    FILE *there = fopen(file, "rb");
+    if (there)
+        fclose(there);
+    return there != NULL;
+}
+
+/* Takes the first directory off a list of them; "" where that is empty or too long, with a note. */
+static bsk_status take_directory(const bsk_allocator *allocator, char **notes, const char **paths,
+                                 char directory[PATH_BYTES])
+{
+    const char *p = *paths;
+    const size_t n = strcspn(p, ":");
+    *paths += n + (p[n] == ':');
+    *directory = 0;
+    if (n >= PATH_BYTES)
+        return bski_note(allocator, notes, "%.200s ...: too long a path", p);
+    memcpy(directory, p, n);
+    directory[n] = 0;
+    return BSK_OK;
+}
+
 static bsk_status open_all(list *l, const char *plugin_path)
 {
     BSKI_TRY(list_add(l, bski_cpu_backend_query, NULL));
     for (size_t i = 0; i < BSKI_COUNT(installed); i++) {
-        char file[4096];
+        char file[PATH_BYTES];
         snprintf(file, sizeof(file), "%s/%s", BSK_PLUGIN_DIR, installed[i]);
-        FILE *there = fopen(file, "rb"); /* an absent backend is not worth a note */
-        if (there) {
-            fclose(there);
+        if (is_there(file)) /* an absent backend is not worth a note */
             BSKI_TRY(open_module(l, file));
-        }
     }
     for (const char *p = plugin_path; p && *p;) {
-        size_t n = strcspn(p, ":");
-        char directory[4096];
-        if (n >= sizeof(directory)) {
-            BSKI_TRY(bski_note(l->allocator, l->notes, "%.200s ...: too long a path", p));
-        } else if (n) {
-            memcpy(directory, p, n);
-            directory[n] = 0;
+        char directory[PATH_BYTES];
+        BSKI_TRY(take_directory(l->allocator, l->notes, &p, directory));
+        if (*directory)
             BSKI_TRY(open_directory(l, directory));
-        }
-        p += n + (p[n] == ':');
     }
+    return BSK_OK;
+}
+
+bsk_status bski_registry_transport(const bsk_allocator *allocator, const char *plugin_path,
+                                   const char *name, bsk_transport_query_fn *query, char **notes)
+{
+    char directory[PATH_BYTES] = BSK_PLUGIN_DIR;
+    void *address = NULL;
+    for (const char *p = plugin_path ? plugin_path : ""; !address;) {
+        char file[PATH_BYTES + 64];
+        snprintf(file, sizeof(file), "%s/" TRANSPORT_PREFIX "%s.so", directory, name);
+        if (*directory && is_there(file))
+            BSKI_TRY(find_symbol(allocator, notes, file, BSK_TRANSPORT_SYMBOL, &address));
+        if (!*p)
+            break;
+        BSKI_TRY(take_directory(allocator, notes, &p, directory));
+    }
+    *(void **)query = address;
     return BSK_OK;
 }
 

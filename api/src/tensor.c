@@ -1,4 +1,5 @@
 /* Types, tensor descriptions and their measures. */
+#include <stdio.h>
 #include <string.h>
 
 #include "api/src/internal.h"
@@ -30,6 +31,20 @@ bsk_dtype bsk_dtype_parse(const char *name)
         if (!strcmp(name, dtypes[i].name))
             return (bsk_dtype)i;
     return BSK_NONE;
+}
+
+bsk_status bski_dtype_check(const char *op, const char *name, bsk_dtype dtype, uint32_t mask)
+{
+    if ((unsigned)dtype < BSK_DTYPE_COUNT && mask >> dtype & 1)
+        return BSK_OK;
+    char legal[80] = "";
+    for (int i = 1; i < BSK_DTYPE_COUNT; i++)
+        if (mask >> i & 1) {
+            const size_t used = strlen(legal);
+            snprintf(legal + used, sizeof(legal) - used, " %s", bsk_dtype_name((bsk_dtype)i));
+        }
+    return bski_fail(BSK_E_INVALID, "%s: %s.dtype is %s (%d); legal are%s", op, name,
+                     bsk_dtype_name(dtype), (int)dtype, legal);
 }
 
 void bski_tensor_normalise(bsk_tensor *tensor)

@@ -97,5 +97,6 @@ bsk_status bski_cuda_event_create(void *device, void **event);
 void bski_cuda_event_destroy(void *event);
 bsk_status bski_cuda_event_record(void *event, void *queue);
 bsk_status bski_cuda_event_elapsed(void *start, void *stop, double *milliseconds);
+bsk_status bski_cuda_lend(void *device, void *queue, bsk_stream_use_fn use, void *argument);
 
 #endif

@@ -494,6 +494,16 @@ bsk_status bski_cuda_queue_sync(void *queue)
     return status_of(q->simt.device->host, error, "work of the queue");
 }
 
+bsk_status bski_cuda_lend(void *device, void *queue, bsk_stream_use_fn use, void *argument)
+{
+    const bski_cuda_device *d = device;
+    const bski_cuda_queue *q = queue;
+    bsk_status status = BSK_OK;
+    cudaError_t error;
+    ON_DEVICE(error, d, (status = use(argument, q ? q->stream : NULL), cudaSuccess));
+    return error ? bski_cuda_fail(d->simt.host, error, "the device") : status;
+}
+
 /* --- Memory --- */
 
 bsk_status bski_cuda_mem_alloc(void *device, size_t bytes, bsk_mem *mem)

@@ -92,6 +92,7 @@ static const bsk_backend backend = {
     .event_destroy = bski_cuda_event_destroy,
     .event_record = bski_cuda_event_record,
     .event_elapsed = bski_cuda_event_elapsed,
+    .lend = bski_cuda_lend,
 };
 
 BSK_API const bsk_backend *bsk_backend_query_v1(const bsk_host *host);

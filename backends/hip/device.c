@@ -384,6 +384,16 @@ bsk_status bski_hip_queue_sync(void *queue)
     return status_of(q->simt.device->host, error, "work of the queue");
 }
 
+bsk_status bski_hip_lend(void *device, void *queue, bsk_stream_use_fn use, void *argument)
+{
+    const bski_hip_device *d = device;
+    const bski_hip_queue *q = queue;
+    bsk_status status = BSK_OK;
+    hipError_t error;
+    ON_DEVICE(error, d, (status = use(argument, q ? q->stream : NULL), hipSuccess));
+    return error ? bski_hip_fail(d->simt.host, error, "the device") : status;
+}
+
 /* --- Memory --- */
 
 bsk_status bski_hip_mem_alloc(void *device, size_t bytes, bsk_mem *mem)

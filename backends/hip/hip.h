@@ -40,5 +40,6 @@ bsk_status bski_hip_event_create(void *device, void **event);
 void bski_hip_event_destroy(void *event);
 bsk_status bski_hip_event_record(void *event, void *queue);
 bsk_status bski_hip_event_elapsed(void *start, void *stop, double *milliseconds);
+bsk_status bski_hip_lend(void *device, void *queue, bsk_stream_use_fn use, void *argument);
 
 #endif

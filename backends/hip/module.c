@@ -47,6 +47,7 @@ static const bsk_backend backend = {
     .event_destroy = bski_hip_event_destroy,
     .event_record = bski_hip_event_record,
     .event_elapsed = bski_hip_event_elapsed,
+    .lend = bski_hip_lend,
 };
 
 BSK_API const bsk_backend *bsk_backend_query_v1(const bsk_host *host);

@@ -356,6 +356,13 @@ static bsk_status fake_event_elapsed(void *start, void *stop, double *millisecon
     return status;
 }
 
+static bsk_status fake_lend(void *device, void *queue, bsk_stream_use_fn use, void *argument)
+{
+    const bsk_host *host = ((fake_device *)device)->host;
+    bsk_status status = point_check(host, FAKE_LEND);
+    return status ? status : use(argument, queue);
+}
+
 /* --- Entries: bias_act for contiguous f32 in NC form, relu or nothing --- */
 
 static bsk_reason bias_act_accept(const bsk_problem *problem, const bsk_device_props *props)
@@ -492,6 +499,7 @@ static const bsk_backend backend = {
     .event_destroy = fake_event_destroy,
     .event_record = fake_event_record,
     .event_elapsed = fake_event_elapsed,
+    .lend = fake_lend,
 };
 
 /* --- Control --- */

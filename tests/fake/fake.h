@@ -12,6 +12,7 @@
 #define FAKE_POINTS(X)                                                                             \
     X(PROBE, probe)                                                                                \
     X(OPEN, open)                                                                                  \
+    X(LEND, lend)                                                                                  \
     X(QUEUE, queue)                                                                                \
     X(SYNC, sync)                                                                                  \
     X(ALLOC, alloc)                                                                                \

@@ -378,6 +378,7 @@ static bsk_status fault_call(bench *b, fake_point point)
         break;
     case FAKE_PROBE:
     case FAKE_OPEN:
+    case FAKE_LEND: /* of collectives: test_comm */
     case FAKE_POINT_COUNT:
         break;
     }

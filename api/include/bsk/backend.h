@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { BSK_BACKEND_ABI = 3 };
+enum { BSK_BACKEND_ABI = 4 };
 
 /* Kernel ops: what entries implement. matmul and matmul_dgrad are lowered to dsd, as is dds;
  * matmul_wgrad to sdd; every other public op is a kernel op of its own. The params and args
@@ -252,6 +252,9 @@ typedef struct bsk_host {
     bsk_status (*fail)(void *context, bsk_status status, const char *format, ...);
 } bsk_host;
 
+/* What a backend calls with a native stream while its device is current. */
+typedef bsk_status (*bsk_stream_use_fn)(void *argument, void *stream);
+
 /* A backend. All functions but those marked optional must be set. */
 typedef struct bsk_backend {
     size_t struct_size;
@@ -284,6 +287,11 @@ typedef struct bsk_backend {
     void (*event_destroy)(void *event);
     bsk_status (*event_record)(void *event, void *queue);
     bsk_status (*event_elapsed)(void *start, void *stop, double *milliseconds);
+
+    /* Optional: for libraries that enqueue work of their own. Answers use(argument, stream), which is
+     * called while the device is the thread's current one, with the queue's native stream, or NULL
+     * where queue is NULL. Without it `use` is called as it is, with NULL. */
+    bsk_status (*lend)(void *device, void *queue, bsk_stream_use_fn use, void *argument);
 } bsk_backend;
 
 /* The one exported symbol of a module. Returns NULL if it cannot serve host->abi. */

@@ -31,6 +31,7 @@
 #include <bsk/quantize.h>
 #include <bsk/attention.h>
 #include <bsk/dynamic.h>
+#include <bsk/comm.h>
 
 #define BSK_VERSION_MAJOR  0
 #define BSK_VERSION_MINOR  1
