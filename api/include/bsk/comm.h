@@ -46,7 +46,7 @@ typedef struct bsk_comm bsk_comm;
 /* What ranks that have no communicator yet find each other by. One rank makes it and gives its bytes
  * to all, by whatever means it has: a file, a socket, MPI. */
 typedef struct bsk_comm_id {
-    char bytes[128];
+    uint8_t bytes[128];
 } bsk_comm_id;
 
 typedef struct bsk_comm_params {
