@@ -826,11 +826,53 @@ def list_cases():
          lists([[j for j in range(columns) if mask.values[n * columns + j]] for n in range(rows)]))
 
 
+def grouped_cases():
+    """Offsets that start late, descend and lie behind the rows."""
+    rows, k, m, offsets = 9, 3, 2, [1, 4, 3, 12]
+    inputs = {"x": uniform(rows, k), "w": uniform(3, k, m), "bias": uniform(3, m)}
+    where = ("offsets", Tensor([4], offsets, "i32"))
+    group = [-1, 0, 0, 0, 2, 2, 2, 2, 2]
+    old, dy = uniform(rows, m), uniform(rows, m)
+
+    def product(t, alpha=1.0, beta=0.0, act=lambda v: v):
+        y = []
+        for n, g in enumerate(group):
+            for j in range(m):
+                kept = beta * old.values[n * m + j]
+                total = sum(t["x"].values[n * k + i] * t["w"].values[(g * k + i) * m + j]
+                            for i in range(k))
+                y.append(kept if g < 0 else
+                         act(alpha * total + t["bias"].values[g * m + j] + kept))
+        return Tensor([rows, m], y)
+
+    y = product(inputs, 1.5, -0.5, lambda v: v / (1 + math.exp(-v)))
+    case("grouped_matmul", {"act": 4}, ALPHA_BETA,
+         [("x", inputs["x"]), where, ("w", inputs["w"]), ("bias", inputs["bias"]), ("y", old)],
+         [("y", y)])
+    dw, dbias = uniform(3, k, m), uniform(3, m)
+    case("grouped_wgrad", {}, ALPHA_BETA,
+         [("x", inputs["x"]), where, ("dy", dy), ("dw", dw), ("dbias", dbias)],
+         [("dw", scaled(gradient(product, inputs, "w", dy), 1.5, dw, -0.5)),
+          ("dbias", scaled(gradient(product, inputs, "bias", dy), 1.5, dbias, -0.5))])
+
+    tokens, choices, groups = 5, 2, 3
+    experts = [2, 0, 1, 3, -1, 2, 0, 2, 1, 0]
+    order = [slot for _, slot in sorted((e, s) for s, e in enumerate(experts) if 0 <= e < groups)]
+    room = [-1] * (len(experts) - len(order))
+    place = [order.index(slot) if slot in order else -1 for slot in range(len(experts))]
+    case("moe_route", {}, {}, [("experts", Tensor([tokens, choices], experts, "i32"))],
+         [("offsets", Tensor([groups + 1], [sum(0 <= e < g for e in experts)
+                                            for g in range(groups + 1)], "i32")),
+          ("order", Tensor([len(experts)], order + room, "i32")),
+          ("token", Tensor([len(experts)], [s // choices for s in order] + room, "i32")),
+          ("place", Tensor([tokens, choices], place, "i32"))])
+
+
 def main():
     for cases in (binary_cases, unary_cases, sum_cases, cast_cases, channel_cases, filter_cases,
                   choice_cases, topk_cases, softmax_cases, layer_norm_cases, batch_norm_cases,
                   lstm_cases, companion_cases, optimizer_cases, quantize_cases, attention_cases,
-                  decode_cases, list_cases):
+                  decode_cases, list_cases, grouped_cases):
         cases()
 
 

@@ -117,6 +117,9 @@ static const test_spec legal[] = {
      .rules = RULE_ALIBI | RULE_RAGGED},
     {.op = "layout_topk", .groups = 2, .n = 3, .k = 9, .m = 5, .count = 4, .index = BSK_I32},
     {.op = "layout_mask", .groups = 2, .n = 3, .k = 9, .m = 5},
+    {.op = "grouped_matmul", .n = 6, .k = 4, .m = 5, .groups = 3, .options = OPT_BIAS},
+    {.op = "grouped_wgrad", .n = 6, .k = 4, .m = 5, .groups = 3, .options = OPT_DBIAS},
+    {.op = "moe_route", .n = 6, .k = 2, .groups = 3, .options = OPT_SAVED},
     {.op = "layer_norm", .n = 6, .m = 8, .count = 2, .options = OPT_GAIN | OPT_BIAS | OPT_SAVED},
     {.op = "layer_norm_grad", .n = 6, .m = 8, .options = OPT_GAIN | OPT_BIAS | OPT_DBIAS},
     {.op = "rms_norm", .n = 6, .m = 8, .count = 2, .options = OPT_GAIN | OPT_BIAS | OPT_SAVED},
@@ -162,6 +165,7 @@ static const struct {
     {"attention_decode", "table", 1}, {"attention_decode", "block_index", 3},
     {"layout_topk", "scores", 2},     {"layout_topk", "index", 2},
     {"layout_mask", "mask", 2},       {"layout_mask", "index", 2},
+    {"moe_route", "offsets", 0},
 };
 
 typedef struct tester {

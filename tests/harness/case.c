@@ -21,6 +21,7 @@ static const struct {
     {test_training, &test_training_count},
     {test_attention, &test_attention_count},
     {test_decode, &test_decode_count},
+    {test_grouped, &test_grouped_count},
 };
 
 const test_op *test_op_at(int32_t index)
@@ -517,6 +518,33 @@ static void fill_distinct(test_case *c, test_tensor *t, void *base)
     free(order);
 }
 
+/* Offset number e of groups of rows. */
+static int64_t group_offset(test_case *c, const test_tensor *t, int64_t e)
+{
+    const int64_t groups = t->elems - 1, rows = t->limit;
+    const uint64_t any = test_random(&c->rng);
+    switch (c->spec.kind) {
+    case GROUPS_ONE:
+        return e > groups / 2 ? rows : 0;
+    case GROUPS_ASTRAY:
+        return (int64_t)(any % (uint64_t)(2 * rows + 1)) - rows / 2;
+    case GROUPS_EVEN:
+        return groups ? rows * e / groups : 0;
+    default: /* in steps, so that some are empty */
+        break;
+    }
+    const int64_t first = c->spec.kind == GROUPS_SHORT ? rows / 8 : 0;
+    const int64_t last = rows - first, steps = 2 * groups + 1;
+    const int64_t step = e == 0 ? 0 : e == groups ? steps : 2 * e - 1 + (int64_t)(any % 3);
+    return first + (last - first) * step / steps;
+}
+
+static void fill_offsets(test_case *c, test_tensor *t, void *base)
+{
+    for (int64_t e = 0; e < t->elems; e++)
+        store_int(t->desc.dtype, base, t->at[e], group_offset(c, t, e));
+}
+
 static bool is_float(bsk_dtype t)
 {
     return (BSK_DTYPE_BIT(t) & (BSKI_FLOATS | BSKI_SCALED)) != 0;
@@ -541,6 +569,10 @@ static void fill_view(test_case *c, test_tensor *t, uint8_t *base)
     memset(base, 0xff, t->bytes);
     if (t->content == CONTENT_DISTINCT) {
         fill_distinct(c, t, base);
+        return;
+    }
+    if (t->content == CONTENT_OFFSETS) {
+        fill_offsets(c, t, base);
         return;
     }
     for (int64_t e = 0; e < t->elems; e++) {

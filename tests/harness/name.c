@@ -50,6 +50,8 @@ static const struct {
     {"quantize", {"", "stochastic", "flush", "stochastic_flush"}},
     {"attention_decode", {"", "counted", "default", "by_head", "by_member"}},
     {"layout_mask", {"", "none", "all"}},
+    {"grouped_", {"", "one", "short", "astray", "even"}},
+    {"moe_route", {"", "one", "none"}},
 };
 
 static const char *const fill_names[] = {"", "int", "special", "huge", "bits", "near"};
@@ -136,9 +138,9 @@ static bool has_axis(const char *op)
     return strncmp(op, "matmul", 6) == 0 || strncmp(op, "bias_act", 8) == 0 ||
            strncmp(op, "proj_", 5) == 0 || strcmp(op, "dense_wgrad") == 0 ||
            strncmp(op, "layer_norm", 10) == 0 || strncmp(op, "rms_norm", 8) == 0 ||
-           strncmp(op, "lstm_gates", 10) == 0 || strncmp(op, "sparse_relu", 11) == 0 ||
-           strcmp(op, "split4") == 0 || strcmp(op, "concat4") == 0 ||
-           strcmp(op, "reduced_wgrad") == 0;
+           strncmp(op, "grouped_", 8) == 0 || strncmp(op, "lstm_gates", 10) == 0 ||
+           strncmp(op, "sparse_relu", 11) == 0 || strcmp(op, "split4") == 0 ||
+           strcmp(op, "concat4") == 0 || strcmp(op, "reduced_wgrad") == 0;
 }
 
 static void add_kind(char *name, const test_spec *s)

@@ -186,9 +186,9 @@ struct test_op {
 extern const test_op test_products[], test_weights[], test_ops[], test_optim[];
 extern const int32_t test_products_count, test_weights_count, test_ops_count, test_optim_count;
 extern const test_op test_elementwise[], test_select[], test_norms[], test_training[];
-extern const test_op test_attention[], test_decode[];
+extern const test_op test_attention[], test_decode[], test_grouped[];
 extern const int32_t test_elementwise_count, test_select_count, test_norms_count,
-    test_training_count, test_attention_count, test_decode_count;
+    test_training_count, test_attention_count, test_decode_count, test_grouped_count;
 const test_op *test_op_find(const char *name);
 const test_op *test_op_at(int32_t index); /* NULL past the end */
 
@@ -214,6 +214,7 @@ void cases_training(test_list *list);
 void cases_specials(test_list *list);
 void cases_attention(test_list *list);
 void cases_decode(test_list *list);
+void cases_grouped(test_list *list);
 
 void test_spec_name(const test_spec *spec, char name[TEST_NAME]);
 /* Every filter has an alternative, between `|`, of which every word, a glob, matches some word of name, or,
@@ -236,8 +237,19 @@ typedef enum test_content {
     CONTENT_VALUE,    /* all elements are test_tensor.constant */
     CONTENT_ABOUT,    /* reals within 1 of it */
     CONTENT_ADDITIVE, /* 0, but near the lowest number in the first 3/4 of each row */
-    CONTENT_MASKED    /* every third row is -infinity */
+    CONTENT_MASKED,   /* every third row is -infinity */
+    CONTENT_OFFSETS   /* of rows 0 to limit - 1, by the case's kind */
 } test_content;
+
+/* How rows are shared out among groups, as kind of an op on groups says. */
+enum {
+    GROUPS_ANY,    /* somehow, and often none to some */
+    GROUPS_ONE,    /* one has them all */
+    GROUPS_SHORT,  /* a few rows are of no group */
+    GROUPS_ASTRAY, /* offsets descend, and lie outside the rows */
+    GROUPS_EVEN,
+    GROUPS_KINDS
+};
 
 typedef struct test_tensor {
     const bski_arg *info;

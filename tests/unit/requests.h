@@ -23,9 +23,9 @@ enum {
     REQUEST_PAIRS = 2
 };
 
-/* Shapes by letters: N, K, M; Z kept blocks, B block side, R and C grid, S a small number, 1.
- * A type follows where it is not the request's: i i32, l i64, u u8, f f32. '!' marks what is optional for
- * the op, but not for such a small request. */
+/* Shapes by letters: N, K, M; Z kept blocks, B block side, R and C grid, S a small number, G one less,
+ * L = N * G, 1. A type follows where it is not the request's: i i32, l i64, u u8, f f32. '!' marks what
+ * is optional for the op, but not for such a small request. */
 static const struct {
     const char *op, *shapes;
 } request_shapes[] = {
@@ -114,6 +114,9 @@ static const struct {
                          "block_index=1S1Si block_count=1S1i"},
     {"layout_topk", "scores=SNM index=SNSi count=SNi limit=SNi"},
     {"layout_mask", "mask=SNMu index=SNSi count=SNi"},
+    {"grouped_matmul", "x=NK offsets=Si w=GKM y=NM bias=GMf"},
+    {"grouped_wgrad", "x=NK offsets=Si dy=NM dw=GKM dbias=GMf"},
+    {"moe_route", "experts=NGi offsets=Si order=Li token=Li place=NGi"},
     {"lstm_gates", "c=NS c_next=NS h_next=NS gates=!NM bias=Mf"},
     {"lstm_gates_grad", "dh=NS c=NS dc_next=NS dc=NS gates=!NM bias=Mf dgates=!NM"},
     {"split4", "x=NM y0=NS y1=NS y2=NS y3=NS"},
@@ -219,6 +222,10 @@ static inline int64_t request_dim(char letter, const request_size *size)
         return (size->m + size->block - 1) / size->block;
     case 'S':
         return REQUEST_SMALL;
+    case 'G':
+        return REQUEST_SMALL - 1;
+    case 'L':
+        return size->n * (REQUEST_SMALL - 1);
     default:
         return 1;
     }

@@ -96,7 +96,10 @@ enum { BSK_BACKEND_ABI = 4 };
     X(ADAM_N, adam_n, adam_n)                                                                      \
     X(ATTENTION_DECODE, attention_decode, attention_decode)                                        \
     X(LAYOUT_TOPK, layout_topk, layout_topk)                                                       \
-    X(LAYOUT_MASK, layout_mask, layout_mask)
+    X(LAYOUT_MASK, layout_mask, layout_mask)                                                       \
+    X(GROUPED_MATMUL, grouped_matmul, grouped_matmul)                                              \
+    X(GROUPED_WGRAD, grouped_wgrad, grouped_wgrad)                                                 \
+    X(MOE_ROUTE, moe_route, moe_route)
 
 typedef enum bsk_op {
 #define BSK_OP_ENUM(upper, lower, params) BSK_OP_##upper,

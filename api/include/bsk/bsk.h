@@ -32,6 +32,7 @@
 #include <bsk/attention.h>
 #include <bsk/dynamic.h>
 #include <bsk/comm.h>
+#include <bsk/grouped.h>
 
 #define BSK_VERSION_MAJOR  0
 #define BSK_VERSION_MINOR  1
