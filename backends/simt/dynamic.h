@@ -1,5 +1,5 @@
-/* Lists of kept blocks; the host (dynamic.c) includes this file without SIMT_T for the structs of
- * scalars. A group writes the list of one row after another. */
+/* Lists of kept blocks, and of the rows of experts; the host (dynamic.c) includes this file without
+ * SIMT_T for the structs of scalars. A group writes the list of one row after another. */
 #define SIMT_SINGLES
 #ifndef BSKI_SIMT_DYNAMIC_H
 #define BSKI_SIMT_DYNAMIC_H
@@ -13,6 +13,10 @@ typedef struct list_arg {
     i64 k, first, last; /* of layout_topk */
     i32 type, pad;      /* of the scores */
 } list_arg;
+
+typedef struct route_arg {
+    i64 slots, choices, experts;
+} route_arg;
 
 #endif
 
@@ -213,6 +217,47 @@ KERNEL(layout_mask, LANES)
             kept += total;
         }
         list_close(&a, index + row * a.capacity, count + row, kept);
+    }
+}
+
+/* The list of one expert after another, and as the last one that of the slots that have none. Lanes
+ * take slots in their order. */
+KERNEL(moe_route, LANES)
+(BUF(const i32, experts), BUF(i32, offsets), BUF(i32, order), BUF(i32, token), BUF(i32, place),
+ const route_arg a)
+{
+    QUEUE_WAIT();
+    LOCAL i32 room[2 * LANES];
+    OPEN(const i32, experts);
+    OPEN(i32, offsets);
+    OPEN(i32, order);
+    OPEN(i32, token);
+    OPEN(i32, place);
+    const i64 share = (a.slots + LANES - 1) / LANES, first = LANE * share;
+    const i64 last = first + share < a.slots ? first + share : a.slots;
+    for (i64 g = GROUP(0); g <= a.experts; g += GROUPS(0)) {
+        i32 below = 0, own = 0, total;
+        for (i64 i = first; i < last; i++) {
+            const i64 e = experts[i] < 0 || experts[i] > a.experts ? a.experts : experts[i];
+            below += e < g;
+            own += e == g;
+        }
+        i64 at = list_before(room, own, &total);
+        at += list_total(room, below);
+        if (LANE == 0)
+            offsets[g] = (i32)at;
+        for (i64 i = first; i < last; i++) {
+            const i64 e = experts[i] < 0 || experts[i] > a.experts ? a.experts : experts[i];
+            if (e != g)
+                continue;
+            const i32 slot = g < a.experts ? (i32)i : -1;
+            order[at] = slot;
+            if (token)
+                token[at] = slot < 0 ? -1 : (i32)(i / a.choices);
+            if (place)
+                place[i] = slot < 0 ? -1 : (i32)at;
+            at++;
+        }
     }
 }
 #endif
