@@ -552,6 +552,42 @@ static void set_dynamic(test_list *list)
     }
 }
 
+/* A layer of experts: rows of all choices, shared out evenly or not, up, down, and gradients. Tokens,
+ * choices, experts, features, hidden size. */
+static void set_moe(test_list *list)
+{
+    static const int32_t layers[][5] = {{8192, 2, 8, 4096, 14336},
+                                        {8192, 8, 64, 2048, 1024},
+                                        {16384, 8, 256, 7168, 2048},
+                                        {64, 8, 64, 2048, 1024}};
+    static const int32_t kinds[] = {GROUPS_EVEN, GROUPS_ANY};
+    for (int i = 0; i < TEST_COUNT(layers); i++) {
+        const int32_t *layer = layers[i];
+        test_spec s = {.op = "moe_route", .dtype = BSK_I32, .seed = 3, .groups = layer[2]};
+        s.n = layer[0];
+        s.k = layer[1];
+        s.options = OPT_SAVED;
+        test_emit(list, s);
+        s.dtype = BSK_BF16;
+        s.n = (int64_t)layer[0] * layer[1];
+        s.options = 0;
+        for (int kind = 0; kind < TEST_COUNT(kinds); kind++) {
+            s.op = "grouped_matmul";
+            s.kind = kinds[kind];
+            s.k = layer[3];
+            s.m = layer[4];
+            for (s.transpose = 0; s.transpose < 2; s.transpose++)
+                test_emit(list, s);
+            s.transpose = 0;
+            s.k = layer[4];
+            s.m = layer[3];
+            test_emit(list, s);
+            s.op = "grouped_wgrad";
+            test_emit(list, s);
+        }
+    }
+}
+
 static void set_smoke(test_list *list)
 {
     for (int o = 0; o < TEST_COUNT(linear); o++)
@@ -580,6 +616,7 @@ static const struct {
             {"hopper", set_hopper},
             {"memory", set_memory},
             {"minibatch", set_minibatch},
+            {"moe", set_moe},
             {"ops", set_ops},
             {"smoke", set_smoke}};
 
@@ -596,5 +633,5 @@ bool bench_set(const char *name, test_list *list)
 const char *bench_set_names(void)
 {
     return "attention, attention-hopper, cpu, dynamic, few, half, formats, hopper, memory, "
-           "minibatch, ops, smoke";
+           "minibatch, moe, ops, smoke";
 }

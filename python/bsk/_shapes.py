@@ -134,6 +134,11 @@ RULES = {
     "layout_topk": {"index": lambda r: r.scores[:-1] + (r.k or r.scores[-1],),
                     "count": lambda r: r.scores[:-1]},
     "layout_mask": {"index": lambda r: r.mask, "count": lambda r: r.mask[:-1]},
+    "grouped_matmul": {"y": lambda r: (r.x[0], r.w[2])},
+    "grouped_wgrad": {"dw": lambda r: (r.offsets[0] - 1, r.x[1], r.dy[1]),
+                      "dbias": lambda r: (r.offsets[0] - 1, r.dy[1])},
+    "moe_route": {"offsets": None, "place": lambda r: r.experts,
+                  **{n: lambda r: (r.experts[0] * r.experts[1],) for n in ("order", "token")}},
 }
 for _name in ("masked_topk_softmax",):
     RULES[_name] = {"y": lambda r: r.x}
@@ -167,7 +172,7 @@ def output_of(op, name, shapes, choices, layout, main):
     if shape is None or len(shape) > _abi.CONSTANTS["BSK_MAX_RANK"]:
         there = ", ".join(f"{n} {list(s)}" for n, s in shapes.items())
         raise _c.InvalidError(f"{op}: the shape of {name} does not follow from those of {there}")
-    if op.startswith("layout_"):
+    if op.startswith("layout_") or op == "moe_route":
         return shape, I32
     if name in TYPES:
         return shape, TYPES[name]

@@ -343,6 +343,63 @@ def test_choice_that_does_not_fit_is_refused(np):
         ops.layer_norm(x, relu=2**32)
 
 
+def test_layer_of_experts(np):
+    """docs/moe.md, forward and backward, beside one token after another."""
+    draw = np.random.default_rng(3)
+    tokens, choices, experts, width, hidden = 11, 2, 4, 6, 5
+    x, dy = draw.standard_normal((2, tokens, width))
+    w1 = draw.standard_normal((experts, width, hidden))
+    w2 = draw.standard_normal((experts, hidden, width))
+    b1, b2 = draw.standard_normal((experts, hidden)), draw.standard_normal((experts, width))
+    chosen = draw.integers(-1, experts, (tokens, choices)).astype(np.int32)
+    share = draw.random((tokens, choices))
+
+    offsets = np.empty(experts + 1, np.int32)
+    _, order, token, place = ops.moe_route(chosen, offsets=offsets, token=True, place=True)
+    rows = ops.embedding(x, token)
+    h = ops.grouped_matmul(rows, offsets, w1, bias=b1)
+    a = ops.bias_act(h, act="silu")
+    z = ops.grouped_matmul(a, offsets, w2, bias=b2)
+    p = ops.embedding(share.reshape(-1, 1), order)
+    y = ops.embedding_grad(ops.binary(z, p, kind="mul"), token, dtable=np.empty_like(x))
+
+    ds = ops.embedding(dy, token)
+    dz, dp = ops.binary_grad(ds, x=z, y=p, kind="mul", dx=True, dy=True)
+    dw2, db2 = ops.grouped_wgrad(a, offsets, dz, dbias=True)
+    da = ops.grouped_matmul(dz, offsets, w2.transpose(0, 2, 1))
+    dh = ops.bias_act_grad(da, x=h, act="silu", dx=da)
+    dw1, db1 = ops.grouped_wgrad(rows, offsets, dh, dbias=True)
+    drows = ops.grouped_matmul(dh, offsets, w1.transpose(0, 2, 1))
+    dx = ops.embedding_grad(drows, token, dtable=np.empty_like(x))
+    dshare = ops.embedding_grad(dp, order, dtable=np.empty((tokens * choices, 1)))
+
+    want = {n: np.zeros_like(v) for n, v in dict(y=y, dx=dx, dw1=w1, dw2=w2, db1=b1, db2=b2,
+                                                 dshare=share).items()}
+    for t, j in np.ndindex(tokens, choices):
+        g = chosen[t, j]
+        if g < 0:
+            assert place[t, j] == -1
+            continue
+        assert order[place[t, j]] == t * choices + j and offsets[g] <= place[t, j] < offsets[g + 1]
+        pre = x[t] @ w1[g] + b1[g]
+        gate = 1 / (1 + np.exp(-pre))
+        out = pre * gate @ w2[g] + b2[g]
+        want["y"][t] += share[t, j] * out
+        want["dshare"][t, j] = dy[t] @ out
+        dout = share[t, j] * dy[t]
+        dpre = w2[g] @ dout * gate * (1 + pre * (1 - gate))
+        want["dx"][t] += w1[g] @ dpre
+        want["dw1"][g] += np.outer(x[t], dpre)
+        want["dw2"][g] += np.outer(pre * gate, dout)
+        want["db1"][g] += dpre
+        want["db2"][g] += dout
+    got = dict(y=y, dx=dx, dw1=dw1, dw2=dw2, db1=db1, db2=db2, dshare=dshare)
+    for name, value in want.items():
+        np.testing.assert_allclose(got[name].reshape(value.shape), value, rtol=1e-11, atol=1e-11)
+    with pytest.raises(bsk.InvalidError, match="moe_route: offsets must be given"):
+        ops.moe_route(chosen)
+
+
 @pytest.mark.parametrize("op", sorted(_abi.OPS))
 def test_inputs_come_in_the_order_of_the_struct(op):
     fields = [f for f, _, _ in _abi.STRUCTS[_abi.OPS[op]["params"]]]

@@ -246,7 +246,8 @@ static const int32_t shapes[][4] = {
     {40, 3, 150, 33}, {200, 5, 24, 136}, {257, 3, 72, 40}, {8200, 2, 3, 5},
 };
 
-static const uint32_t options[] = {0, OPT_LD | OPT_OFFSET, OPT_TRANS | OPT_LD, OPT_LD8, OPT_TRANS};
+static const uint32_t options[] = {
+    0, OPT_LD | OPT_OFFSET, OPT_TRANS | OPT_LD, OPT_LD8, OPT_TRANS, OPT_TRANS | OPT_LD8, OPT_LD};
 
 /* A product and its gradients by the number of the case, with which all choices turn. */
 static void emit_products(test_list *list, test_spec s, int i)
