@@ -2,7 +2,7 @@
  * grouped_matmul, grouped_wgrad: n rows of k and m features in `groups` groups; kind says how they
  * are shared out. "cn": x is stored the other way round, "t": so are the matrices, "trans": all are,
  * but those that are twice.
- * moe_route: n tokens with k choices of `groups` experts each; kind says which.  */
+ * moe_route: n tokens with k choices of `groups` experts each; kind says which. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -323,7 +323,7 @@ void cases_grouped(test_list *list)
                 const int64_t work = (int64_t)shapes[g][0] * shapes[g][2] * shapes[g][3];
                 const int share = list->tier == TIER_FULL ? 1
                                   : list->tier == TIER_CI ? (work > 50000 ? 3 : 1)
-                                                          : (work > 50000 ? 11 : 5);
+                                                          : (work > 50000 ? 11 : 7);
                 if ((shapes[g][0] > 1000 && list->tier != TIER_FULL) || i % share)
                     continue;
                 test_spec s = {.dtype = dtypes[t], .kind = kind, .n = shapes[g][0]};
