@@ -579,7 +579,7 @@ static const struct argp_option options[] = {
      0},
     {"command", 'c', "COMMAND", 0,
      "Ask this program for the times of other libraries, case by case: "
-     "'python3 bench/memory_peers.py' with the set memory",
+     "'python3 bench/torch_peers.py' with the sets memory and moe",
      0},
     {"set", 's', "NAME", 0, "Cases to measure (smoke); an unknown name lists the sets", 0},
     {"entry", 'e', "GLOB", 0, "Measure these entries instead of the one that is chosen", 0},

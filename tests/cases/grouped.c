@@ -268,6 +268,38 @@ static void emit_products(test_list *list, test_spec s, int i)
     test_emit(list, s);
 }
 
+/* Several tiles of the tuned kernels in both directions, of which some are left over, and a depth of more
+ * stages than they keep; what their copies can take. */
+static void list_tiles(test_list *list)
+{
+    static const int32_t tiles[][4] = {
+        {600, 2, 200, 328}, {330, 3, 136, 600}, {140, 4, 328, 264}, {900, 3, 72, 72}};
+    static const bsk_dtype outs[] = {BSK_NONE, BSK_F32, BSK_BF16};
+    for (int g = 0, i = 0; g < TEST_COUNT(tiles); g++)
+        for (int kind = 0; kind < GROUPS_KINDS; kind++)
+            for (int t = 0; t < 3; t++, i++) {
+                test_spec s = {.dtype = dtypes[t], .kind = kind, .n = tiles[g][0]};
+                if (i % (list->tier == TIER_FULL ? 1 : list->tier == TIER_CI ? 2 : 9))
+                    continue;
+                s.groups = tiles[g][1];
+                s.k = tiles[g][2];
+                s.m = tiles[g][3];
+                s.out = outs[i / 2 % 3];
+                s.transpose = i / 3 % 2;
+                s.options = i / 4 % 2 ? OPT_LD8 : 0;
+                s.fill = i % 5 == 4 ? FILL_SPECIAL : i % 5 == 0 ? FILL_INT : FILL_REAL;
+                s.alpha = i % 5 == 2 ? 0.5 : 0;
+                s.beta = i / 2 % 4 == 1 ? 0.5 : 0;
+                s.op = "grouped_wgrad";
+                s.options |= i / 2 % 2 ? OPT_DBIAS : 0;
+                test_emit(list, s);
+                s.op = "grouped_matmul";
+                s.options = (s.options & ~(uint32_t)OPT_DBIAS) | (i / 2 % 3 ? OPT_BIAS : 0);
+                s.act = (bsk_act)(i / 2 % BSK_ACT_COUNT);
+                test_emit(list, s);
+            }
+}
+
 /* NaN and infinities in all inputs, and products beyond the type of the output. */
 static void list_specials(test_list *list)
 {
@@ -332,6 +364,7 @@ void cases_grouped(test_list *list)
                 s.m = shapes[g][3];
                 emit_products(list, s, i + g);
             }
+    list_tiles(list);
     list_specials(list);
     list_routes(list);
 }

@@ -258,17 +258,18 @@ static void groups_fill(int32_t groups, tables *t)
 }
 
 /* Shares the steps of a group's tiles among its teams, in their order. Where it has more tiles than
- * teams, short ones come last, whose ends take the time of two steps each. */
+ * teams, short ones come last, whose ends take the time of two steps each; and where a team has few
+ * steps, an end counts as much beside them. */
 static void teams_fill(const item *items, int32_t count, int32_t teams, int32_t *begin)
 {
-    enum { END = 2 };
+    enum { END = 2, FEW_STEPS = 5 };
     int64_t all = 0, before = 0;
     int32_t at = 0, team = 0, steps = 0;
     for (int32_t i = 0; i < count; i++) {
         all += items[i].steps + END;
         steps += items[i].steps;
     }
-    if (count <= teams || steps < teams) {
+    if (steps < teams || (count <= teams && steps >= FEW_STEPS * teams)) {
         const int32_t each = (int32_t)bski_ceil_div(steps, teams);
         for (; team <= teams; team++)
             begin[team] = team * each < steps ? team * each : steps;

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""PyTorch, eager and compiled, beside the rows of `bsk bench --set memory`, case by case.
+"""PyTorch, eager and compiled, beside the rows of `bsk bench --set memory` and `--set moe`, case by case.
 
-    bsk bench --set memory --device cuda:0 --command "python3 bench/memory_peers.py" --json REPORT
+    bsk bench --set memory --device cuda:0 --command "python3 bench/torch_peers.py" --json REPORT
 
 Reads the name of a case in a line of its input; answers lines "torch MEDIAN LEAST SPREAD" and
 "torch-compiled ...", milliseconds of a run and half the distance between its quartiles as a share, and
 an empty line. Needs PyTorch 2.4 or newer with CUDA. Forward passes run without gradients; a gradient
 is `torch.autograd.grad` of a graph that stays. Where PyTorch has no such op there is no figure. Softmax
 is not scaled, which PyTorch would do in a pass of its own; the loss of bsk's cross entropy comes with
-its gradient, so PyTorch's figure is of both. Adam is the fused one where it is not compiled."""
+its gradient, so PyTorch's figure is of both. Adam is the fused one where it is not compiled. Products of
+groups are `torch._grouped_mm`, in the eager form alone."""
 import argparse
 import os
+import random
 import statistics
 import sys
 
@@ -43,8 +45,8 @@ ROWS = {
 
 
 def sizes_of(words):
-    """n, k and m of a case's name."""
-    return {w[0]: int(w[1:]) for w in words if w[0] in "nkm" and w[1:].isdigit()}
+    """n, k, m and g of a case's name."""
+    return {w[0]: int(w[1:]) for w in words if w[0] in "nkmg" and w[1:].isdigit()}
 
 
 def call(function, inputs, grad, wrap):
@@ -87,6 +89,44 @@ def of_adam(count, wrap):
     return wrap(torch.optim.Adam([p], fused=wrap is eager, capturable=wrap is not eager).step)
 
 
+def ends_of(rows, groups, kind):
+    """Where each group ends; "any": from none to twice the mean, and more."""
+    if kind == "even":
+        ends = [rows * (g + 1) // groups for g in range(groups)]
+    else:
+        steps = 2 * groups + 1
+        ends = [rows * (2 * g + 1 + random.randrange(3)) // steps for g in range(groups - 1)] + [rows]
+    return torch.tensor(ends, device="cuda", dtype=torch.int32)
+
+
+def of_groups(op, sizes, words, wrap):
+    if wrap is not eager:
+        return None
+    rows, k, m, groups = (sizes[s] for s in "nkmg")
+    ends = ends_of(rows, groups, "even" if "even" in words else "any")
+    x = torch.randn(rows, k, device="cuda", dtype=torch.bfloat16)
+    if op == "grouped_wgrad":
+        dy = torch.randn(rows, m, device="cuda", dtype=torch.bfloat16)
+        return lambda: torch._grouped_mm(x.t(), dy, ends)
+    w = torch.randn(groups, k, m, device="cuda", dtype=torch.bfloat16)
+    if "t" in words:
+        w = w.mT.contiguous().mT
+    return lambda: torch._grouped_mm(x, w, ends)
+
+
+def of_route(sizes, wrap):
+    """Slots sorted by expert, and the offsets of these."""
+    tokens, choices, groups = (sizes[s] for s in "nkg")
+    experts = torch.randint(groups, (tokens * choices,), device="cuda", dtype=torch.int32)
+    bounds = torch.arange(groups + 1, device="cuda", dtype=torch.int32)
+
+    def route(experts):
+        ranked, order = torch.sort(experts, stable=True)
+        return torch.searchsorted(ranked, bounds), order, order // choices
+
+    return call(route, [experts], False, wrap)
+
+
 def peer_of(name):
     """What makes the call for a case, or None."""
     op, dtype, *words = name.split()
@@ -103,6 +143,10 @@ def peer_of(name):
     if base == "cross_entropy":
         grad = "nograd" not in words
         return lambda wrap: of_loss(TYPES[dtype], sizes["n"], sizes["m"], grad, wrap)
+    if op.startswith("grouped_"):
+        return lambda wrap: of_groups(op, sizes, words, wrap)
+    if base == "moe_route":
+        return lambda wrap: of_route(sizes, wrap)
     if base == "adam":
         return lambda wrap: of_adam(sizes["k"] * sizes["m"], wrap)
     return None
@@ -138,7 +182,10 @@ def answer(name, given, to):
     make = peer_of(name)
     for how, wrap in (("torch", eager), ("torch-compiled", compiled)) if make else ():
         try:
-            ms = times_of(make(wrap), given.seconds, given.rounds)
+            run = make(wrap)
+            if not run:
+                continue
+            ms = times_of(run, given.seconds, given.rounds)
             low, median, high = statistics.quantiles(ms, n=4, method="inclusive")
         except Exception as e:  # a form that cannot run this case has no figure
             print(f"{name}: {how}: {type(e).__name__}: {str(e)[:160]}", file=sys.stderr)
@@ -159,6 +206,7 @@ def main():
         torch._functorch.config.donated_buffer = False  # graphs stay
         torch._dynamo.config.cache_size_limit = 256
         torch.manual_seed(1)
+        random.seed(1)
         for line in sys.stdin:
             answer(line.strip(), given, to)
 
