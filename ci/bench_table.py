@@ -281,6 +281,29 @@ def is_few(report):
     return all(row.get("dtype") in FEW_FORMS and row["n"] <= 128 for row in report["rows"])
 
 
+def is_moe(report):
+    return all(row.get("op", "").startswith(("grouped_", "moe_")) for row in report["rows"])
+
+
+def moe_table(report, source):
+    """Products of groups beside PyTorch."""
+    host, device = report["host"], report["device"]
+    lines = [
+        f"{device['name']}, driver {device['driver']}, commit {host['commit']}; ms, medians (the least). "
+        f"One run: `{source}`.",
+        "",
+        "| case | ms | TFLOP/s | PyTorch, ms | PyTorch / bsk |",
+        "|---|---|---|---|---|",
+    ]
+    for row in report["rows"]:
+        peer = min((of["ms"] for of in row["peers"].values()), default=None)
+        name = " ".join(w for w in row["name"].split() if not w.startswith("seed"))
+        lines.append(f"| `{name}` | {row['ms']:.4g} ({row['ms_least']:.4g}) | "
+                     + (f"{row['tflops']:.0f} | " if row["tflops"] else "- | ")
+                     + (f"{peer:.4g} | {peer / row['ms']:.2f} |" if peer else "- | - |"))
+    return "\n".join(lines) + "\n"
+
+
 def attention_table(report, source):
     device, by_case = report["device"], {}
     for row in report["rows"]:
@@ -384,6 +407,7 @@ def main():
         return
     cpu = "device" in report and report["device"]["backend"] == "cpu"
     make = (attention_table if "torch" in report else
+            moe_table if is_moe(report) else
             share_table if cpu and args.short else
             peer_table if cpu else
             goal_table if not args.short else

@@ -68,19 +68,56 @@ SIMT_LAUNCH(layout_mask)
 
 /* --- moe_route --- */
 
-SIMT_PREPARE_BY(moe_route, .file = "dynamic", .kernels = {"moe_route"}, .type = BSK_F32)
+/* Chunks that occupy a device; fewer slots than so many are not worth a group of their own. */
+enum { ROUTE_CHUNKS = 128, ROUTE_LEAST = 128 };
+
+/* False: more than can be counted. */
+static bool route_sizes(const bsk_moe_route_params *p, route_arg *a, size_t *bytes)
+{
+    const i64 slots = p->order.dims[0], share = bski_ceil_div(slots, ROUTE_CHUNKS);
+    size_t at;
+    *a = (route_arg){.slots = slots,
+                     .choices = p->experts.dims[1],
+                     .experts = p->offsets.dims[0] - 1,
+                     .chunk = share < ROUTE_LEAST  ? ROUTE_LEAST
+                              : share > ROUTE_MOST ? ROUTE_MOST
+                                                   : (i32)share};
+    a->chunks = slots ? bski_ceil_div(slots, a->chunk) : 1;
+    i64 counts;
+    *bytes = 0;
+    return bski_mul_i64(a->chunks, a->experts, &counts) &&
+           bski_simt_space(bytes, counts, sizeof(i32), &at);
+}
+
+SIMT_RELEASE(moe_route)
 
 SIMT_ACCEPT(moe_route)
 {
     const bsk_moe_route_params *p = problem->params;
-    return ACCEPT(&p->experts);
+    route_arg arg;
+    size_t bytes;
+    return route_sizes(p, &arg, &bytes) ? ACCEPT(&p->experts) : BSK_REFUSE_LIMIT;
+}
+
+SIMT_PREPARE(moe_route)
+{
+    static const simt_need need = {
+        .file = "dynamic", .kernels = {"route_count", "route_place"}, .type = BSK_F32};
+    route_arg arg;
+    if (!route_sizes(prepared->problem->params, &arg, &prepared->workspace_bytes))
+        return BSK_E_NOMEM;
+    return bski_simt_prepare(device, prepared, &need);
 }
 
 SIMT_LAUNCH(moe_route)
 {
     const bsk_moe_route_params *p = prepared->problem->params;
     const bsk_moe_route_args *a = args;
-    const route_arg arg = {p->order.dims[0], p->experts.dims[1], p->offsets.dims[0] - 1};
-    return LAUNCH(0, list_groups(queue, arg.experts + 1), 1, arg, a->experts, a->offsets, a->order,
-                  mem_of(&p->token, a->token), mem_of(&p->place, a->place));
+    route_arg arg;
+    size_t bytes;
+    route_sizes(p, &arg, &bytes); /* as accepted */
+    if (arg.experts)
+        TRY(LAUNCH(0, arg.chunks, 1, arg, a->experts, a->workspace));
+    return LAUNCH(1, arg.chunks, 1, arg, a->experts, arg.experts ? a->workspace : mem_none(),
+                  a->offsets, a->order, mem_of(&p->token, a->token), mem_of(&p->place, a->place));
 }

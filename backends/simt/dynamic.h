@@ -1,5 +1,6 @@
 /* Lists of kept blocks, and of the rows of experts; the host (dynamic.c) includes this file without
- * SIMT_T for the structs of scalars. A group writes the list of one row after another. */
+ * SIMT_T for the structs of scalars. A group writes the list of one row after another, or the places of
+ * a chunk of slots. */
 #define SIMT_SINGLES
 #ifndef BSKI_SIMT_DYNAMIC_H
 #define BSKI_SIMT_DYNAMIC_H
@@ -14,8 +15,12 @@ typedef struct list_arg {
     i32 type, pad;      /* of the scores */
 } list_arg;
 
+/* Slots of a chunk, at most. */
+enum { ROUTE_MOST = 1024 };
+
 typedef struct route_arg {
-    i64 slots, choices, experts;
+    i64 slots, choices, experts, chunks;
+    i32 chunk, pad; /* slots of each but the last */
 } route_arg;
 
 #endif
@@ -220,44 +225,88 @@ KERNEL(layout_mask, LANES)
     }
 }
 
-/* The list of one expert after another, and as the last one that of the slots that have none. Lanes
- * take slots in their order. */
-KERNEL(moe_route, LANES)
-(BUF(const i32, experts), BUF(i32, offsets), BUF(i32, order), BUF(i32, token), BUF(i32, place),
- const route_arg a)
+/* The experts of a group's chunk of slots, into local memory; how many there are. */
+DEVICE i32 route_load(const route_arg *a, const GLOBAL i32 *experts, LOCAL_ARG i32 *chunk)
+{
+    const i64 first = GROUP(0) * a->chunk, left = a->slots - first;
+    const i32 n = left < a->chunk ? (i32)left : a->chunk;
+    for (i32 i = LANE; i < n; i += LANES)
+        chunk[i] = experts[first + i];
+    BARRIER();
+    return n;
+}
+
+/* How many slots of each chunk chose each expert: count[chunk][expert]. */
+KERNEL(route_count, LANES)
+(BUF(const i32, experts), BUF(i32, count), const route_arg a)
 {
     QUEUE_WAIT();
+    LOCAL i32 chunk[ROUTE_MOST];
+    OPEN(const i32, experts);
+    OPEN(i32, count);
+    const i32 n = route_load(&a, experts, chunk);
+    for (i64 e = LANE; e < a.experts; e += LANES) {
+        i32 own = 0;
+        for (i32 i = 0; i < n; i++)
+            own += chunk[i] == e;
+        count[GROUP(0) * a.experts + e] = own;
+    }
+}
+
+/* Where the slots of a chunk go: a lane has an expert, behind those before it and behind the earlier
+ * chunks of its own, and takes its slots in their order. */
+KERNEL(route_place, LANES)
+(BUF(const i32, experts), BUF(const i32, count), BUF(i32, offsets), BUF(i32, order),
+ BUF(i32, token), BUF(i32, place), const route_arg a)
+{
+    QUEUE_WAIT();
+    LOCAL i32 chunk[ROUTE_MOST];
     LOCAL i32 room[2 * LANES];
     OPEN(const i32, experts);
+    OPEN(const i32, count);
     OPEN(i32, offsets);
     OPEN(i32, order);
     OPEN(i32, token);
     OPEN(i32, place);
-    const i64 share = (a.slots + LANES - 1) / LANES, first = LANE * share;
-    const i64 last = first + share < a.slots ? first + share : a.slots;
-    for (i64 g = GROUP(0); g <= a.experts; g += GROUPS(0)) {
-        i32 below = 0, own = 0, total;
-        for (i64 i = first; i < last; i++) {
-            const i64 e = experts[i] < 0 || experts[i] > a.experts ? a.experts : experts[i];
-            below += e < g;
-            own += e == g;
-        }
-        i64 at = list_before(room, own, &total);
-        at += list_total(room, below);
-        if (LANE == 0)
-            offsets[g] = (i32)at;
-        for (i64 i = first; i < last; i++) {
-            const i64 e = experts[i] < 0 || experts[i] > a.experts ? a.experts : experts[i];
-            if (e != g)
+    const i64 first = GROUP(0) * a.chunk;
+    const i32 n = route_load(&a, experts, chunk);
+    i64 base = 0;
+    for (i64 head = 0; head < a.experts; head += LANES) {
+        const i64 e = head + LANE;
+        i32 before = 0, all = 0, total;
+        if (e < a.experts)
+            for (i64 c = 0; c < a.chunks; c++) {
+                const i32 own = count[c * a.experts + e];
+                before += c < GROUP(0) ? own : 0;
+                all += own;
+            }
+        i64 at = base + list_before(room, all, &total);
+        base += total;
+        if (e >= a.experts)
+            continue;
+        if (GROUP(0) == 0)
+            offsets[e] = (i32)at;
+        at += before;
+        for (i32 i = 0; i < n; i++) {
+            if (chunk[i] != e)
                 continue;
-            const i32 slot = g < a.experts ? (i32)i : -1;
-            order[at] = slot;
+            order[at] = (i32)(first + i);
             if (token)
-                token[at] = slot < 0 ? -1 : (i32)(i / a.choices);
+                token[at] = (i32)((first + i) / a.choices);
             if (place)
-                place[i] = slot < 0 ? -1 : (i32)at;
+                place[first + i] = (i32)at;
             at++;
         }
+    }
+    if (GROUP(0) == 0 && LANE == 0)
+        offsets[a.experts] = (i32)base;
+    for (i32 i = LANE; place && i < n; i += LANES)
+        if (chunk[i] < 0 || chunk[i] >= a.experts)
+            place[first + i] = -1;
+    for (i64 at = base + GROUP(0) * LANES + LANE; at < a.slots; at += a.chunks * LANES) {
+        order[at] = -1;
+        if (token)
+            token[at] = -1;
     }
 }
 #endif
