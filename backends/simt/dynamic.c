@@ -69,7 +69,7 @@ SIMT_LAUNCH(layout_mask)
 /* --- moe_route --- */
 
 /* Chunks that occupy a device; fewer slots than so many are not worth a group of their own. */
-enum { ROUTE_CHUNKS = 128, ROUTE_LEAST = 128 };
+enum { ROUTE_CHUNKS = 64, ROUTE_LEAST = 128 };
 
 /* False: more than can be counted. */
 static bool route_sizes(const bsk_moe_route_params *p, route_arg *a, size_t *bytes)

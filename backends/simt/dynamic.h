@@ -261,6 +261,7 @@ KERNEL(route_place, LANES)
 {
     QUEUE_WAIT();
     LOCAL i32 chunk[ROUTE_MOST];
+    LOCAL i32 to[ROUTE_MOST]; /* of the chunk's slots; -1: of no expert */
     LOCAL i32 room[2 * LANES];
     OPEN(const i32, experts);
     OPEN(const i32, count);
@@ -269,6 +270,8 @@ KERNEL(route_place, LANES)
     OPEN(i32, token);
     OPEN(i32, place);
     const i64 first = GROUP(0) * a.chunk;
+    for (i32 i = LANE; i < a.chunk; i += LANES)
+        to[i] = -1;
     const i32 n = route_load(&a, experts, chunk);
     i64 base = 0;
     for (i64 head = 0; head < a.experts; head += LANES) {
@@ -280,29 +283,30 @@ KERNEL(route_place, LANES)
                 before += c < GROUP(0) ? own : 0;
                 all += own;
             }
-        i64 at = base + list_before(room, all, &total);
+        const i64 at = base + list_before(room, all, &total);
         base += total;
         if (e >= a.experts)
             continue;
         if (GROUP(0) == 0)
             offsets[e] = (i32)at;
-        at += before;
-        for (i32 i = 0; i < n; i++) {
-            if (chunk[i] != e)
-                continue;
-            order[at] = (i32)(first + i);
-            if (token)
-                token[at] = (i32)((first + i) / a.choices);
-            if (place)
-                place[first + i] = (i32)at;
-            at++;
-        }
+        i32 next = (i32)at + before;
+        for (i32 i = 0; i < n; i++)
+            if (chunk[i] == e)
+                to[i] = next++;
     }
     if (GROUP(0) == 0 && LANE == 0)
         offsets[a.experts] = (i32)base;
-    for (i32 i = LANE; place && i < n; i += LANES)
-        if (chunk[i] < 0 || chunk[i] >= a.experts)
-            place[first + i] = -1;
+    BARRIER();
+    for (i32 i = LANE; i < n; i += LANES) {
+        const i32 at = to[i];
+        if (place)
+            place[first + i] = at;
+        if (at < 0)
+            continue;
+        order[at] = (i32)(first + i);
+        if (token)
+            token[at] = (i32)((first + i) / a.choices);
+    }
     for (i64 at = base + GROUP(0) * LANES + LANE; at < a.slots; at += a.chunks * LANES) {
         order[at] = -1;
         if (token)

@@ -327,7 +327,7 @@ static void list_specials(test_list *list)
 /* Tokens, choices, experts. */
 static const int32_t routes[][3] = {{1, 1, 1},   {7, 2, 3},    {0, 2, 4},    {5, 0, 3},
                                     {9, 3, 0},   {40, 1, 64},  {100, 2, 8},  {33, 8, 5},
-                                    {700, 2, 7}, {1500, 1, 3}, {8600, 2, 70}};
+                                    {700, 2, 7}, {1500, 1, 3}, {4300, 2, 70}};
 
 static void list_routes(test_list *list)
 {
