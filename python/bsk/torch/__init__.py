@@ -10,10 +10,12 @@ from .attention import (BlockSparseAttention, alibi_slopes, attention, mask_bits
                         scaled_dot_product_attention)
 from .functional import blocks_from_dense, blocks_to_dense, matmul, matmul_sampled
 from .modules import (BlockSparseLinear, PseudoBlockSparseLinear, dense_twin, sparsify_like)
+from .moe import MixtureOfExperts, Route, balance_loss, grouped_matmul, route
 from .patch import BlockSparseModelPatcher
 from .pattern import PatternOptimizer
 
 __all__ = ["BlockSparseAttention", "BlockSparseLinear", "BlockSparseModelPatcher",
-           "PatternOptimizer", "PseudoBlockSparseLinear", "alibi_slopes", "attention",
-           "blocks_from_dense", "blocks_to_dense", "dense_twin", "forget_packed", "mask_bits",
-           "matmul", "matmul_sampled", "scaled_dot_product_attention", "sparsify_like"]
+           "MixtureOfExperts", "PatternOptimizer", "PseudoBlockSparseLinear", "Route",
+           "alibi_slopes", "attention", "balance_loss", "blocks_from_dense", "blocks_to_dense",
+           "dense_twin", "forget_packed", "grouped_matmul", "mask_bits", "matmul", "matmul_sampled",
+           "route", "scaled_dot_product_attention", "sparsify_like"]
