@@ -106,31 +106,31 @@ DEVICE i64 span_end(const grouped_arg *a, const GLOBAL i32 *offsets, i64 s, i64 
 
 /* Tile number `tile` of the rows. Those of a span begin with it, and have numbers from
  * begin / TILE_M + s on, which leaves enough for each whatever the others are. */
-DEVICE grouped_rows rows_of_tile(const grouped_arg *a, const GLOBAL i32 *offsets, i64 tile)
+DEVICE void rows_of_tile(const grouped_arg *a, const GLOBAL i32 *offsets, i64 tile, grouped_rows *r)
 {
-    grouped_rows r = {0, 0, -1};
     i64 s = 0;
+    r->begin = 0;
     for (; s <= a->groups; s++) {
-        r.end = span_end(a, offsets, s, r.begin);
-        if (tile <= r.end / TILE_M + s)
+        r->end = span_end(a, offsets, s, r->begin);
+        if (tile <= r->end / TILE_M + s)
             break;
-        r.begin = r.end;
+        r->begin = r->end;
     }
     if (s > a->groups)
-        r.end = a->all;
-    r.begin += (tile - r.begin / TILE_M - s) * TILE_M;
-    r.group = s > a->groups ? -1 : s - 1;
-    return r;
+        r->end = a->all;
+    r->begin += (tile - r->begin / TILE_M - s) * TILE_M;
+    r->group = s > a->groups ? -1 : s - 1;
 }
 
 /* The rows of a group. */
-DEVICE grouped_rows rows_of_group(const grouped_arg *a, const GLOBAL i32 *offsets, i64 group)
+DEVICE void rows_of_group(const grouped_arg *a, const GLOBAL i32 *offsets, i64 group,
+                          grouped_rows *r)
 {
-    grouped_rows r = {0, 0, group};
+    r->begin = 0;
+    r->group = group;
     for (i64 s = 0; s <= group; s++)
-        r.begin = span_end(a, offsets, s, r.begin);
-    r.end = span_end(a, offsets, group + 1, r.begin);
-    return r;
+        r->begin = span_end(a, offsets, s, r->begin);
+    r->end = span_end(a, offsets, group + 1, r->begin);
 }
 
 #endif
@@ -144,18 +144,30 @@ typedef struct NAME(grouped_sums) {
 #endif
 } NAME(grouped_sums);
 
-/* Quad e of a chunk of so many lines: what there is of it, zeros else. */
-DEVICE NAME(quad) NAME(chunk_fetch)(const grouped_side *side, i32 type, const GLOBAL u8 *p, i64 at,
-                                    i32 e, i32 lines, i64 lines_left, i64 k_left)
+/* Quad e of a chunk of so many lines: where it lies from the chunk's first number, and how much of it
+ * there is. */
+DEVICE i64 NAME(chunk_offset)(const grouped_side *side, i32 e, i32 lines)
+{
+    const i32 k = side->along_k ? e % (TILE_K / 4) * 4 : e / (lines / 4);
+    const i32 n = side->along_k ? e / (TILE_K / 4) : e % (lines / 4) * 4;
+    return n * side->line + k * side->k;
+}
+
+DEVICE i64 NAME(chunk_count)(const grouped_side *side, i32 e, i32 lines, i64 lines_left, i64 k_left)
 {
     const i32 k = side->along_k ? e % (TILE_K / 4) * 4 : e / (lines / 4);
     const i32 n = side->along_k ? e / (TILE_K / 4) : e % (lines / 4) * 4;
     const i64 left = side->along_k ? k_left - k : lines_left - n;
     const i64 across = side->along_k ? lines_left - n : k_left - k;
-    return NAME(quad_part)(SINGLE_TYPE(type), p, at + n * side->line + k * side->k,
-                           side->along_k ? side->k : side->line, across > 0 && left > 0 ? left : 0,
-                           side->vector);
+    return across > 0 && left > 0 ? left : 0;
 }
+
+/* No function: one that returns a struct is inlined with a mark that oclgrind does not know. */
+#define CHUNK_FETCH(side, type, p, at, e, lines, lines_left, k_left)                               \
+    NAME(quad_part)                                                                                \
+    (SINGLE_TYPE(type), p, (at) + NAME(chunk_offset)(&(side), e, lines),                           \
+     (side).along_k ? (side).k : (side).line,                                                      \
+     NAME(chunk_count)(&(side), e, lines, lines_left, k_left), (side).vector)
 
 DEVICE void NAME(chunk_stage)(const grouped_side *side, i32 type, LOCAL_ARG R *stage, i32 e,
                               i32 lines, NAME(quad) quad)
@@ -231,14 +243,13 @@ DEVICE void NAME(tile_product)(NAME(grouped_sums) * s, const grouped_arg *a, con
         for (i32 q = 0; q < STAGE_QUADS(TILE_M); q++)
             NAME(chunk_stage)
         (&a->left, a->type, pool, q, TILE_M,
-         NAME(chunk_fetch)(&a->left, a->type, left, left_at + k * a->left.k, q, TILE_M, rows,
-                           depth - k));
+         CHUNK_FETCH(a->left, a->type, left, left_at + k * a->left.k, q, TILE_M, rows, depth - k));
         NO_UNROLL
         for (i32 q = 0; q < STAGE_QUADS(TILE_N); q++)
             NAME(chunk_stage)
         (&a->right, a->type, pool + TILE_K * STAGE_PITCH(TILE_M), q, TILE_N,
-         NAME(chunk_fetch)(&a->right, a->type, right, right_at + k * a->right.k, q, TILE_N, cols,
-                           depth - k));
+         CHUNK_FETCH(a->right, a->type, right, right_at + k * a->right.k, q, TILE_N, cols,
+                     depth - k));
         NAME(chunk_add)(s, pool, with_columns);
     }
 #else
@@ -258,12 +269,12 @@ DEVICE void NAME(tile_product)(NAME(grouped_sums) * s, const grouped_arg *a, con
         if (more) {
             UNROLL
             for (i32 q = 0; q < STAGE_QUADS(TILE_M); q++)
-                l[q] = NAME(chunk_fetch)(&a->left, a->type, left, left_at + k * a->left.k,
-                                         LANE + q * LANES, TILE_M, rows, depth - k);
+                l[q] = CHUNK_FETCH(a->left, a->type, left, left_at + k * a->left.k,
+                                   LANE + q * LANES, TILE_M, rows, depth - k);
             UNROLL
             for (i32 q = 0; q < STAGE_QUADS(TILE_N); q++)
-                r[q] = NAME(chunk_fetch)(&a->right, a->type, right, right_at + k * a->right.k,
-                                         LANE + q * LANES, TILE_N, cols, depth - k);
+                r[q] = CHUNK_FETCH(a->right, a->type, right, right_at + k * a->right.k,
+                                   LANE + q * LANES, TILE_N, cols, depth - k);
         }
         if (k)
             NAME(chunk_add)(s, before, with_columns);
@@ -339,7 +350,8 @@ KERNEL_DENSE(grouped_matmul, LANES)
     OPEN(u8, y);
     OPEN(const R, bias);
     const i64 tile = QUOTIENT(GROUP(0), a.tiles_n), n0 = (GROUP(0) - tile * a.tiles_n) * TILE_N;
-    const grouped_rows r = rows_of_tile(&a, offsets, tile);
+    grouped_rows r;
+    rows_of_tile(&a, offsets, tile, &r);
     if (r.begin >= r.end)
         return;
     const i32 product = r.group >= 0;
@@ -367,7 +379,8 @@ KERNEL_DENSE(grouped_wgrad, LANES)
     OPEN(R, dbias);
     const i64 strip = QUOTIENT(GROUP(0), a.tiles_n), n0 = (GROUP(0) - strip * a.tiles_n) * TILE_N;
     const i64 group = QUOTIENT(strip, a.tiles_m), m0 = (strip - group * a.tiles_m) * TILE_M;
-    const grouped_rows r = rows_of_group(&a, offsets, group);
+    grouped_rows r;
+    rows_of_group(&a, offsets, group, &r);
     NAME(grouped_sums) s;
     NAME(tile_product)
     (&s, &a, x, r.begin * a.left.k + m0 * a.left.line, a.k - m0, dy,

@@ -51,18 +51,20 @@ typedef struct bsk_comm_id {
 
 typedef struct bsk_comm_params {
     size_t struct_size;
-    const char
-        *transport; /* "nccl", "rccl", "mpi", or the part <name> of a bsk_comm_<name>.so; NULL:
-                              that of the device's backend: cuda nccl, hip rccl, cpu mpi */
-    void *native;   /* the caller's communicator, which stays the caller's: an ncclComm_t, in
-                              blocking mode, which must outlive this one; a pointer to an MPI_Comm,
-                              which is duplicated, by a call that is collective; NULL: id, or, of MPI,
-                              MPI_COMM_WORLD */
-    const bsk_comm_id *id; /* nccl, rccl: without native; the same in all ranks. Waits for them */
-    int32_t rank, size;    /* with id: this one, 0 to size - 1, and how many; else 0 */
-    int32_t
-        device_memory; /* 0 or 1. 1: MPI follows pointers to device memory ("CUDA-aware"), so that
-                              devices of backends cuda and hip may run on it. Not for others */
+    /* With id: this rank, 0 to size - 1, and how many there are; else 0. */
+    int32_t rank, size;
+    /* 0 or 1. 1: MPI follows pointers to device memory ("CUDA-aware"), so that devices of backends
+     * cuda and hip may run on it. Not for others. */
+    int32_t device_memory;
+    /* "nccl", "rccl", "mpi", or the part <name> of a bsk_comm_<name>.so; NULL: that of the device's
+     * backend: cuda nccl, hip rccl, cpu mpi. */
+    const char *transport;
+    /* The caller's communicator, which stays the caller's: an ncclComm_t, in blocking mode, which must
+     * outlive this one; a pointer to an MPI_Comm, which is duplicated, by a call that is collective;
+     * NULL: id, or, of MPI, MPI_COMM_WORLD. */
+    void *native;
+    /* nccl, rccl: without native; the same in all ranks. Waits for them. */
+    const bsk_comm_id *id;
 } bsk_comm_params;
 
 /* Makes an id. params may be NULL; of them only the transport counts.
