@@ -5,7 +5,7 @@
  * the left one. Each brings a half of what is shared to both.
  *
  * How many rows a group has is in device memory: each thread block makes the list of spans of rows
- * for itself. docs/cuda.md has a picture. */
+ * for itself. docs/moe.md has a picture. */
 #include <backends/cuda/mma.h>
 #include <backends/cuda/ptx.h>
 #include <backends/cuda/sm90a/grouped.h>
