@@ -90,7 +90,7 @@ def of_adam(count, wrap):
 
 
 def ends_of(rows, groups, kind):
-    """Where each group ends; "any": from none to twice the mean, and more."""
+    """Where each group ends; "any": with none to about twice the mean, by another draw than bsk's."""
     if kind == "even":
         ends = [rows * (g + 1) // groups for g in range(groups)]
     else:

@@ -20,10 +20,10 @@ static list_arg list_of(const bsk_tensor *from, const bsk_tensor *index)
     return a;
 }
 
-static i64 list_groups(const void *queue, i64 lists)
+static i64 list_groups(const void *queue, const list_arg *a)
 {
     const simt_device *d = queue_device(queue);
-    return bski_simt_groups_most(d, lists, d->wide ? 4 : 8);
+    return bski_simt_groups_most(d, a->rows, d->wide ? 4 : 8);
 }
 
 /* --- layout_topk --- */
@@ -44,7 +44,7 @@ SIMT_LAUNCH(layout_topk)
     arg.k = p->k > 0 ? p->k : arg.capacity;
     arg.first = p->first;
     arg.last = p->last;
-    return LAUNCH(0, list_groups(queue, arg.rows), 1, arg, a->scores, a->index, a->count,
+    return LAUNCH(0, list_groups(queue, &arg), 1, arg, a->scores, a->index, a->count,
                   mem_of(&p->limit, a->limit));
 }
 
@@ -63,12 +63,12 @@ SIMT_LAUNCH(layout_mask)
     const bsk_layout_mask_params *p = prepared->problem->params;
     const bsk_layout_mask_args *a = args;
     const list_arg arg = list_of(&p->mask, &p->index);
-    return LAUNCH(0, list_groups(queue, arg.rows), 1, arg, a->mask, a->index, a->count);
+    return LAUNCH(0, list_groups(queue, &arg), 1, arg, a->mask, a->index, a->count);
 }
 
 /* --- moe_route --- */
 
-/* Chunks that occupy a device; fewer slots than so many are not worth a group of their own. */
+/* Chunks that there are where slots are neither few nor more than chunks hold; the least slots of one. */
 enum { ROUTE_CHUNKS = 64, ROUTE_LEAST = 128 };
 
 /* False: more than can be counted. */

@@ -37,11 +37,6 @@ static bski_cuda_tensor rows_of(const bsk_tensor *t, int32_t rank)
                               .swizzle = 128};
 }
 
-static int64_t tiles_of(int64_t extent, int64_t tile)
-{
-    return bski_ceil_div(extent, tile);
-}
-
 /* The units of so many rows and columns of tiles, at most. */
 static int64_t units_of(int64_t rows, int64_t cols)
 {
@@ -121,8 +116,8 @@ static bsk_dsd_params y_of(const bsk_grouped_matmul_params *p)
 /* At most so many units: each span may have a tile of rows that is not full. */
 static int64_t matmul_units(const bsk_grouped_matmul_params *p)
 {
-    return units_of(tiles_of(p->x.dims[0], GROUPED_TILE_ROWS) + p->w.dims[0] + 1,
-                    tiles_of(p->y.dims[1], GROUPED_TILE_COLS));
+    return units_of(bski_ceil_div(p->x.dims[0], GROUPED_TILE_ROWS) + p->w.dims[0] + 1,
+                    bski_ceil_div(p->y.dims[1], GROUPED_TILE_COLS));
 }
 
 bsk_reason cuda_sm90a_grouped_matmul_accept(const bsk_problem *problem,
@@ -157,7 +152,7 @@ bsk_status cuda_sm90a_grouped_matmul_prepare(void *device, bsk_prepared *prepare
     bski_cuda_epilogue_fill(&(bsk_problem){.params = &y}, &s->arg.end);
     s->arg.all = (int32_t)p->x.dims[0];
     s->arg.groups = (int32_t)p->w.dims[0];
-    s->arg.cols = (int32_t)tiles_of(p->y.dims[1], GROUPED_TILE_COLS);
+    s->arg.cols = (int32_t)bski_ceil_div(p->y.dims[1], GROUPED_TILE_COLS);
     s->arg.stages = (int32_t)bski_ceil_div(p->x.dims[1], GROUPED_DEPTH);
     return prepare(device, prepared, matmul_units(p));
 }
@@ -193,8 +188,8 @@ static bsk_dsd_params dw_of(const bsk_grouped_wgrad_params *p)
 
 static int64_t wgrad_units(const bsk_grouped_wgrad_params *p)
 {
-    return p->dw.dims[0] * units_of(tiles_of(p->x.dims[1], GROUPED_TILE_ROWS),
-                                    tiles_of(p->dy.dims[1], GROUPED_TILE_COLS));
+    return p->dw.dims[0] * units_of(bski_ceil_div(p->x.dims[1], GROUPED_TILE_ROWS),
+                                    bski_ceil_div(p->dy.dims[1], GROUPED_TILE_COLS));
 }
 
 bsk_reason cuda_sm90a_grouped_wgrad_accept(const bsk_problem *problem,
@@ -226,8 +221,8 @@ bsk_status cuda_sm90a_grouped_wgrad_prepare(void *device, bsk_prepared *prepared
     bski_cuda_epilogue_fill(&(bsk_problem){.params = &dw}, &s->arg.end);
     s->arg.all = (int32_t)p->x.dims[0];
     s->arg.groups = (int32_t)p->dw.dims[0];
-    s->arg.rows = (int32_t)tiles_of(p->x.dims[1], GROUPED_TILE_ROWS);
-    s->arg.cols = (int32_t)tiles_of(p->dy.dims[1], GROUPED_TILE_COLS);
+    s->arg.rows = (int32_t)bski_ceil_div(p->x.dims[1], GROUPED_TILE_ROWS);
+    s->arg.cols = (int32_t)bski_ceil_div(p->dy.dims[1], GROUPED_TILE_COLS);
     s->arg.bf16 = p->x.dtype == BSK_BF16;
     return prepare(device, prepared, wgrad_units(p));
 }

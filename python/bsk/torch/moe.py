@@ -13,12 +13,6 @@ from ._register import autocast_dtype, differentiable
 from .functional import _rows, _side, _side_type
 
 
-def _matrices(w):
-    """Matrices that the products take: one of their two axes without gaps."""
-    gaps = (w.stride(-1) != 1 and w.stride(-2) != 1) or 0 in w.stride()
-    return w.contiguous() if gaps else w
-
-
 # --- bsk::grouped_matmul: the rows of each group times its own matrix, (+ bias) -------------------
 
 def _matmul_fake(x, w, offsets, bias):
@@ -46,7 +40,7 @@ def _matmul_backward(ctx, dy):
 
 @differentiable("bsk::grouped_matmul", _matmul_fake, _matmul_backward, _matmul_setup)
 def _grouped_matmul(x: Tensor, w: Tensor, offsets: Tensor, bias: Optional[Tensor]) -> Tensor:
-    return ops.grouped_matmul(_rows(x), offsets, _matrices(w), bias=_side(bias, x))
+    return ops.grouped_matmul(_rows(x), offsets, _rows(w), bias=_side(bias, x))
 
 
 # --- bsk::grouped_wgrad: x^T dy of each group, and the sums of dy ---------------------------------
@@ -162,7 +156,7 @@ class Route(NamedTuple):
 
 
 def route(chosen: Tensor, experts: int) -> Route:
-    """Sorts the choices of tokens by expert: nothing waits for a device.
+    """Sorts the choices of tokens by expert, on their device.
 
     Parameters
     ----------
@@ -205,7 +199,7 @@ ACTIVATIONS = {"relu": F.relu, "gelu": lambda x: F.gelu(x, approximate="tanh"), 
 class MixtureOfExperts(nn.Module):
     """Tokens through a few of many small networks, y = sum over choices of share * expert(x).
 
-    No token is dropped for want of room, none is padded, and nothing waits for the device.
+    No token is dropped for want of room, and none is padded.
 
     Parameters
     ----------
@@ -308,8 +302,8 @@ class MixtureOfExperts(nn.Module):
 
 def balance_loss(probabilities: Tensor, chosen: Tensor) -> Tensor:
     """How unevenly tokens use the experts: experts * sum of (share of the choices that fell on each) *
-    (mean probability of each), 1 where all are alike. Differentiable by the probabilities
-    (Fedus, Zoph, Shazeer: Switch Transformers, 2021)."""
+    (mean probability of each), 1 where all are alike. Every choice is an expert. Differentiable by the
+    probabilities (Fedus, Zoph, Shazeer: Switch Transformers, 2021)."""
     experts = probabilities.shape[-1]
     use = F.one_hot(chosen.reshape(-1).long(), experts).to(probabilities.dtype).mean(0)
     return experts * (use * probabilities.reshape(-1, experts).mean(0)).sum()
