@@ -79,12 +79,14 @@ bsk_status bski_cuda_tensor_map(const bski_cuda_encoder *encoder, const bski_cud
                 t->dims[i] > 1 ? (cuuint64_t)(t->strides[i] * type->size) : STRIDE_UNIT;
     }
     const encode_fn encode = (encode_fn)(uintptr_t)encoder->function;
+    const bool plain = t->exact && t->dtype == BSK_F32;
+    const CUtensorMapDataType kind = plain ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : type->type;
     CUresult result = CUDA_ERROR_INVALID_CONTEXT;
     for (int i = 0; i < 2 && result == CUDA_ERROR_INVALID_CONTEXT; i++) {
         if (i || !awake)
             TRY(bski_cuda_wake(encoder->device));
         awake = true;
-        result = encode(map, type->type, (cuuint32_t)t->rank, address, dims, strides, box, steps,
+        result = encode(map, kind, (cuuint32_t)t->rank, address, dims, strides, box, steps,
                         CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(t->swizzle),
                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     }

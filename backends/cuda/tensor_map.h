@@ -18,7 +18,7 @@ bsk_status bski_cuda_encoder_find(const simt_device *device, bski_cuda_encoder *
 
 /* A tensor and the box that one copy moves; axes from the innermost, which is contiguous, on.
  * Elements outside of the tensor are read as 0 and not written. f32 is rounded to tf32 on the way, to
- * the nearest, of two the even one: products of tf32 alone want it. */
+ * the nearest, of two the even one, as products of tf32 want it, unless it is to be exact. */
 typedef struct bski_cuda_tensor {
     bsk_dtype dtype;
     int32_t rank;
@@ -27,6 +27,7 @@ typedef struct bski_cuda_tensor {
                                               length 1 and of axis 0 is not looked at */
     int32_t box[BSKI_TENSOR_MAX_RANK];     /* elements, 1 to 256 */
     int32_t swizzle;                       /* bytes: 0, 32, 64 or 128, and the box's width */
+    bool exact;                            /* f32 as it is */
 } bski_cuda_tensor;
 
 /* Whether the copy engine takes the tensor at an address that is a multiple of 16. Pure. */

@@ -129,7 +129,7 @@ static int64_t where_rows(const bsk_layout_tables *t)
     return bski_ceil_div(rows, WHERE_ROWS * TILE) * WHERE_ROWS;
 }
 
-bsk_reason bski_sdd_refusal(const bsk_problem *problem)
+bsk_reason bski_sdd_refusal(const bsk_problem *problem, bool exact)
 {
     static const int64_t max_where = INT64_C(1) << 26, max_n = INT64_C(1) << 30;
     const bsk_sdd_params *p = problem->params;
@@ -146,7 +146,7 @@ bsk_reason bski_sdd_refusal(const bsk_problem *problem)
     const bool along_n = bski_sdd_along_n(p);
     if (!contiguous(p, along_n))
         return BSK_REFUSE_STRIDE;
-    if (problem->dtype == BSK_F32 && p->precision != BSK_PRECISION_TF32)
+    if (problem->dtype == BSK_F32 && (p->precision == BSK_PRECISION_TF32) == exact)
         return BSK_REFUSE_OPTION;
     if (problem->dtype == BSK_F32 && sdd_is_portable(p))
         return BSK_REFUSE_SHAPE;
@@ -617,6 +617,7 @@ bsk_status bski_sdd_plan_make(bski_cuda_device *device, bsk_prepared *prepared,
     const int32_t features = kernel->features, samples = kernel->samples;
     plan->a = operand_tensor(&p->a, along_n, along_n, features, samples);
     plan->b = operand_tensor(&p->b, !along_n, along_n, features, samples);
+    plan->a.exact = plan->b.exact = kernel->exact;
     plan->turns = across(prepared->problem) ? kernel->turns : SDD_TURNS_NONE;
     if (plan->turns) {
         const bsk_tensor a = turned_tensor(&p->a, OF_A), b = turned_tensor(&p->b, OF_B);

@@ -10,8 +10,9 @@
 /* Whether samples are contiguous in both operands, instead of features. */
 bool bski_sdd_along_n(const bsk_sdd_params *p);
 
-/* What no sdd entry of this folder takes, whatever the blocks. */
-bsk_reason bski_sdd_refusal(const bsk_problem *problem);
+/* What no sdd entry of this folder takes, whatever the blocks. exact: its products of f32 are, and not
+ * of tf32. */
+bsk_reason bski_sdd_refusal(const bsk_problem *problem, bool exact);
 
 /* What a kernel wants turned first of operands in f32 with features contiguous, and the time that
  * takes. */
@@ -81,6 +82,7 @@ typedef struct bski_sdd_kernel {
     int32_t warps, accumulators; /* that compute, in a block or cluster; of each of their lanes */
     int32_t stage_bytes;
     bski_sdd_turns turns;
+    bool exact; /* f32 is not rounded to tf32 */
 } bski_sdd_kernel;
 
 /* Fills a plan from a schedule: tables, the operands' panels, stages and the workspace. */

@@ -1,4 +1,5 @@
-/* sdd on Hopper by mma.sync, for small blocks: the choice of a shape and the lists of the warps. */
+/* sdd on Hopper by mma.sync and by FFMA, for small blocks: the choice of a shape and the lists of the
+ * warps. */
 #include <string.h>
 
 #include <backends/cuda/sm90a/sdd_host.h>
@@ -7,6 +8,7 @@
 #include <common/layout.h>
 
 CUDA_FUNCTIONS(sdd_mma)
+CUDA_FUNCTIONS(sdd_ffma)
 
 /* --- Shapes --- */
 
@@ -22,6 +24,7 @@ typedef struct shape {
     int32_t warps, slots; /* lists of a unit, and entries of a list */
     int32_t accumulators;
     bool pairs;
+    bool lanes;           /* an entry is a lane's, and f32 exact */
     kernel kernels[3][2]; /* [bf16, f16, f32][features, samples contiguous] */
 } shape;
 
@@ -31,6 +34,7 @@ typedef struct shape {
     extern const char sdd_mma_##id##_tf32_nc[], sdd_mma_##id##_tf32_cn[];
 SDD_MMA_SHAPES(DECLARE)
 #undef DECLARE
+extern const char sdd_ffma_f32[];
 
 #define KERNEL(name)                                                                               \
     {                                                                                              \
@@ -44,10 +48,20 @@ SDD_MMA_SHAPES(DECLARE)
      slots,                                                                                        \
      (slots) * ((cell) == 8 ? 4 : (cell) * (cell) / 32),                                           \
      (cell) == 8,                                                                                  \
+     false,                                                                                        \
      {{KERNEL(sdd_mma_##id##_bf16_nc), KERNEL(sdd_mma_##id##_bf16_cn)},                            \
       {KERNEL(sdd_mma_##id##_f16_nc), KERNEL(sdd_mma_##id##_f16_cn)},                              \
       {KERNEL(sdd_mma_##id##_tf32_nc), KERNEL(sdd_mma_##id##_tf32_cn)}}},
-static const shape shapes[] = {SDD_MMA_SHAPES(ROW)};
+static const shape shapes[] = {
+    SDD_MMA_SHAPES(ROW){.cell = SDD_FFMA_CELL,
+                        .side = 64 * SDD_FFMA_PANELS,
+                        .samples = SDD_FFMA_SAMPLES,
+                        .warps = SDD_FFMA_WARPS,
+                        .slots = 32,
+                        .accumulators = SDD_FFMA_CELL * SDD_FFMA_CELL,
+                        .lanes = true,
+                        .kernels = {[2] = {KERNEL(sdd_ffma_f32)}}},
+};
 #undef ROW
 #undef KERNEL
 enum { SHAPES = sizeof shapes / sizeof *shapes };
@@ -55,6 +69,9 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
 /* Slices of a sweep in which thread blocks drift apart unless they wait for each other. Cells of 8 do
  * not need it: shared memory keeps them in step. */
 enum { LONG_SWEEP = 256 };
+
+/* The largest side of blocks that FFMA takes. */
+enum { FFMA_MOST = 16 };
 
 static int32_t stage_bytes(const shape *s)
 {
@@ -85,6 +102,10 @@ static int32_t cell_of(const bsk_layout_tables *t)
  * memory, which copies fill and from which each entry's operands are read for every 16 samples. */
 static double slice_cycles(const shape *s, double entries)
 {
+    if (s->lanes) {
+        const double warps = entries / 32 > 4 ? entries / 32 : 4, lost = 1.4;
+        return lost * warps / 4 * (s->samples / 2.0) * s->accumulators;
+    }
     const double copy_rate = 38, shared_rate = 128 * 0.75;
     const double read = s->cell == 8 ? 480 : s->cell == 16 ? 550 : 1800;
     const double copies = stage_bytes(s) / copy_rate;
@@ -119,14 +140,15 @@ static choice choose(const bsk_problem *problem, int32_t blocks)
     const double slower = form == SDD_MMA_NC_F32             ? 1.12
                           : form == SDD_MMA_CN && cell == 32 ? 1.06
                                                              : 1;
+    const bool lanes = problem->dtype == BSK_F32 && p->precision != BSK_PRECISION_TF32;
     choice best = {.cycles = 1e30};
     for (int32_t i = 0; i < SHAPES; i++) {
         const shape *s = &shapes[i];
-        if (s->cell != cell)
+        if (s->lanes != lanes || (!lanes && s->cell != cell))
             continue;
         const int64_t tiles = bski_ceil_div(t->rows, s->side) * bski_ceil_div(t->cols, s->side);
         const double share = area > 0 ? kept / area : 0;
-        const double cells = share * s->side / cell * s->side / cell;
+        const double cells = share * s->side / s->cell * s->side / s->cell;
         /* half of the columns of a tile have an odd number of cells */
         const double odd = s->side / cell / 4.0 < cells / 2 ? s->side / cell / 4.0 : cells / 2;
         const double entries = s->pairs ? cells / 2 + odd : cells;
@@ -146,10 +168,24 @@ static choice choose(const bsk_problem *problem, int32_t blocks)
 
 bsk_reason cuda_sdd_mma_accept(const bsk_problem *problem, const bsk_device_props *props)
 {
-    const bsk_reason reason = bski_sdd_refusal(problem);
+    const bsk_reason reason = bski_sdd_refusal(problem, false);
     (void)props;
     if (reason)
         return reason;
+    return problem->layout->nnz > INT32_MAX / 64 ? BSK_REFUSE_LIMIT : BSK_ACCEPT;
+}
+
+/* Larger blocks are faster by the portable kernels. */
+bsk_reason cuda_sdd_ffma_accept(const bsk_problem *problem, const bsk_device_props *props)
+{
+    const bsk_reason reason = bski_sdd_refusal(problem, true);
+    (void)props;
+    if (reason)
+        return reason;
+    if (bski_sdd_along_n(problem->params))
+        return BSK_REFUSE_STRIDE;
+    if (cell_of(problem->layout) > FFMA_MOST)
+        return BSK_REFUSE_BLOCK;
     return problem->layout->nnz > INT32_MAX / 64 ? BSK_REFUSE_LIMIT : BSK_ACCEPT;
 }
 
@@ -157,6 +193,11 @@ double cuda_sdd_mma_seconds(const bsk_problem *problem, const bsk_device_props *
 {
     static const double hertz = 1.7e9, launch = 4e-6;
     return choose(problem, props->compute_units).cycles / hertz + launch;
+}
+
+double cuda_sdd_ffma_seconds(const bsk_problem *problem, const bsk_device_props *props)
+{
+    return cuda_sdd_mma_seconds(problem, props);
 }
 
 /* --- Lists --- */
@@ -319,6 +360,30 @@ static void pairs_entries(maker *m)
     }
 }
 
+/* A cell each. Number i of them has a column whose number is i % 4 of four, as long as there are such: of
+ * eight neighbours, which are of one row or of rows next to each other, no two then meet at a bank
+ * (SDD_FFMA_CELL). */
+static void lanes_entries(maker *m)
+{
+    enum { CLASSES = 4 };
+    const int32_t side = m->shape->side / m->shape->cell, cells = side * side;
+    int32_t at[CLASSES], left = 0;
+    for (int32_t i = 0; i < CLASSES; i++)
+        at[i] = i;
+    for (int32_t i = 0; i < cells; i++)
+        left += m->kept[i];
+    for (int32_t turn = 0; left; turn++) {
+        int32_t *next = &at[turn % CLASSES];
+        while (*next < cells && !m->kept[*next])
+            *next += CLASSES;
+        if (*next >= cells)
+            continue;
+        entry_add(m, *next / side, *next / side, *next % side);
+        *next += CLASSES;
+        left--;
+    }
+}
+
 static bool list_grow(maker *m)
 {
     const bsk_allocator *allocator = &m->host->allocator;
@@ -383,11 +448,12 @@ static void unit_add(maker *m, int64_t row0, int64_t col0, int32_t first, int32_
     memset(entries, 0, (size_t)(s->warps * s->slots) * sizeof *entries);
     const entry *from = m->entries + first;
     for (int32_t w = 0; w < s->warps; w++) {
-        const int32_t own = count / s->warps + (w < count % s->warps);
+        const int32_t even = count / s->warps + (w < count % s->warps), rest = count - w * s->slots;
+        const int32_t own = !s->lanes ? even : rest < 0 ? 0 : rest < s->slots ? rest : s->slots;
         heads[w] = (uint32_t)own << 16;
         for (int32_t i = 0; i < own; i++, from++) {
             entries[w * s->slots + i] = from->bits;
-            if (i)
+            if (i && !s->lanes)
                 heads[w] |= kept_bits(from, s->pairs) << i;
         }
     }
@@ -399,7 +465,9 @@ static void unit_add(maker *m, int64_t row0, int64_t col0, int32_t first, int32_
 static void tile_entries(maker *m)
 {
     m->count = 0;
-    if (m->shape->pairs)
+    if (m->shape->lanes)
+        lanes_entries(m);
+    else if (m->shape->pairs)
         pairs_entries(m);
     else
         walk_entries(m);
@@ -491,8 +559,12 @@ static bsk_status state_fill(bski_cuda_device *device, bsk_prepared *prepared, m
     const int32_t samples = slice_samples(s, prepared->problem->dtype);
     const int64_t slices = bski_sdd_slices(p, samples);
     const int32_t features = m->form == SDD_MMA_NC_F32 ? SDD_PANEL / 2 : SDD_PANEL;
-    const bski_sdd_kernel form = {features, samples, s->warps * m->cluster, s->accumulators,
-                                  stage_bytes(s)};
+    const bski_sdd_kernel form = {.features = features,
+                                  .samples = samples,
+                                  .warps = s->warps * m->cluster,
+                                  .accumulators = s->accumulators,
+                                  .stage_bytes = stage_bytes(s),
+                                  .exact = s->lanes};
     bski_sdd_schedule schedule;
     m->kept = bski_table_alloc(&host->allocator, cells, sizeof *m->kept);
     m->entries = bski_table_alloc(&host->allocator, cells, sizeof *m->entries);
@@ -575,4 +647,19 @@ bsk_status cuda_sdd_mma_launch(const bsk_prepared *prepared, void *queue, const 
                                .arguments = arguments,
                                .early = true};
     return bski_cuda_launch(queue, &run);
+}
+
+bsk_status cuda_sdd_ffma_prepare(void *device, bsk_prepared *prepared)
+{
+    return cuda_sdd_mma_prepare(device, prepared);
+}
+
+bsk_status cuda_sdd_ffma_launch(const bsk_prepared *prepared, void *queue, const void *args)
+{
+    return cuda_sdd_mma_launch(prepared, queue, args);
+}
+
+void cuda_sdd_ffma_release(void *device, bsk_prepared *prepared)
+{
+    cuda_sdd_mma_release(device, prepared);
 }

@@ -20,6 +20,12 @@
     X(16d, 16, 4, 64, 16, 5)                                                                       \
     X(32, 32, 8, 32, 12, 3)
 
+/* Of f32 by FFMA, cells of 8 x 8 with features contiguous: a lane has one, an entry each. Lanes of the same
+ * number of four read different chunks of a panel's rows where `row` and `column` are of different
+ * eights, and the second four take the halves of eight the other way round, so that eight lanes meet all
+ * banks. */
+enum { SDD_FFMA_CELL = 8, SDD_FFMA_PANELS = 8, SDD_FFMA_SAMPLES = 32, SDD_FFMA_WARPS = 16 };
+
 enum { SDD_MMA_B = 17 };
 /* Of a head: the bits for columns; of pairs there are none. */
 enum { SDD_MMA_KEPT_B = 8 };

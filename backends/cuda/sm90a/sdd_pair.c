@@ -337,7 +337,7 @@ static choice choose(const bsk_problem *problem, int32_t clusters)
 bsk_reason cuda_sdd_pair_accept(const bsk_problem *problem, const bsk_device_props *props)
 {
     const bsk_layout_tables *t = problem->layout;
-    const bsk_reason reason = bski_sdd_refusal(problem);
+    const bsk_reason reason = bski_sdd_refusal(problem, false);
     (void)props;
     if (reason)
         return reason;

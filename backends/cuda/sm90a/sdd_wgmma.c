@@ -182,7 +182,7 @@ static counts shapes_count(const bsk_layout_tables *t)
 
 bsk_reason cuda_sdd_wgmma_accept(const bsk_problem *problem, const bsk_device_props *props)
 {
-    const bsk_reason reason = bski_sdd_refusal(problem);
+    const bsk_reason reason = bski_sdd_refusal(problem, false);
     (void)props;
     if (reason)
         return reason;
