@@ -254,7 +254,7 @@ static void list_small(test_list *list, const format *f)
 }
 
 /* tf32: gradients of small blocks in more than one tile of 512, ragged, at densities for which tiles are
- * large and small, as they are, scaled, and beside what was there. */
+ * large and small, as they are, scaled, and beside what was there; and the smallest of them not rounded. */
 static void list_gradients(test_list *list, const format *f)
 {
     static const struct {
@@ -277,6 +277,10 @@ static void list_gradients(test_list *list, const format *f)
                 s.pairs = kinds[i].pairs;
                 s.fill = (b + i + axis) % 2 ? FILL_REAL : FILL_INT;
                 emit_axis(list, s, axis == BSK_NC ? 41 : 44, axis);
+                s.precision = BSK_PRECISION_FULL;
+                s.fill = FILL_REAL;
+                if (axis == BSK_NC && b < 2)
+                    emit_axis(list, s, 41, axis);
             }
 }
 
