@@ -103,7 +103,7 @@ static int32_t cell_of(const bsk_layout_tables *t)
 static double slice_cycles(const shape *s, double entries)
 {
     if (s->lanes) {
-        const double warps = entries / 32 > 4 ? entries / 32 : 4, lost = 1.4;
+        const double warps = entries / 32 > 4 ? entries / 32 : 4, lost = 1.65;
         return lost * warps / 4 * (s->samples / 2.0) * s->accumulators;
     }
     const double copy_rate = 38, shared_rate = 128 * 0.75;
