@@ -280,7 +280,7 @@ static void list_gradients(test_list *list, const format *f)
                 s.precision = BSK_PRECISION_FULL;
                 s.fill = FILL_REAL;
                 if (axis == BSK_NC && b < 2)
-                    emit_axis(list, s, 41, axis);
+                    emit_axis(list, s, 70, axis);
             }
 }
 

@@ -255,14 +255,19 @@ FN float column_sum(const memory &m, int slot, bool bf16)
 }
 
 /* Finishes a warp's 16 rows from `row` on where an end is plain: rounded in the registers of the
- * products, turned by stmatrix, 64 columns at a time. */
-FN void rows_store_plain(const float *acc, uint32_t line, const dsd_epilogue &e, int column,
-                         int row, int64_t batch)
+ * products, turned by stmatrix, 64 columns at a time. BARE: alpha is all that there is to the sums,
+ * which makes the code short: it runs once a tile, as fast as instructions are fetched. */
+template <bool BARE>
+FN void rows_store_plain(const float *acc, uint32_t line, const dsd_epilogue &e, bool bf16,
+                         int column, int row, int64_t batch)
 {
     enum { COLS = 64 };
     const int lane = threadIdx.x % 32, q = lane % 4;
-    const bool bf16 = e.c.type == BSK_BF16;
     const uint32_t own = line + lane % 16 * 128;
+    const int64_t step = 4 * e.c.n;
+    int64_t f = column + lane % 8 * 8;
+    row += lane / 8;
+    uint16_t *to = (uint16_t *)e.c.data + batch * e.c.batch + row * e.c.n + f;
 #pragma unroll
     for (int chunk = 0; chunk < GROUPED_TILE_COLS / COLS; chunk++) {
         __syncwarp();
@@ -270,7 +275,7 @@ FN void rows_store_plain(const float *acc, uint32_t line, const dsd_epilogue &e,
         for (int i = 0; i < COLS / 16; i++) {
             const float *sums = acc + (chunk * COLS / 16 + i) * 8;
             float v[DSD_RUN], bias[DSD_RUN] = {0};
-            if (e.bias) {
+            if (!BARE && e.bias) {
                 const int at = column + chunk * COLS + i * 16 + 2 * q;
 #pragma unroll
                 for (int x = 0; x < DSD_RUN; x++)
@@ -280,7 +285,7 @@ FN void rows_store_plain(const float *acc, uint32_t line, const dsd_epilogue &e,
 #pragma unroll
             for (int x = 0; x < DSD_RUN; x++)
                 v[x] = sums[x];
-            dsd_finish_plain<true>(e, bias, v);
+            dsd_finish_plain<!BARE>(e, bias, v);
             store_matrix_x4(own + ((i * 2 + lane / 16) ^ lane % 8) * 16, dsd_pack(bf16, v[0], v[1]),
                             dsd_pack(bf16, v[2], v[3]), dsd_pack(bf16, v[4], v[5]),
                             dsd_pack(bf16, v[6], v[7]));
@@ -288,12 +293,13 @@ FN void rows_store_plain(const float *acc, uint32_t line, const dsd_epilogue &e,
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int r = i * 4 + lane / 8, part = lane % 8;
-            const int f = column + chunk * COLS + part * 8;
-            const uint4 v = shared_load_16(line + r * 128 + (part ^ r % 8) * 16);
-            if (f < e.features && row + r < e.n)
-                *(uint4 *)((uint16_t *)e.c.data + batch * e.c.batch + (row + r) * e.c.n + f) = v;
+            const int r = i * 4 + lane / 8;
+            const uint4 v = shared_load_16(line + r * 128 + (lane % 8 ^ r % 8) * 16);
+            if (f < e.features && row + i * 4 < e.n)
+                *(uint4 *)(to + i * step) = v;
         }
+        f += COLS;
+        to += COLS;
     }
 }
 
@@ -373,10 +379,15 @@ FN void consume(const grouped_wgmma_arg &a, const memory &m, int unit, int step,
         }
         const int row = t.row + group * 64 + warp % 4 * 16;
         const int64_t batch = OP == WGRAD ? t.group : 0;
-        if (e.plain)
-            rows_store_plain(acc, m.line(warp), e, t.column, row, batch);
-        else
+        const bool bf16 = e.c.type == BSK_BF16;
+        if (!e.plain)
             rows_store_any(acc, m.line(warp), e, t.column, row, batch);
+        else if (OP == MATMUL && !e.bare)
+            rows_store_plain<false>(acc, m.line(warp), e, bf16, t.column, row, batch);
+        else if (bf16)
+            rows_store_plain<true>(acc, m.line(warp), e, true, t.column, row, batch);
+        else
+            rows_store_plain<true>(acc, m.line(warp), e, false, t.column, row, batch);
         const int64_t f = t.column + threadIdx.x;
         if (columns && f < e.features) {
             float *const to = a.dbias + t.group * e.features + f;

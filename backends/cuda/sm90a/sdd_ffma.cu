@@ -57,8 +57,10 @@ PTX_FN void cell_store_plain(const sdd_output &o, const float *acc, int place)
 #pragma unroll
         for (int j = 0; j < 8; j += 4) {
             const float *v = acc + 8 * i + j;
-            *(float4 *)(to + (i ^ turn) * o.block_cols + (j ^ turn)) =
-                make_float4(o.alpha * v[0], o.alpha * v[1], o.alpha * v[2], o.alpha * v[3]);
+            store_global_16(
+                to + (i ^ turn) * o.block_cols + (j ^ turn),
+                make_uint4(__float_as_uint(o.alpha * v[0]), __float_as_uint(o.alpha * v[1]),
+                           __float_as_uint(o.alpha * v[2]), __float_as_uint(o.alpha * v[3])));
         }
 }
 

@@ -70,8 +70,9 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
  * not need it: shared memory keeps them in step. */
 enum { LONG_SWEEP = 256 };
 
-/* The largest side of blocks that FFMA takes. */
-enum { FFMA_MOST = 16 };
+/* FFMA: the largest side of blocks, and the fewest samples. What is left the portable kernels do as fast,
+ * or faster. */
+enum { FFMA_MOST = 16, FFMA_LEAST = 48 };
 
 static int32_t stage_bytes(const shape *s)
 {
@@ -175,17 +176,19 @@ bsk_reason cuda_sdd_mma_accept(const bsk_problem *problem, const bsk_device_prop
     return problem->layout->nnz > INT32_MAX / 64 ? BSK_REFUSE_LIMIT : BSK_ACCEPT;
 }
 
-/* Larger blocks are faster by the portable kernels. */
 bsk_reason cuda_sdd_ffma_accept(const bsk_problem *problem, const bsk_device_props *props)
 {
+    const bsk_sdd_params *p = problem->params;
     const bsk_reason reason = bski_sdd_refusal(problem, true);
     (void)props;
     if (reason)
         return reason;
-    if (bski_sdd_along_n(problem->params))
+    if (bski_sdd_along_n(p))
         return BSK_REFUSE_STRIDE;
     if (cell_of(problem->layout) > FFMA_MOST)
         return BSK_REFUSE_BLOCK;
+    if (p->a.dims[1] * p->pairs < FFMA_LEAST)
+        return BSK_REFUSE_SHAPE;
     return problem->layout->nnz > INT32_MAX / 64 ? BSK_REFUSE_LIMIT : BSK_ACCEPT;
 }
 
