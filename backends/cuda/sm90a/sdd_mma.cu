@@ -63,14 +63,17 @@ PTX_FN void load_words(uint32_t &even, uint32_t &odd, uint32_t at, uint32_t plac
     odd = shared_load_4(at + (place ^ WORD_NEXT));
 }
 
-/* 16 features by 16 samples: registers as the operand a of mma, or as two of b: {0, 2} and {1, 3}.
- * at: the operand's stage; field: of the first feature. */
-template <typename S>
+/* 16 features by 16 samples: registers as the operand a of mma, or two of b, {0, 1} and {2, 3}, which
+ * the products take as pairs. at: the operand's stage; field: of the first feature. */
+enum operand { OPERAND_A, OPERAND_B };
+
+template <typename S, operand OF>
 PTX_FN void load_16x16(uint32_t *r, uint32_t at, uint32_t field, uint32_t lane_at, int step)
 {
+    constexpr int next = OF == OPERAND_A ? 2 : 1;
     if (S::words) {
-        load_words(r[0], r[2], at + step * WORD_STEP, lane_at ^ field);
-        load_words(r[1], r[3], at + step * WORD_STEP, lane_at ^ field ^ WORD_8);
+        load_words(r[0], r[next], at + step * WORD_STEP, lane_at ^ field);
+        load_words(r[3 - next], r[3], at + step * WORD_STEP, lane_at ^ field ^ WORD_8);
     } else if (S::nc)
         ldmatrix_x4_trans(r, at + (lane_at ^ field) + step * 16 * 128);
     else
@@ -78,11 +81,11 @@ PTX_FN void load_16x16(uint32_t *r, uint32_t at, uint32_t field, uint32_t lane_a
 }
 
 /* The same for the second 16 features of a cell of 32. */
-template <typename S>
+template <typename S, operand OF>
 PTX_FN void load_next_16x16(uint32_t *r, uint32_t at, uint32_t field, uint32_t lane_at, int step)
 {
     if (S::words)
-        load_16x16<S>(r, at, field ^ WORD_16, lane_at, step);
+        load_16x16<S, OF>(r, at, field ^ WORD_16, lane_at, step);
     else if (S::nc)
         ldmatrix_x4_trans(r, at + (lane_at ^ field ^ 32) + step * 16 * 128);
     else
@@ -122,17 +125,19 @@ PTX_FN void load_cells(uint32_t *r, uint32_t at, uint32_t entry, uint32_t lane_a
         load_words(r[1], r[3], at + step * WORD_STEP, lane_at ^ (entry >> S::second & S::mask));
     } else {
         const int half_of = threadIdx.x % 32 / 8 % 2 ? S::second : 0;
-        load_16x16<S>(r, at, entry >> half_of & S::mask, lane_at, step);
+        load_16x16<S, OPERAND_A>(r, at, entry >> half_of & S::mask, lane_at, step);
     }
 }
 
-/* A lane's place in 16 features by 16 samples. */
-template <typename S> PTX_FN uint32_t lane_16x16(void)
+/* A lane's place in 16 features by 16 samples: the second eight lanes have the next features of
+ * operand a, of b the next samples. */
+template <typename S, operand OF> PTX_FN uint32_t lane_16x16(void)
 {
-    const int lane = threadIdx.x % 32, in_8 = lane % 8, quarter = lane / 8;
+    const int lane = threadIdx.x % 32, in_8 = lane % 8, odd = lane / 8 % 2, high = lane / 16;
+    const int feature = OF == OPERAND_A ? odd : high, sample = OF == OPERAND_A ? high : odd;
     return S::words ? lane_word()
-           : S::nc  ? lane_place<S>(in_8 + quarter / 2 * 8, quarter % 2)
-                    : lane_place<S>(in_8 + quarter % 2 * 8, quarter / 2);
+           : S::nc  ? lane_place<S>(in_8 + sample * 8, feature)
+                    : lane_place<S>(in_8 + feature * 8, sample);
 }
 
 /* --- A stage: the products of a warp's cells --- */
@@ -177,23 +182,21 @@ PTX_FN void stage_8(float *acc, const uint32_t *list, int count, uint32_t keep, 
  * the one before; follows: the next one has another column. */
 template <typename S>
 PTX_FN void entry_16(float *acc, uint32_t (&a)[S::steps][4], uint32_t (&b)[S::steps][4],
-                     uint32_t entry, uint32_t next, uint32_t stage, uint32_t at, bool row,
-                     bool follows)
+                     uint32_t entry, uint32_t next, uint32_t stage, uint32_t a_lane,
+                     uint32_t b_lane, bool row, bool follows)
 {
     const uint32_t b_stage = stage + S::panels * S::panel_bytes;
     if (row)
 #pragma unroll
         for (int k = 0; k < S::steps; k++)
-            load_16x16<S>(a[k], stage, field_a<S>(entry), at, k);
+            load_16x16<S, OPERAND_A>(a[k], stage, field_a<S>(entry), a_lane, k);
 #pragma unroll
     for (int k = 0; k < S::steps; k++) {
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const uint32_t bj[2] = {b[k][j], b[k][j + 2]};
-            multiply<typename S::type>(acc + j * 4, a[k], bj);
-        }
+        for (int j = 0; j < 2; j++)
+            multiply<typename S::type>(acc + j * 4, a[k], b[k] + j * 2);
         if (follows)
-            load_16x16<S>(b[k], b_stage, field_b<S>(next), at, k);
+            load_16x16<S, OPERAND_B>(b[k], b_stage, field_b<S>(next), b_lane, k);
     }
 }
 
@@ -202,11 +205,12 @@ PTX_FN void entry_16(float *acc, uint32_t (&a)[S::steps][4], uint32_t (&b)[S::st
 template <typename S>
 PTX_FN void stage_16(float *acc, const uint32_t *list, int count, uint32_t keep, uint32_t stage)
 {
-    const uint32_t at = lane_16x16<S>();
+    const uint32_t a_lane = lane_16x16<S, OPERAND_A>(), b_lane = lane_16x16<S, OPERAND_B>();
+    const uint32_t b_stage = stage + S::panels * S::panel_bytes;
     uint32_t a[S::steps][4], b[S::steps][4];
 #pragma unroll
     for (int k = 0; k < S::steps; k++)
-        load_16x16<S>(b[k], stage + S::panels * S::panel_bytes, field_b<S>(list[0]), at, k);
+        load_16x16<S, OPERAND_B>(b[k], b_stage, field_b<S>(list[0]), b_lane, k);
 #pragma unroll
     for (int i = 0; i < S::slots; i++) {
         if (i >= count)
@@ -215,7 +219,7 @@ PTX_FN void stage_16(float *acc, const uint32_t *list, int count, uint32_t keep,
         const bool follows = i + 1 < S::slots && !(keep >> (i + 1 + SDD_MMA_KEPT_B) & 1);
         const uint32_t next = list[i + 1 < S::slots ? i + 1 : i];
         const auto entry = [&](bool row, bool follows) {
-            entry_16<S>(acc + i * 8, a, b, list[i], next, stage, at, row, follows);
+            entry_16<S>(acc + i * 8, a, b, list[i], next, stage, a_lane, b_lane, row, follows);
         };
         if (!S::branches)
             entry(row, follows);
@@ -231,20 +235,21 @@ PTX_FN void stage_16(float *acc, const uint32_t *list, int count, uint32_t keep,
 }
 
 /* Cells of 32, likewise: each of the two registers of columns has the same step of every entry. */
-template <typename S>
+template <typename S, operand OF>
 PTX_FN void load_32x16(uint32_t (*r)[4], uint32_t at, uint32_t field, uint32_t lane_at, int step)
 {
-    load_16x16<S>(r[0], at, field, lane_at, step);
-    load_next_16x16<S>(r[1], at, field, lane_at, step);
+    load_16x16<S, OF>(r[0], at, field, lane_at, step);
+    load_next_16x16<S, OF>(r[1], at, field, lane_at, step);
 }
 
 template <typename S>
 PTX_FN void stage_32(float *acc, const uint32_t *list, int count, uint32_t keep, uint32_t stage)
 {
     static_assert(S::cell != 32 || S::steps == 2, "a register of columns for each step");
-    const uint32_t b_stage = stage + S::panels * S::panel_bytes, at = lane_16x16<S>();
+    const uint32_t a_lane = lane_16x16<S, OPERAND_A>(), b_lane = lane_16x16<S, OPERAND_B>();
+    const uint32_t b_stage = stage + S::panels * S::panel_bytes;
     uint32_t a[2][2][4], b[2][2][4];
-    load_32x16<S>(b[0], b_stage, field_b<S>(list[0]), at, 0);
+    load_32x16<S, OPERAND_B>(b[0], b_stage, field_b<S>(list[0]), b_lane, 0);
 #pragma unroll
     for (int i = 0; i < S::slots; i++) {
         if (i >= count)
@@ -252,22 +257,22 @@ PTX_FN void stage_32(float *acc, const uint32_t *list, int count, uint32_t keep,
         if (!(keep >> i & 1))
 #pragma unroll
             for (int k = 0; k < 2; k++)
-                load_32x16<S>(a[k], stage, field_a<S>(list[i]), at, k);
+                load_32x16<S, OPERAND_A>(a[k], stage, field_a<S>(list[i]), a_lane, k);
         const bool next = i + 1 < S::slots && !(keep >> (i + 1 + SDD_MMA_KEPT_B) & 1);
         const bool own = i == 0 || !(keep >> (i + SDD_MMA_KEPT_B) & 1);
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             if (k == 0 && own)
-                load_32x16<S>(b[1], b_stage, field_b<S>(list[i]), at, 1);
+                load_32x16<S, OPERAND_B>(b[1], b_stage, field_b<S>(list[i]), b_lane, 1);
             else if (k == 1 && next)
-                load_32x16<S>(b[0], b_stage, field_b<S>(list[i + 1 < S::slots ? i + 1 : i]), at, 0);
+                load_32x16<S, OPERAND_B>(b[0], b_stage,
+                                         field_b<S>(list[i + 1 < S::slots ? i + 1 : i]), b_lane, 0);
 #pragma unroll
             for (int m = 0; m < 2; m++)
 #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    const uint32_t bj[2] = {b[k][j / 2][j % 2], b[k][j / 2][j % 2 + 2]};
-                    multiply<typename S::type>(acc + i * 32 + m * 16 + j * 4, a[k][m], bj);
-                }
+                for (int j = 0; j < 4; j++)
+                    multiply<typename S::type>(acc + i * 32 + m * 16 + j * 4, a[k][m],
+                                               b[k][j / 2] + j % 2 * 2);
         }
     }
 }
