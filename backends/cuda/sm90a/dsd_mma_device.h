@@ -187,24 +187,32 @@ template <class C> FN void product_add(float *sum, const uint32_t *a, const uint
  * operands. */
 enum follow { NOTHING, WEIGHTS, STEP };
 
-/* The products of a step's weights for outputs from 8 * tile on. What follows is loaded as soon as
- * the last product has read a register: weights from w on, activations from `next` on. Nothing is
- * loaded by a predicate: a load that is off takes its turn on the path of loads too. */
+/* The products of a step's weights for the first eight of 16 outputs, from 8 * tile on. While they run,
+ * what follows is found. */
+template <class C> FN void eight_multiply(float (&sum)[C::SUMS], const step<C> &f, int tile)
+{
+#pragma unroll
+    for (int m = 0; m < C::BANDS; m++)
+        product_add<C>(sum + (m * WARP_TILES + tile) * 4, f.a[m], f.b[0]);
+}
+
+/* Those of the second eight. What follows is loaded as soon as the last product has read a register:
+ * weights from w on, activations from `next` on. Nothing is loaded by a predicate: a load that is off
+ * takes its turn on the path of loads too. */
 template <class C, follow FOLLOW>
 FN void step_multiply(float (&sum)[C::SUMS], step<C> &f, int tile, uint32_t w = 0,
                       uint32_t next = 0)
 {
+    if (FOLLOW != NOTHING)
+        shared_load_8_if(1, f.b[0], w);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-#pragma unroll
-        for (int m = 0; m < C::BANDS; m++) {
-            product_add<C>(sum + (m * WARP_TILES + tile + half) * 4, f.a[m], f.b[half]);
-            if (FOLLOW == STEP && half)
-                samples_load<C>(1, f.a[m], next, m);
-        }
-        if (FOLLOW != NOTHING)
-            shared_load_8_if(1, f.b[half], w + half * HALF_BYTES);
+    for (int m = 0; m < C::BANDS; m++) {
+        product_add<C>(sum + (m * WARP_TILES + tile + 1) * 4, f.a[m], f.b[1]);
+        if (FOLLOW == STEP)
+            samples_load<C>(1, f.a[m], next, m);
     }
+    if (FOLLOW != NOTHING)
+        shared_load_8_if(1, f.b[1], w + HALF_BYTES);
 }
 
 /* Where a lane's activations of the lowest bit's step lie. */
@@ -214,6 +222,12 @@ template <class C> FN uint32_t bit_place(uint32_t bits, uint32_t x, const lane_p
     if (C::WORDS)
         return x + k / 4 * C::PANEL_BYTES + k % 4 * 1024;
     return x + (C::CN ? k * 2048 : (k / 4 * C::PANEL_BYTES + k % 4 * 32) ^ p.turn);
+}
+
+/* x is computed before what follows, and not behind the next branch. */
+FN void compute_now(uint32_t &x)
+{
+    asm volatile("" : "+r"(x));
 }
 
 /* A warp's steps of a stage with units of 16 and 32, which are bits: the lowest is next. Those of
@@ -229,7 +243,10 @@ FN void bits_multiply(float (&sum)[C::SUMS], uint32_t alone, uint32_t both, uint
 #pragma unroll 1
         while (half ? alone : alone & DSD_MMA_KIND) {
             alone &= alone - 1;
-            const uint32_t left = alone ? alone : both, next = bit_place<C>(left, x, p);
+            const uint32_t left = alone ? alone : both;
+            uint32_t next = bit_place<C>(left, x, p);
+            eight_multiply<C>(sum, f, 2 * half);
+            compute_now(next);
             if (left)
                 step_multiply<C, STEP>(sum, f, 2 * half, w += HALVES_BYTES, next);
             else
@@ -238,8 +255,11 @@ FN void bits_multiply(float (&sum)[C::SUMS], uint32_t alone, uint32_t both, uint
 #pragma unroll 1
     while (both) {
         both &= both - 1;
-        const uint32_t next = bit_place<C>(both, x, p);
+        uint32_t next = bit_place<C>(both, x, p);
+        eight_multiply<C>(sum, f, 0);
         step_multiply<C, WEIGHTS>(sum, f, 0, w += HALVES_BYTES);
+        eight_multiply<C>(sum, f, 2);
+        compute_now(next);
         if (both)
             step_multiply<C, STEP>(sum, f, 2, w += HALVES_BYTES, next);
         else
