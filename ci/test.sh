@@ -264,8 +264,8 @@ step_devices() {
     # Whole, so that it also proves that cases reach every entry.
     work+=('check_device opencl ci')
     # Tier ci takes four times as long there, where suites and asan check f32; of attention, which
-    # takes longest, one more type.
-    for suite in 'att*_simt f16' '[a-l]*_simt !att* !f32' '[m-z]*_simt !f32' arguments gradient \
+    # takes longest, one more type in smaller blocks.
+    for suite in 'att*_simt f16 !b64 !b128' '[a-l]*_simt !att* !f32' '[m-z]*_simt !f32' arguments gradient \
         allocation; do
         work+=("check_device emu quick '$suite'")
     done
