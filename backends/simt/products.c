@@ -85,17 +85,6 @@ typedef struct dsd_state {
     dsd_arg arg;
 } dsd_state;
 
-static i64 batch_count(const bsk_tensor *t)
-{
-    return t->rank == 3 ? t->dims[0] : 1;
-}
-
-/* One batch member of a matrix: its stride, 0 where there is one. */
-static i64 batch_stride(const bsk_tensor *t, int32_t plain_rank)
-{
-    return t->rank > plain_rank && t->dims[0] > 1 ? t->strides[0] : 0;
-}
-
 /* Whether whole quads of elements stay whole and aligned across these strides. */
 static bool quads(i64 x, i64 y, i64 z)
 {

@@ -49,5 +49,7 @@ DEVICE i64 FN(sdd_first)(const sdd_arg *a, i64 group, i32 head)
 #endif
 
 #elif SIMT_CODE <= 2
+#include "bytes.h"
+
 #include "products_any.h"
 #endif

@@ -222,3 +222,31 @@ KERNEL(norm_products, LANES)
         parts[at] = a.accumulate ? parts[at] + sum : sum;
     }
 }
+
+#if SIMT_CODE == 2
+/* y = x, times a scale if there is one, a quad of a lane at a time. */
+KERNEL(widen, LANES)(BUF(const u8, x), BUF(const f32, scale), BUF(f32, y), const widen_arg a)
+{
+    QUEUE_WAIT();
+    OPEN(const u8, x);
+    OPEN(const f32, scale);
+    OPEN(f32, y);
+    const f32 by = scale ? scale[0] : 1;
+    for (walk w = walk_start(a.lines, a.length, VEC); w.left > 0; walk_next(&w)) {
+        const i64 first = w.run * VEC, member = w.row < a.member ? 0 : QUOTIENT(w.row, a.member);
+        const i32 count = run_length(a.length, first, VEC);
+        const GLOBAL u8 *from = x + member * a.batch + (w.row - member * a.member) * a.line + first;
+        u32 word = 0;
+        f32 v[VEC];
+        if (a.vector && count == VEC)
+            word = *(const GLOBAL u32 *)from;
+        else
+            for (i32 e = 0; e < count; e++)
+                word |= (u32)from[e] << 8 * e;
+        UNROLL
+        for (i32 e = 0; e < VEC; e++)
+            v[e] = by * byte_number(a.type, word >> 8 * e & 0xffu);
+        f32_store4(y + w.row * a.pitch + first, v);
+    }
+}
+#endif

@@ -83,6 +83,14 @@ typedef struct finish_arg {
     i32 splits, ways, type, pad;
 } finish_arg;
 
+/* A copy in f32 of lines of f8, each of which begins a quad: [lines][pitch]. `member` lines of the source
+ * are a member of its batch. */
+typedef struct widen_arg {
+    i64 batch, line; /* strides of the source */
+    i64 lines, member, length, pitch;
+    i32 type, vector; /* vector: its quads are aligned */
+} widen_arg;
+
 typedef struct norm_arg {
     i64 x_n, x_feature;
     i64 n, features;

@@ -88,6 +88,17 @@ static inline bool plane_size(i64 count, i64 rows, i64 cols, bsk_dtype dtype, si
     return true;
 }
 
+static inline i64 batch_count(const bsk_tensor *t)
+{
+    return t->rank == 3 ? t->dims[0] : 1;
+}
+
+/* One batch member of a matrix: its stride, 0 where there is one. */
+static inline i64 batch_stride(const bsk_tensor *t, int32_t plain_rank)
+{
+    return t->rank > plain_rank && t->dims[0] > 1 ? t->strides[0] : 0;
+}
+
 static inline bool device_fits(const bsk_device_props *props)
 {
     return props->max_group >= LANES && props->local_bytes >= LOCAL_BYTES;
