@@ -149,6 +149,7 @@ struct bsk_plan {
     const bsk_device *executor; /* whose entry it is: device, or the CPU for a staged plan */
     const bsk_entry *entry;
     bsk_layout *layout;
+    void *list;          /* a copy of the op's list on the host, for params */
     void *params;        /* public params, normalised */
     void *kernel_params; /* the same pointer where nothing is lowered */
     bsk_problem problem;

@@ -56,6 +56,8 @@ struct bski_op_info {
     bsk_op kernel_op;
     uint16_t params_size, args_size;
     uint16_t layout; /* offset of the layout in params, or 0 */
+    /* Offsets in params of a list on the host, const int32_t *, and of its int64_t size, or 0. */
+    uint16_t list, list_size;
     uint8_t heads;   /* layouts with several heads are legal */
     uint8_t main;    /* index of the argument whose type is the problem's */
     uint32_t widens; /* bit i: the problem is f64 where argument i is, whatever main's type */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/src/internal.h"
+#include "common/checked.h"
 #include "common/dtype.h"
 #include "common/layout.h"
 
@@ -231,6 +232,33 @@ static bsk_status take_layout(bsk_plan *plan)
     return BSK_OK;
 }
 
+/* Keeps a copy of the op's list, which params then point to. */
+static bsk_status take_list(bsk_plan *plan)
+{
+    const bski_op_info *op = plan->op;
+    const int32_t *list;
+    int64_t size;
+    size_t bytes;
+    if (!op->list)
+        return BSK_OK;
+    char *field = (char *)plan->params + op->list;
+    memcpy(&list, field, sizeof list);
+    memcpy(&size, (char *)plan->params + op->list_size, sizeof size);
+    if (size < 0 || !bski_mul_size((size_t)size, sizeof *list, &bytes))
+        return bski_fail(BSK_E_INVALID, "%s: the size of its list is %lld; legal are 0 to %zu",
+                         op->name, (long long)size, SIZE_MAX / 2 / sizeof *list);
+    if (size && !list)
+        return bski_fail(BSK_E_INVALID, "%s: its list is NULL; %lld numbers are needed", op->name,
+                         (long long)size);
+    plan->list = bski_calloc(&plan->device->context->allocator, bytes + sizeof *list);
+    if (!plan->list)
+        return bski_fail(BSK_E_NOMEM, "%s: no memory for a plan", op->name);
+    if (size)
+        memcpy(plan->list, list, bytes);
+    memcpy(field, &plan->list, sizeof plan->list);
+    return BSK_OK;
+}
+
 static bsk_status check_problem(bsk_plan *plan)
 {
     const bski_op_info *op = plan->op;
@@ -242,6 +270,7 @@ static bsk_status check_problem(bsk_plan *plan)
     if (op->pairs)
         memcpy(&plan->pairs, (char *)plan->params + op->pairs, sizeof(plan->pairs));
     BSKI_TRY(take_layout(plan));
+    BSKI_TRY(take_list(plan));
     /* The main argument first: the types of others follow its. */
     BSKI_TRY(check_arg(op, op->main, plan));
     for (int i = 0; i < op->arg_count; i++)
@@ -414,6 +443,7 @@ void bsk_plan_destroy(bsk_plan **plan)
     bsk_layout_release(&p->layout);
     if (p->kernel_params != p->params)
         bski_free(allocator, p->kernel_params);
+    bski_free(allocator, p->list);
     bski_free(allocator, p->params);
     bski_free(allocator, p);
     *plan = NULL;

@@ -550,6 +550,9 @@ const test_gradient test_gradients_dense[] = {
      "dy",
      "dbias",
      {"x", "offsets"}},
+    {{.op = "conv", .n = 2, .kind = 5, .groups = 3}, "conv_dgrad", 0, "x", "y", "dy", "dx", {"w"}},
+    {{.op = "conv", .n = 2, .kind = 1, .groups = 4}, "conv_wgrad", 0, "w", "y", "dy", "dw", {"x"}},
+    {{.op = "conv_dgrad", .n = 2, .kind = 7, .groups = 2}, "conv", 0, "dy", "dx", "x", "y", {"w"}},
     {{.op = "concat4", .n = 3, .m = 4, .axis = BSK_CN}, "split4", 0, "x1", "y", "x", "y1", {NULL}},
 };
 const int32_t test_gradients_dense_count = TEST_COUNT(test_gradients_dense);

@@ -22,6 +22,7 @@ static const struct {
     {test_attention, &test_attention_count},
     {test_decode, &test_decode_count},
     {test_grouped, &test_grouped_count},
+    {test_conv, &test_conv_count},
 };
 
 const test_op *test_op_at(int32_t index)

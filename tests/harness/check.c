@@ -310,6 +310,7 @@ static void run_cases(test_session *s, contexts *ctx)
     cases_attention(&list);
     cases_decode(&list);
     cases_grouped(&list);
+    cases_conv(&list);
     cases_repeated(&list);
     for (size_t i = 0; i < list.count; i++) {
         char name[TEST_NAME];

@@ -52,6 +52,9 @@ static const struct {
     {"layout_mask", {"", "none", "all"}},
     {"grouped_", {"", "one", "short", "astray", "even"}},
     {"moe_route", {"", "one", "none"}},
+    {"conv",
+     {"line", "stride", "dilation", "far", "image", "uneven", "wide", "volume", "gaps", "none",
+      "large", "long"}},
 };
 
 static const char *const fill_names[] = {"", "int", "special", "huge", "bits", "near"};
@@ -138,9 +141,10 @@ static bool has_axis(const char *op)
     return strncmp(op, "matmul", 6) == 0 || strncmp(op, "bias_act", 8) == 0 ||
            strncmp(op, "proj_", 5) == 0 || strcmp(op, "dense_wgrad") == 0 ||
            strncmp(op, "layer_norm", 10) == 0 || strncmp(op, "rms_norm", 8) == 0 ||
-           strncmp(op, "grouped_", 8) == 0 || strncmp(op, "lstm_gates", 10) == 0 ||
-           strncmp(op, "sparse_relu", 11) == 0 || strcmp(op, "split4") == 0 ||
-           strcmp(op, "concat4") == 0 || strcmp(op, "reduced_wgrad") == 0;
+           strncmp(op, "grouped_", 8) == 0 || strncmp(op, "conv", 4) == 0 ||
+           strncmp(op, "lstm_gates", 10) == 0 || strncmp(op, "sparse_relu", 11) == 0 ||
+           strcmp(op, "split4") == 0 || strcmp(op, "concat4") == 0 ||
+           strcmp(op, "reduced_wgrad") == 0;
 }
 
 static void add_kind(char *name, const test_spec *s)

@@ -186,9 +186,10 @@ struct test_op {
 extern const test_op test_products[], test_weights[], test_ops[], test_optim[];
 extern const int32_t test_products_count, test_weights_count, test_ops_count, test_optim_count;
 extern const test_op test_elementwise[], test_select[], test_norms[], test_training[];
-extern const test_op test_attention[], test_decode[], test_grouped[];
+extern const test_op test_attention[], test_decode[], test_grouped[], test_conv[];
 extern const int32_t test_elementwise_count, test_select_count, test_norms_count,
-    test_training_count, test_attention_count, test_decode_count, test_grouped_count;
+    test_training_count, test_attention_count, test_decode_count, test_grouped_count,
+    test_conv_count;
 const test_op *test_op_find(const char *name);
 const test_op *test_op_at(int32_t index); /* NULL past the end */
 
@@ -215,6 +216,7 @@ void cases_specials(test_list *list);
 void cases_attention(test_list *list);
 void cases_decode(test_list *list);
 void cases_grouped(test_list *list);
+void cases_conv(test_list *list);
 
 void test_spec_name(const test_spec *spec, char name[TEST_NAME]);
 /* Every filter has an alternative, between `|`, of which every word, a glob, matches some word of name, or,

@@ -24,8 +24,8 @@ enum {
 };
 
 /* Shapes by letters: N, K, M; Z kept blocks, B block side, R and C grid, S a small number, G one less,
- * L = N * G, 1. A type follows where it is not the request's: i i32, l i64, u u8, f f32. '!' marks what
- * is optional for the op, but not for such a small request. */
+ * L = N * G, Q = 4, 1. A type follows where it is not the request's: i i32, l i64, u u8, f f32. '!'
+ * marks what is optional for the op, but not for such a small request. */
 static const struct {
     const char *op, *shapes;
 } request_shapes[] = {
@@ -116,6 +116,9 @@ static const struct {
     {"layout_mask", "mask=SNMu index=SNSi count=SNi"},
     {"grouped_matmul", "x=NK offsets=Si w=GKM y=NM bias=GMf"},
     {"grouped_wgrad", "x=NK offsets=Si dy=NM dw=GKM dbias=GMf"},
+    {"conv", "x=NSN w=Q y=NSN"},
+    {"conv_dgrad", "dy=NSN w=Q dx=NSN"},
+    {"conv_wgrad", "x=NSN dy=NSN dw=Q"},
     {"moe_route", "experts=NGi offsets=Si order=Li token=Li place=NGi"},
     {"lstm_gates", "c=NS c_next=NS h_next=NS gates=!NM bias=Mf"},
     {"lstm_gates_grad", "dh=NS c=NS dc_next=NS dc=NS gates=!NM bias=Mf dgates=!NM"},
@@ -224,6 +227,8 @@ static inline int64_t request_dim(char letter, const request_size *size)
         return REQUEST_SMALL;
     case 'G':
         return REQUEST_SMALL - 1;
+    case 'Q':
+        return 4;
     case 'L':
         return size->n * (REQUEST_SMALL - 1);
     default:
@@ -265,6 +270,13 @@ static inline bool request_fill_sized(const bski_op_info *op, const bsk_layout *
         return false;
     if (op->layout)
         memcpy(params->bytes + op->layout, &layout, sizeof layout);
+    if (op->list) {
+        static const int32_t list[] = {2, 2, 0, 1, 1, 0};
+        const int32_t *first = list;
+        const int64_t count = sizeof list / sizeof *list;
+        memcpy(params->bytes + op->list, &first, sizeof first);
+        memcpy(params->bytes + op->list_size, &count, sizeof count);
+    }
     for (int i = 0; i < op->attr_count; i++)
         request_set(params->bytes, &op->attrs[i]);
     for (const char *s = shapes; *s; s += *s == ' ') {

@@ -99,7 +99,10 @@ enum { BSK_BACKEND_ABI = 4 };
     X(LAYOUT_MASK, layout_mask, layout_mask)                                                       \
     X(GROUPED_MATMUL, grouped_matmul, grouped_matmul)                                              \
     X(GROUPED_WGRAD, grouped_wgrad, grouped_wgrad)                                                 \
-    X(MOE_ROUTE, moe_route, moe_route)
+    X(MOE_ROUTE, moe_route, moe_route)                                                             \
+    X(CONV, conv, conv)                                                                            \
+    X(CONV_DGRAD, conv_dgrad, conv_dgrad)                                                          \
+    X(CONV_WGRAD, conv_wgrad, conv_wgrad)
 
 typedef enum bsk_op {
 #define BSK_OP_ENUM(upper, lower, params) BSK_OP_##upper,

@@ -33,6 +33,7 @@
 #include <bsk/dynamic.h>
 #include <bsk/comm.h>
 #include <bsk/grouped.h>
+#include <bsk/conv.h>
 
 #define BSK_VERSION_MAJOR  0
 #define BSK_VERSION_MINOR  1
