@@ -28,6 +28,62 @@ static inline bool bski_conv_next(const bsk_conv_shape *s, bski_conv_block *b)
     return true;
 }
 
+/* What a channel of the result gets from a block: `count` channels of the other side from place `list`
+ * of the list on, with filters from element `filter` of w on, `step` apart. */
+typedef struct bski_conv_entry {
+    int64_t list, count, filter, step;
+} bski_conv_entry;
+
+/* The channels on the side of the result that a block has, and the others. */
+typedef struct bski_conv_side {
+    const int32_t *own, *others;
+    int64_t count, other_count;
+} bski_conv_side;
+
+static inline bski_conv_side bski_conv_side_of(const bski_conv_block *b, bool back)
+{
+    return back ? (bski_conv_side){b->in, b->out, b->ins, b->outs}
+                : (bski_conv_side){b->out, b->in, b->outs, b->ins};
+}
+
+/* start [channels + 1], and the entries of each channel in the order of the blocks, of which a number
+ * of the list has one at most. back: of conv_dgrad. */
+static inline void bski_conv_entries(const bsk_conv_shape *s, bool back, int64_t channels,
+                                     int64_t taps, int64_t *start, bski_conv_entry *entries)
+{
+    for (int64_t k = 0; k <= channels; k++)
+        start[k] = 0;
+    for (bski_conv_block b = {0}; bski_conv_next(s, &b);) {
+        const bski_conv_side side = bski_conv_side_of(&b, back);
+        for (int64_t i = 0; side.other_count && i < side.count; i++)
+            start[side.own[i] + 1]++;
+    }
+    for (int64_t k = 0; k < channels; k++)
+        start[k + 1] += start[k];
+    for (bski_conv_block b = {0}; bski_conv_next(s, &b);) {
+        const bski_conv_side side = bski_conv_side_of(&b, back);
+        for (int64_t i = 0; side.other_count && i < side.count; i++)
+            entries[start[side.own[i]]++] = (bski_conv_entry){
+                .list = side.others - s->blocks,
+                .count = side.other_count,
+                .filter = (b.pairs + (back ? i : i * b.ins)) * taps,
+                .step = back ? b.ins * taps : taps,
+            };
+    }
+    /* Each start is now that of the next channel. */
+    for (int64_t k = channels; k > 0; k--)
+        start[k] = start[k - 1];
+    start[0] = 0;
+}
+
+static inline int64_t bski_conv_taps(const bsk_conv_shape *s, const bsk_tensor *x)
+{
+    int64_t taps = 1;
+    for (int32_t d = 0; d < x->rank - 2; d++)
+        taps *= s->filter[d];
+    return taps;
+}
+
 /* An image as three spatial dimensions, of which the first ones may be missing. */
 typedef struct bski_conv_axes {
     int64_t inputs[3], outputs[3]; /* sizes of x and y */

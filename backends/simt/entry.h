@@ -38,6 +38,7 @@ enum {
     COL_ROW,
     COL_SLOT,
     OWN_TABLE,
+    OWN_LIST,
     SIMT_TABLES
 };
 
