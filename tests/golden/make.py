@@ -8,12 +8,13 @@ are complex steps: the derivative of f at x is the imaginary part of f(x + ih) /
 cancellation, for a tiny h. They share nothing with the formulas of the gradient ops.
 
 Each case is a sequence of words: `op NAME`, then any of `attr FIELD VALUE`, `scalar FIELD VALUE`,
-`layout ROWS COLS BLOCK_ROWS BLOCK_COLS HEADS MASK` (a digit a block, row-major),
+`layout ROWS COLS BLOCK_ROWS BLOCK_COLS HEADS MASK` (a digit a block, row-major), `list SIZE NUMBERS`,
 `in ARGUMENT TYPE RANK DIMS VALUES` (inputs, and what outputs hold before), `out ARGUMENT ...`
 (wanted), then `end`.
 """
 
 import cmath
+import itertools
 import math
 import random
 import struct
@@ -44,8 +45,10 @@ def real(v):
     return v.real if isinstance(v, complex) else v
 
 
-def case(op, attrs=(), scalars=(), inputs=(), outputs=(), layout=()):
+def case(op, attrs=(), scalars=(), inputs=(), outputs=(), layout=(), numbers=None):
     print("op", op)
+    if numbers is not None:
+        print("list", len(numbers), *numbers)
     if layout:
         print("layout", *layout)
     for word, fields in (("attr", dict(attrs)), ("scalar", dict(scalars))):
@@ -868,11 +871,60 @@ def grouped_cases():
           ("place", Tensor([tokens, choices], place, "i32"))])
 
 
+def conv_cases():
+    """Blocks of several sizes that share channels, in one and in two dimensions."""
+    blocks = [([0, 2], [1]), ([1, 2, 0], [1, 3])]
+    numbers = [n for c, k in blocks for n in (len(c), len(k), *c, *k)]
+    images, ins, outs = 2, 3, 4
+
+    def shape(filters, stride, dilation, pad):
+        return {f"shape.{name}[{d}]": v[d] for name, v in
+                (("filter", filters), ("stride", stride), ("dilation", dilation), ("pad", pad))
+                for d in range(len(v))}
+
+    def check(size, result, filters, stride, dilation, pad):
+        places = [tuple(i) for i in itertools.product(*map(range, size))]
+        points = list(itertools.product(*map(range, result)))
+        taps = list(itertools.product(*map(range, filters)))
+        inputs = {"x": uniform(images, ins, *size),
+                  "w": uniform(sum(len(c) * len(k) for c, k in blocks) * len(taps))}
+
+        def product(t):
+            y = [0.0] * (images * outs * len(points))
+            for n, (i, q) in itertools.product(range(images), enumerate(points)):
+                at = 0
+                for channels, results in blocks:
+                    for k, c, tap in itertools.product(results, channels, taps):
+                        p = tuple(a * s + b * d - e
+                                  for a, s, b, d, e in zip(q, stride, tap, dilation, pad))
+                        if p in places:
+                            y[(n * outs + k) * len(points) + i] += t["w"].values[at] * t[
+                                "x"].values[(n * ins + c) * len(places) + places.index(p)]
+                        at += 1
+            return Tensor([images, outs, *result], y)
+
+        attrs = shape(filters, stride, dilation, pad)
+        y, dy = product(inputs), uniform(images, outs, *result)
+        old = uniform(*y.dims)
+        case("conv", attrs, ALPHA_BETA, [*inputs.items(), ("y", old)],
+             [("y", scaled(y, 1.5, old, -0.5))], numbers=numbers)
+        for op, name, other in (("conv_dgrad", "x", "w"), ("conv_wgrad", "w", "x")):
+            old = uniform(*inputs[name].dims)
+            case(op, attrs, ALPHA_BETA,
+                 [("dy", dy), (other, inputs[other]), ("d" + name, old)],
+                 [("d" + name, scaled(gradient(product, inputs, name, dy), 1.5, old, -0.5))],
+                 numbers=numbers)
+
+    check((6,), (3,), (3,), (2,), (1,), (1,))
+    check((3, 4), (3, 3), (2, 2), (1, 1), (1, 2), (0, 1))
+
+
 def main():
     for cases in (binary_cases, unary_cases, sum_cases, cast_cases, channel_cases, filter_cases,
                   choice_cases, topk_cases, softmax_cases, layer_norm_cases, batch_norm_cases,
                   lstm_cases, companion_cases, optimizer_cases, quantize_cases, attention_cases,
-                  decode_cases, list_cases, grouped_cases):
+                  decode_cases, list_cases, grouped_cases,
+                  conv_cases):
         cases()
 
 

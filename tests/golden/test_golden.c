@@ -24,6 +24,7 @@ typedef struct golden {
     const bsk_device *device;
     bsk_queue *queue;
     bsk_layout *layout;
+    int32_t *list;
     _Alignas(16) unsigned char params[BSKI_MAX_STRUCT];
     _Alignas(16) unsigned char args[BSKI_MAX_STRUCT];
     values given[BSKI_MAX_ARGS][MAX_VIEWS], wanted[BSKI_MAX_ARGS][MAX_VIEWS];
@@ -84,6 +85,19 @@ static void read_layout(FILE *f, golden *g)
         *m = (char)(*m - '0');
     CHECK_OK(bsk_layout_from_mask(NULL, &p, (const uint8_t *)mask, &g->layout));
     memcpy(g->params + g->op->layout, &g->layout, sizeof g->layout);
+}
+
+/* Its size, and its numbers. */
+static void read_list(FILE *f, golden *g)
+{
+    const int64_t size = (int64_t)read_number(f);
+    g->list = malloc(((size_t)size + 1) * sizeof *g->list);
+    if (!g->list)
+        abort();
+    for (int64_t i = 0; i < size; i++)
+        g->list[i] = (int32_t)read_number(f);
+    memcpy(g->params + g->op->list, &g->list, sizeof g->list);
+    memcpy(g->params + g->op->list_size, &size, sizeof size);
 }
 
 static values read_values(FILE *f)
@@ -219,6 +233,7 @@ static void release(golden *g)
     }
     bsk_mem_free(g->device, &g->workspace);
     bsk_layout_release(&g->layout);
+    free(g->list);
 }
 
 /* From the name of the op to `end`. */
@@ -240,6 +255,8 @@ static void test_case(FILE *f, const bsk_device *device, bsk_queue *queue, int n
             read_field(f, &g, word[0] == 'a');
         } else if (!strcmp(word, "layout") && g.op->layout) {
             read_layout(f, &g);
+        } else if (!strcmp(word, "list") && g.op->list) {
+            read_list(f, &g);
         } else if (!strcmp(word, "in") || !strcmp(word, "out")) {
             read_tensor(f, &g, word[0] == 'o');
         } else {
