@@ -56,6 +56,11 @@ def _sdd_s(r):
     return (groups, *r.blocks) if groups > 1 else r.blocks
 
 
+def _channels(shape, side):
+    """One more than the last channel of a side of the blocks."""
+    return max((c for block in shape.blocks for c in block[side]), default=-1) + 1
+
+
 def _broadcast(r):
     return tuple(max(a, b) if a and b else 0 for a, b in zip(r.x, r.y))
 
@@ -137,6 +142,9 @@ RULES = {
     "grouped_matmul": {"y": lambda r: (r.x[0], r.w[2])},
     "grouped_wgrad": {"dw": lambda r: (r.offsets[0] - 1, r.x[1], r.dy[1]),
                       "dbias": lambda r: (r.offsets[0] - 1, r.dy[1])},
+    "conv": {"y": lambda r: (r.x[0], _channels(r.shape, 1), *r.shape.outputs(r.x[2:]))},
+    "conv_dgrad": {"dx": None},
+    "conv_wgrad": {"dw": lambda r: (r.shape.filters,)},
     "moe_route": {"offsets": None, "place": lambda r: r.experts,
                   **{n: lambda r: (r.experts[0] * r.experts[1],) for n in ("order", "token")}},
 }

@@ -23,6 +23,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import itertools
+import math
 import struct
 import sys
 import threading
@@ -135,6 +136,70 @@ class Packed:
         return address, owner
 
 
+class ConvShape(collections.namedtuple("ConvShape", "blocks filter stride dilation pad")):
+    """The blocks and the geometry of a convolution, for the argument ``shape`` of ``conv``,
+    ``conv_dgrad`` and ``conv_wgrad``.
+
+    Parameters
+    ----------
+    blocks : iterable of (inputs, outputs)
+        The channels of each block, which may share them with others.
+    filter : iterable of int
+        Its size in each of 1 to 3 dimensions.
+    stride, dilation, pad : iterable of int, optional
+        For each dimension; padding is that before the image.
+
+    Examples
+    --------
+    >>> import numpy as np, bsk
+    >>> shape = bsk.ops.ConvShape([([0, 1], [0]), ([1], [0, 1])], filter=(3,), pad=(1,))
+    >>> bsk.ops.conv(np.ones((1, 2, 4)), np.ones(12), shape=shape)[0].tolist()
+    [[6.0, 9.0, 9.0, 6.0], [2.0, 3.0, 3.0, 2.0]]
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, blocks, filter, stride=None, dilation=None, pad=None):
+        filter = tuple(map(int, filter))
+        if not 1 <= len(filter) <= 3:
+            raise _c.InvalidError(f"filter has {len(filter)} dimensions; legal are 1 to 3")
+        sizes = {"stride": stride, "dilation": dilation, "pad": pad}
+        for name, value in sizes.items():
+            default = (0 if name == "pad" else 1,) * len(filter)
+            sizes[name] = default if value is None else tuple(map(int, value))
+            if len(sizes[name]) != len(filter):
+                raise _c.InvalidError(f"{name} has {len(sizes[name])} dimensions; filter has "
+                                      f"{len(filter)}")
+            if name != "pad" and 0 in sizes[name]:
+                raise _c.InvalidError(f"{name} is {sizes[name]}; must be at least 1")
+        if 0 in filter:
+            raise _c.InvalidError(f"filter is {filter}; must be at least 1")
+        blocks = tuple((tuple(map(int, ins)), tuple(map(int, outs))) for ins, outs in blocks)
+        return super().__new__(cls, blocks, filter, **sizes)
+
+    def outputs(self, image):
+        """The sizes of the outputs of an image, which has as much padding behind as before."""
+        sizes = zip(image, self.filter, self.stride, self.dilation, self.pad)
+        return tuple(max((n + 2 * p - (f - 1) * d - 1) // s + 1, 0) for n, f, s, d, p in sizes)
+
+    @property
+    def filters(self):
+        """Elements of the filters of all blocks."""
+        return math.prod(self.filter) * sum(len(ins) * len(outs) for ins, outs in self.blocks)
+
+    def put(self, made):
+        """Fills the C struct; the result is to be held while that is used."""
+        numbers = [n for ins, outs in self.blocks for n in (len(ins), len(outs), *ins, *outs)]
+        if any(not -2**31 <= n < 2**31 for n in (*numbers, *itertools.chain(*self[1:]))):
+            raise _c.InvalidError("shape has numbers of more than 32 bits")
+        held = (ctypes.c_int32 * len(numbers))(*numbers)
+        made.blocks, made.blocks_size = ctypes.addressof(held), len(numbers)
+        for name in self._fields[1:]:
+            for d, value in enumerate(getattr(self, name)):
+                getattr(made, name)[d] = value
+        return held
+
+
 # Outputs that beta has no part in, of ops that have one.
 _WITHOUT_BETA = {"global_norm": {"norm", "norm_scale"}}
 
@@ -241,8 +306,14 @@ def _make_plan(op, layout, attributes, signatures, given, pairs, traits):
         params.layout = layout.handle
     if op.lists:
         params.pairs = pairs
-    numbers = {}
+    numbers, held = {}, None
     for n, value in attributes.items():
+        if op.attrs[n] == "bsk_conv_shape":
+            if not isinstance(value, ConvShape):
+                raise TypeError(f"{op.name}: shape is a {type(value).__name__}; must be a "
+                                f"bsk.ops.ConvShape")
+            numbers[n], held = value, value.put(getattr(params, n))
+            continue
         if n in op.zeros:
             value = 0 if value is None else value or _is_zero(op, n)
         numbers[n] = _c.choice(op.attrs[n], value, n)
@@ -274,6 +345,7 @@ def _make_plan(op, layout, attributes, signatures, given, pairs, traits):
     if traits & _PACKED_IF_IT_PACKS and not _packs(info):
         _c.lib.bsk_plan_destroy(ctypes.addressof(handle))
         handle, info = _create(op, where, params, low & -low, False)
+    del held  # the plan has a copy
     if info.staged:
         _c.warn_staged(info)
     run = where.runner(getattr(_c.lib, f"bsk_{op.name}_run"), bool(makers))
@@ -310,6 +382,8 @@ def _default(op, name):
     if name == "step":
         return "1"
     kind = op.scalars.get(name) or op.attrs.get(name)
+    if kind == "bsk_conv_shape":
+        return "None"
     if kind in _c.enums:
         return repr(_c.enums[kind](0).name)
     return "0.0" if kind == "double" else "0"
@@ -515,6 +589,9 @@ def _documentation(op):
             text += [f"{n} : {what}"]
         else:
             kind = op.attrs.get(n) or op.scalars.get(n)
+            if kind == "bsk_conv_shape":
+                text += [f"{n} : bsk.ops.ConvShape"]
+                continue
             legal = ("{" + ", ".join(map(repr, _c.enums[kind].__members__)) + "}"
                      if kind in _c.enums else {"double": "float"}.get(kind, "int"))
             text += [f"{n} : {legal}, default {op.zeros.get(n) or _default(op, n)}"]
@@ -557,7 +634,7 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted([*_abi.OPS, "Packed", "clear_plans", "plans", "MAX_PLANS", "TINY"])
+    return sorted([*_abi.OPS, "ConvShape", "Packed", "clear_plans", "plans", "MAX_PLANS", "TINY"])
 
 
 __all__ = sorted(_abi.OPS)

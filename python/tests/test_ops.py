@@ -1,6 +1,7 @@
 """Functional ops on NumPy arrays and on what else holds memory."""
 
 import array
+import itertools
 import sys
 import threading
 
@@ -398,6 +399,42 @@ def test_layer_of_experts(np):
         np.testing.assert_allclose(got[name].reshape(value.shape), value, rtol=1e-11, atol=1e-11)
     with pytest.raises(bsk.InvalidError, match="moe_route: offsets must be given"):
         ops.moe_route(chosen)
+
+
+def test_convolution(np):
+    """Forward, both gradients and NHWC beside loops."""
+    draw = np.random.default_rng(4)
+    blocks = [([0, 2], [1]), ([1, 2, 0], [1, 3])]
+    shape = ops.ConvShape(blocks, filter=(2, 3), stride=(2, 1), dilation=(1, 2), pad=(1, 2))
+    x = draw.standard_normal((2, 3, 5, 6))
+    w = draw.standard_normal(shape.filters)
+    y = ops.conv(x, w, shape=shape)
+    dy = draw.standard_normal(y.shape)
+    dx = ops.conv_dgrad(dy, w, shape=shape, dx=np.empty_like(x))
+    dw = ops.conv_wgrad(x, dy, shape=shape)
+    last = np.empty((*y.shape[:1], *y.shape[2:], y.shape[1]))
+    ops.conv(np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2), w, shape=shape,
+             y=last.transpose(0, 3, 1, 2))
+
+    want = [np.zeros_like(a) for a in (y, dx, dw)]
+    at = 0
+    for ins, outs in blocks:
+        for k, c, t, u in itertools.product(outs, ins, range(2), range(3)):
+            for q, r in np.ndindex(y.shape[2:]):
+                i, j = 2 * q + t - 1, r + 2 * u - 2
+                if 0 <= i < 5 and 0 <= j < 6:
+                    want[0][:, k, q, r] += x[:, c, i, j] * w[at]
+                    want[1][:, c, i, j] += dy[:, k, q, r] * w[at]
+                    want[2][at] += x[:, c, i, j] @ dy[:, k, q, r]
+            at += 1
+    for got, value in zip((y, dx, dw, last.transpose(0, 3, 1, 2)), (*want, want[0])):
+        np.testing.assert_allclose(got, value, rtol=1e-11, atol=1e-11)
+    with pytest.raises(bsk.InvalidError, match=r"shape.blocks\[2\] is 3; legal are 0 to 2"):
+        ops.conv(x, np.ones(1), shape=ops.ConvShape([([3], [0])], (1, 1)))
+    with pytest.raises(TypeError, match="shape is a NoneType; must be a bsk.ops.ConvShape"):
+        ops.conv(x, w)
+    with pytest.raises(bsk.InvalidError, match="pad has 1 dimensions; filter has 2"):
+        ops.ConvShape(blocks, (1, 1), pad=(1,))
 
 
 @pytest.mark.parametrize("op", sorted(_abi.OPS))
