@@ -310,8 +310,8 @@ def _make_plan(op, layout, attributes, signatures, given, pairs, traits):
     for n, value in attributes.items():
         if op.attrs[n] == "bsk_conv_shape":
             if not isinstance(value, ConvShape):
-                raise TypeError(f"{op.name}: shape is a {type(value).__name__}; must be a "
-                                f"bsk.ops.ConvShape")
+                raise _c.InvalidError(f"{op.name}: shape is a {type(value).__name__}; must be a "
+                                      f"bsk.ops.ConvShape")
             numbers[n], held = value, value.put(getattr(params, n))
             continue
         if n in op.zeros:

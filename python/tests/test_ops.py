@@ -431,7 +431,7 @@ def test_convolution(np):
         np.testing.assert_allclose(got, value, rtol=1e-11, atol=1e-11)
     with pytest.raises(bsk.InvalidError, match=r"shape.blocks\[2\] is 3; legal are 0 to 2"):
         ops.conv(x, np.ones(1), shape=ops.ConvShape([([3], [0])], (1, 1)))
-    with pytest.raises(TypeError, match="shape is a NoneType; must be a bsk.ops.ConvShape"):
+    with pytest.raises(bsk.InvalidError, match="shape is a NoneType; must be a bsk.ops.ConvShape"):
         ops.conv(x, w)
     with pytest.raises(bsk.InvalidError, match="pad has 1 dimensions; filter has 2"):
         ops.ConvShape(blocks, (1, 1), pad=(1,))
