@@ -1,6 +1,7 @@
 """Convolutions of openai/blocksparse on torch tensors: part of `bsk.compat`.
 
-The library has no convolutions: these are torch's, on the channels of each block.
+These are torch's, on the channels of each block: gradients come with them. The library's own are
+`bsk.ops.conv` and its gradients.
 """
 
 import itertools
