@@ -2,6 +2,7 @@
  * many rows it has, and long lists take as long as they are long. */
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 #include <time.h>
 
 #include <bsk/bsk.h>
@@ -180,6 +181,66 @@ static void test_list_time(const bsk_device *device, bsk_queue *queue)
         fprintf(stderr, "  %g s and %g s\n", few, many);
 }
 
+/* Lists of blocks are checked, and copied; images without positions take no time. */
+static void test_conv(const bsk_device *device, bsk_queue *queue)
+{
+    static const struct {
+        int32_t list[5];
+        int64_t size;
+        const char *message;
+    } bad[] = {
+        {{1}, 1, "the last block begins at 0 and needs 2 numbers or more"},
+        {{1, 1, 0, 0, 1}, 5, "the last block begins at 4 and needs 2 numbers or more"},
+        {{-1, 1, 0}, 3, "shape.blocks[0] is -1; legal are 0 to 1 (inputs of a block)"},
+        {{1, 2, 0, 0}, 4, "shape.blocks[1] is 2; legal are 0 to 1 (outputs of a block)"},
+        {{1, 1, 3, 0}, 4, "shape.blocks[2] is 3; legal are 0 to 2 (channels of x)"},
+        {{1, 1, 0, -1}, 4, "shape.blocks[3] is -1; legal are 0 to 1 (channels of y)"},
+        {{0}, -1, "the size of its list is -1"},
+    };
+    int32_t good[] = {1, 1, 2, 1};
+    float x[] = {2, 3, 5}, w[] = {7}, y[] = {1, 1};
+    bsk_plan_options options = BSK_INIT(bsk_plan_options);
+    bsk_plan *made = NULL;
+    bsk_conv_params p = BSK_INIT(bsk_conv_params);
+    p.x = bsk_tensor_3d(BSK_F32, 1, 3, 1);
+    p.w = bsk_tensor_1d(BSK_F32, 1);
+    p.y = bsk_tensor_3d(BSK_F32, 1, 2, 1);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        p.shape.blocks = bad[i].list;
+        p.shape.blocks_size = bad[i].size;
+        CHECK(bsk_conv_plan(device, &p, NULL, &made) == BSK_E_INVALID &&
+              strstr(bsk_last_error(), bad[i].message));
+    }
+    p.shape.blocks = NULL;
+    p.shape.blocks_size = 4;
+    CHECK(bsk_conv_plan(device, &p, NULL, &made) == BSK_E_INVALID);
+    p.shape.blocks = good;
+    CHECK_OK(bsk_conv_plan(device, &p, NULL, &made));
+    good[2] = good[3] = 0;
+    bsk_conv_args a = BSK_INIT_ALPHA(bsk_conv_args);
+    _Alignas(64) float workspace[64];
+    a.workspace = bsk_host_ptr(workspace);
+    a.workspace.size = sizeof workspace;
+    a.x = bsk_host_ptr(x);
+    a.w = bsk_host_ptr(w);
+    a.y = bsk_host_ptr(y);
+    CHECK_OK(bsk_conv_run(made, queue, &a));
+    CHECK(y[0] == 0 && y[1] == 35);
+    bsk_plan_destroy(&made);
+
+    bsk_conv_wgrad_params g = BSK_INIT(bsk_conv_wgrad_params);
+    bsk_conv_wgrad_args b = BSK_INIT_ALPHA(bsk_conv_wgrad_args);
+    g.shape = p.shape;
+    g.x = g.dy = bsk_tensor_3d(BSK_F32, rows, 3, 0);
+    g.dw = p.w;
+    b.dw = a.w;
+    RUN(conv_wgrad, &g, &b);
+    options.kernels = "+ref_*";
+    w[0] = 1;
+    RUN(conv_wgrad, &g, &b);
+    CHECK(w[0] == 0);
+}
+
 int main(void)
 {
     bsk_context_params params = unit_params();
@@ -196,6 +257,7 @@ int main(void)
     test_strides(device);
     test_no_image(context, device, queue);
     test_list_time(device, queue);
+    test_conv(device, queue);
     bsk_queue_destroy(&queue);
     bsk_context_destroy(&context);
     return unit_report();

@@ -99,7 +99,7 @@ static planes planes_make(const bsk_tensor *t, bsk_mem mem, char **space, int th
     p.by[1] = t->rank > 3 ? t->dims[t->rank - 1] : 0;
     p.by[0] = t->rank > 4 ? p.by[1] * t->dims[t->rank - 2] : 0;
 #pragma omp parallel for num_threads(threads)
-    for (int64_t n = 0; n < images; n++)
+    for (int64_t n = 0; n < (p.image ? images : 0); n++)
         image_copy(t, bsk_mem_address(mem), n, positions, to + n * p.image);
     *space += ((size_t)(images * p.image) * sizeof(float) + SPACE_ALIGNMENT - 1) &
               ~(size_t)(SPACE_ALIGNMENT - 1);
@@ -399,7 +399,7 @@ OMP_LAUNCH(conv_wgrad)
     const bsk_conv_wgrad_args *a = args;
     const int threads = queue_threads(queue);
     char *space = bsk_mem_address(a->workspace);
-    wgrad_work w = {.images = p->x.dims[0]};
+    wgrad_work w = {.images = positions_of(&p->dy) ? p->x.dims[0] : 0};
     bski_conv_axes_fill(&w.axes, &p->shape, &p->x, &p->dy);
     w.x = planes_make(&p->x, a->x, &space, threads);
     w.dy = planes_make(&p->dy, a->dy, &space, threads);

@@ -111,7 +111,7 @@ static double filter_sum(const bski_conv_axes *a, int64_t images, const ref_view
     const int64_t positions = a->outputs[0] * a->outputs[1] * a->outputs[2];
     double sum = 0;
     int64_t from[3];
-    for (int64_t n = 0; n < images; n++)
+    for (int64_t n = 0; n < (positions ? images : 0); n++)
         for (int64_t i = 0; i < positions; i++) {
             const walk q = walk_at(i, &one, a->outputs);
             if (tap_at(a, false, q.at, tap, from))
