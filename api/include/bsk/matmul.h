@@ -103,8 +103,8 @@ BSK_API bsk_status bsk_matmul_run(const bsk_plan *plan, bsk_queue *queue,
                                   const bsk_matmul_args *args);
 
 /* Enqueues the packing of w into an image in the order in which the plan's entry reads it. Runs that
- * get it as args.packed have the same results, bit for bit, and save the time of packing; it serves
- * every plan of the same entry that was made with equal params and layout on the same device. The
+ * get it as args.packed have the same results, bit for bit but in NaN, and save the time of packing; it
+ * serves every plan of the same entry that was made with equal params and layout on the same device. The
  * image has bsk_plan_info.packed_bytes bytes; INVALID for plans without one (0 bytes), which gain
  * nothing by it. It must be made anew when w changes. A plan with options.packed is of the entry that
  * is fastest with an image. */
