@@ -112,6 +112,14 @@ static inline void bski_conv_axes_fill(bski_conv_axes *a, const bsk_conv_shape *
     }
 }
 
+/* Of images alone, at whose positions a filter of one tap reads the same position. */
+static inline void bski_conv_axes_alone(bski_conv_axes *a, const bsk_tensor *x, const bsk_tensor *y)
+{
+    static const bsk_conv_shape one = {
+        .filter = {1, 1, 1}, .stride = {1, 1, 1}, .dilation = {1, 1, 1}};
+    bski_conv_axes_fill(a, &one, x, y);
+}
+
 /* The input position that tap t of output position q reads in dimension d, or -1. */
 static inline int64_t bski_conv_input(const bski_conv_axes *a, int d, int64_t q, int64_t t)
 {

@@ -175,3 +175,92 @@ SIMT_LAUNCH(conv_wgrad)
     return LAUNCH(0, bski_simt_groups_most(d, arg.count, d->wide ? 4 : 8), 1, arg, a->x, a->dy,
                   a->dw, table_of(prepared, OWN_TABLE));
 }
+
+/* --- conv_edge_bias --- */
+
+static image_view view_of(const bsk_tensor *t)
+{
+    bski_conv_axes axes;
+    bski_conv_axes_alone(&axes, t, t);
+    image_view v = {.image = t->strides[0], .channel = t->strides[1], .type = (i32)t->dtype};
+    for (int d = 0; d < CONV_DIMS; d++)
+        v.stride[d] = axes.x_stride[d];
+    return v;
+}
+
+static edge_arg edge_arg_of(const bsk_tensor *x, const bsk_tensor *y, const bsk_tensor *gain,
+                            const bsk_tensor *bias)
+{
+    bski_conv_axes axes;
+    bski_conv_axes_alone(&axes, x, y);
+    edge_arg arg = {.images = y->dims[0],
+                    .channels = y->dims[1],
+                    .positions = 1,
+                    .sets = gain->dims[1],
+                    .gain = {gain->strides[0], gain->strides[1]},
+                    .bias = {bias->strides[0], bias->strides[1]},
+                    .x = view_of(x),
+                    .y = view_of(y),
+                    .channels_inner = y->strides[1] < y->strides[y->rank - 1]};
+    for (int d = 0; d < CONV_DIMS; d++) {
+        arg.size[d] = axes.outputs[d];
+        arg.positions *= axes.outputs[d];
+    }
+    return arg;
+}
+
+SIMT_RELEASE(conv_edge_bias)
+
+SIMT_ACCEPT(conv_edge_bias)
+{
+    const bsk_conv_edge_bias_params *p = problem->params;
+    return ACCEPT(&p->x, &p->y);
+}
+
+SIMT_PREPARE(conv_edge_bias)
+{
+    static const simt_need need = {.file = "conv", .single = true, .kernels = {"conv_edge_bias"}};
+    return bski_simt_prepare(device, prepared, &need);
+}
+
+SIMT_LAUNCH(conv_edge_bias)
+{
+    const bsk_conv_edge_bias_params *p = prepared->problem->params;
+    const bsk_conv_edge_bias_args *a = args;
+    const edge_arg arg = edge_arg_of(&p->x, &p->y, &p->gain, &p->bias);
+    return LAUNCH(0, bski_simt_groups(queue_device(queue), elements_of(&p->y)), 1, arg, a->x,
+                  a->edges, a->gain, a->bias, a->y);
+}
+
+/* --- conv_edge_bias_grad --- */
+
+SIMT_RELEASE(conv_edge_bias_grad)
+
+SIMT_ACCEPT(conv_edge_bias_grad)
+{
+    const bsk_conv_edge_bias_grad_params *p = problem->params;
+    return ACCEPT(&p->dy, &p->x, &p->dx);
+}
+
+SIMT_PREPARE(conv_edge_bias_grad)
+{
+    static const simt_need need = {
+        .file = "conv", .single = true, .kernels = {"conv_edge_sums", "conv_edge_bias"}};
+    return bski_simt_prepare(device, prepared, &need);
+}
+
+SIMT_LAUNCH(conv_edge_bias_grad)
+{
+    const bsk_conv_edge_bias_grad_params *p = prepared->problem->params;
+    const bsk_conv_edge_bias_grad_args *a = args;
+    const simt_device *d = queue_device(queue);
+    edge_arg sums = edge_arg_of(&p->dy, &p->x, &p->dgain, &p->dbias);
+    sums.alpha = simt_num(prepared, a->alpha);
+    sums.beta = simt_num(prepared, a->beta);
+    /* First, since dx may lie where dy does. */
+    TRY(LAUNCH(0, bski_simt_groups_most(d, elements_of(&p->dgain), d->wide ? 4 : 8), 1, sums, a->dy,
+               a->x, a->edges, a->dgain, a->dbias));
+    const edge_arg arg = edge_arg_of(&p->dy, &p->dx, &p->gain, &p->gain);
+    return LAUNCH(1, bski_simt_groups(d, elements_of(&p->dx)), 1, arg, a->dy, a->edges, a->gain,
+                  (bsk_mem){0}, a->dx);
+}

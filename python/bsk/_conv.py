@@ -10,6 +10,8 @@ import math
 import torch
 from torch.nn import functional as F
 
+from .ops import ConvShape
+
 __all__ = ["BlocksparseConv", "BlocksparseDeconv", "ConvEdgeBias", "conv_edge_bias_init",
            "deconv_edge_bias_init"]
 
@@ -190,29 +192,11 @@ class ConvEdgeBias:
         same = padding.upper() == "SAME"
         pads = [max((q - 1) * s + t - w, 0) // 2 if same else 0
                 for q, s, t, w in zip(outputs, strides, taps, inputs)]
-        if deconv:
-            outputs, inputs = inputs, outputs
         channels = (x_shape if deconv else y_shape)[-1 if self.last else 1]
-        missing = [[self._missing(at, *sizes, deconv) for at in range(n)]
-                   for n, *sizes in zip(outputs, inputs, taps, pads, strides, dilates)]
-        classes, self.which = {}, []
-        for taps_out in itertools.product(*missing):
-            if not any(map(any, taps_out)):
-                self.which.append(-1)
-                continue
-            key = tuple(any(t) for t in itertools.product(*taps_out))
-            self.which.append(classes.setdefault(key, len(classes)))
-        self.count = len(classes)
-        self.which = torch.tensor(self.which)
+        shape = ConvShape((), taps, strides, dilates, pads)
+        self.which, self.count = shape.edges(inputs, outputs, deconv)
+        self.which = torch.tensor(self.which, dtype=torch.int64)
         self.shape = (self.count, channels) if self.last else (channels, self.count)
-
-    @staticmethod
-    def _missing(at, size, taps, pad, stride, dilation, deconv):
-        """For an output position, which taps of one dimension lie outside of the input."""
-        if not deconv:
-            return tuple(not 0 <= at * stride - pad + t * dilation < size for t in range(taps))
-        reached = (at + pad - t * dilation for t in range(taps))
-        return tuple(r % stride == 0 and not 0 <= r // stride < size for r in reached)
 
     def __call__(self, x, g, b, inference=False):
         """y; with `inference` in place of x, without gradients."""

@@ -144,6 +144,8 @@ RULES = {
                       "dbias": lambda r: (r.offsets[0] - 1, r.dy[1])},
     "conv": {"y": lambda r: (r.x[0], _channels(r.shape, 1), *r.shape.outputs(r.x[2:]))},
     "conv_dgrad": {"dx": None},
+    "conv_edge_bias_grad": {"dx": lambda r: r.dy, "dgain": lambda r: r.gain,
+                            "dbias": lambda r: r.gain},
     "conv_wgrad": {"dw": lambda r: (r.shape.filters,)},
     "moe_route": {"offsets": None, "place": lambda r: r.experts,
                   **{n: lambda r: (r.experts[0] * r.experts[1],) for n in ("order", "token")}},

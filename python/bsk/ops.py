@@ -187,6 +187,26 @@ class ConvShape(collections.namedtuple("ConvShape", "blocks filter stride dilati
         """Elements of the filters of all blocks."""
         return math.prod(self.filter) * sum(len(ins) * len(outs) for ins, outs in self.blocks)
 
+    def edges(self, inputs, outputs, deconv=False):
+        """What ``conv_edge_bias`` takes as edges, and how many sets there are, for the sizes of the
+        images x and y of ``conv``; with deconv for its inputs, as the outputs of ``conv_dgrad``.
+
+        Examples
+        --------
+        >>> import bsk
+        >>> bsk.ops.ConvShape([], filter=(3,), pad=(1,)).edges((5,), (5,))
+        ([0, -1, -1, -1, 1], 2)
+        """
+        rank, made, sets = len(self.filter), _c.structs["bsk_conv_shape"](), ctypes.c_int64()
+        held = self.put(made)
+        sizes = [(ctypes.c_int64 * rank)(*map(int, s)) for s in (inputs, outputs)]
+        count = math.prod(sizes[0 if deconv else 1])
+        edges = (ctypes.c_int32 * max(count, 1))()
+        at = [ctypes.addressof(a) for a in (made, *sizes, edges, sets)]
+        _c.check(_c.lib.bsk_conv_edges(at[0], rank, *at[1:3], int(deconv), *at[3:]))
+        del held
+        return edges[:count], sets.value
+
     def put(self, made):
         """Fills the C struct; the result is to be held while that is used."""
         numbers = [n for ins, outs in self.blocks for n in (len(ins), len(outs), *ins, *outs)]

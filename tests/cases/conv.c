@@ -1,5 +1,5 @@
 /* Convolutions over blocks of channels: n images; kind is the geometry, groups one more than the
- * number of the blocks. "nc": channels lie next to each other, "cn": positions do. */
+ * number of the blocks, whose outputs are those of conv_edge_bias, which has count sets. "nc": channels lie next to each other, "cn": positions do. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,6 +9,8 @@
 TEST_CALLS(conv)
 TEST_CALLS(conv_dgrad)
 TEST_CALLS(conv_wgrad)
+TEST_CALLS(conv_edge_bias)
+TEST_CALLS(conv_edge_bias_grad)
 
 static const bsk_dtype dtypes[] = {BSK_F32, BSK_F16, BSK_BF16, BSK_F64};
 
@@ -206,6 +208,14 @@ static void add_all(const test_case *c, const double *x, const double *w, const 
         }
 }
 
+static void expect_sum(const test_case *c, test_tensor *t, int64_t e, const sums *s)
+{
+    const double alpha = test_alpha(c), old = test_old(c, t, e);
+    const double error = test_arith_eps(c) * ((s->terms[e] + 4) * fabs(alpha) * s->magnitude[e] +
+                                              4 * (fabs(alpha * s->sum[e]) + fabs(old)));
+    test_expect(t, e, alpha * s->sum[e] + old, c->spec.fill == FILL_INT ? 0 : error);
+}
+
 static void expect(test_case *c, const char *const names[3], int out)
 {
     test_tensor *t = test_arg_at(c, names[out]);
@@ -215,12 +225,8 @@ static void expect(test_case *c, const char *const names[3], int out)
         abort();
     add_all(c, test_arg_at(c, names[0])->value, test_arg_at(c, names[1])->value,
             test_arg_at(c, names[2])->value, out, &s);
-    for (int64_t e = 0; e < t->elems; e++) {
-        const double alpha = test_alpha(c), old = test_old(c, t, e);
-        const double error = test_arith_eps(c) * ((s.terms[e] + 4) * fabs(alpha) * s.magnitude[e] +
-                                                  4 * (fabs(alpha * s.sum[e]) + fabs(old)));
-        test_expect(t, e, alpha * s.sum[e] + old, c->spec.fill == FILL_INT ? 0 : error);
-    }
+    for (int64_t e = 0; e < t->elems; e++)
+        expect_sum(c, t, e, &s);
     free(room);
 }
 
@@ -239,10 +245,116 @@ static void oracle_conv_wgrad(test_case *c)
     expect(c, (const char *const[]){"x", "dw", "dy"}, 1);
 }
 
+/* --- conv_edge_bias ------------------------------------------------------------------------- */
+
+static void set_edges(test_case *c)
+{
+    const geometry *g = &geometries[c->spec.kind];
+    test_tensor *edges = test_set(c, "edges", bsk_tensor_1d(BSK_I32, product(g->outputs, g->rank)));
+    edges->content = CONTENT_INDEX;
+    edges->limit = c->spec.count;
+}
+
+static test_tensor *set_gain(test_case *c, const char *name)
+{
+    bsk_tensor t = bsk_tensor_2d(test_scalar_type(c), blocks_of(c)->outputs, c->spec.count);
+    if (c->spec.axis == BSK_NC) {
+        t.strides[0] = 1;
+        t.strides[1] = t.dims[0] + !t.dims[0];
+    }
+    return test_set(c, name, t);
+}
+
+static void set_alias(test_case *c, const char *out, const char *in)
+{
+    if (c->spec.options & OPT_INPLACE)
+        test_arg_at(c, out)->alias = test_index(c, in);
+}
+
+static void build_edge_bias(test_case *c)
+{
+    const geometry *g = &geometries[c->spec.kind];
+    const int64_t channels = blocks_of(c)->outputs;
+    set_image(c, "x", c->spec.dtype, channels, g->outputs);
+    set_edges(c);
+    set_gain(c, "gain");
+    set_gain(c, "bias");
+    set_image(c, "y", test_out_type(c), channels, g->outputs);
+    set_alias(c, "y", "x");
+}
+
+static void build_edge_bias_grad(test_case *c)
+{
+    const geometry *g = &geometries[c->spec.kind];
+    const int64_t channels = blocks_of(c)->outputs;
+    set_image(c, "dy", c->spec.dtype, channels, g->outputs);
+    set_image(c, "x", test_out_type(c), channels, g->outputs);
+    set_edges(c);
+    set_gain(c, "gain");
+    set_image(c, "dx", test_out_type(c), channels, g->outputs);
+    set_gain(c, "dgain")->zero_ok = true;
+    set_gain(c, "dbias")->zero_ok = true;
+    set_alias(c, "dx", "dy");
+}
+
+/* The place in gain of element number i of an image, or -1 away from the edges. */
+static int64_t gain_of(test_case *c, int64_t i)
+{
+    const geometry *g = &geometries[c->spec.kind];
+    const int64_t positions = product(g->outputs, g->rank);
+    const double e = test_arg_at(c, "edges")->value[i % positions];
+    return e >= 0 && e < c->spec.count
+               ? i / positions % blocks_of(c)->outputs * c->spec.count + (int64_t)e
+               : -1;
+}
+
+/* out = in * gain + bias; without bias if that is NULL. */
+static void expect_edges(test_case *c, const char *in, const double *bias, const char *out)
+{
+    const test_tensor *x = test_arg_at(c, in);
+    const double *gain = test_arg_at(c, "gain")->value;
+    test_tensor *y = test_arg_at(c, out);
+    for (int64_t i = 0; i < y->elems; i++) {
+        const int64_t at = gain_of(c, i);
+        if (at < 0) {
+            test_expect(y, i, x->value[i], 0);
+            continue;
+        }
+        const double v = x->value[i] * gain[at], b = bias ? bias[at] : 0;
+        test_expect(y, i, v + b, test_arith_eps(c) * (2 * fabs(v) + fabs(b)));
+    }
+}
+
+static void oracle_conv_edge_bias(test_case *c)
+{
+    expect_edges(c, "x", test_arg_at(c, "bias")->value, "y");
+}
+
+static void oracle_conv_edge_bias_grad(test_case *c)
+{
+    const test_tensor *dy = test_arg_at(c, "dy"), *x = test_arg_at(c, "x");
+    expect_edges(c, "dy", NULL, "dx");
+    for (int bias = 0; bias < 2; bias++) {
+        test_tensor *t = test_arg_at(c, bias ? "dbias" : "dgain");
+        double *room = calloc((size_t)(3 * t->elems + 1), sizeof *room);
+        sums s = {room, room + t->elems, room + 2 * t->elems};
+        if (!room)
+            abort();
+        for (int64_t i = 0; i < dy->elems; i++)
+            if (gain_of(c, i) >= 0)
+                sums_add(&s, gain_of(c, i), dy->value[i], bias ? 1 : x->value[i]);
+        for (int64_t e = 0; e < t->elems; e++)
+            expect_sum(c, t, e, &s);
+        free(room);
+    }
+}
+
 const test_op test_conv[] = {
     TEST_OP(conv, build_conv, oracle_conv, NULL),
     TEST_OP(conv_dgrad, build_conv_dgrad, oracle_conv_dgrad, NULL),
     TEST_OP(conv_wgrad, build_conv_wgrad, oracle_conv_wgrad, NULL),
+    TEST_OP(conv_edge_bias, build_edge_bias, oracle_conv_edge_bias, NULL),
+    TEST_OP(conv_edge_bias_grad, build_edge_bias_grad, oracle_conv_edge_bias_grad, NULL),
 };
 const int32_t test_conv_count = TEST_COUNT(test_conv);
 
@@ -255,6 +367,30 @@ static void emit_all(test_list *list, test_spec s)
         s.op = ops[i];
         test_emit(list, s);
     }
+}
+
+static void cases_edges(test_list *list)
+{
+    static const uint32_t options[] = {0, OPT_LD, OPT_INPLACE, OPT_OFFSET, OPT_LD | OPT_INPLACE};
+    int i = 0;
+    for (int g = 0; g < TEST_COUNT(geometries); g++)
+        for (int t = 0; t < TEST_COUNT(dtypes); t++, i++) {
+            if (list->tier == TIER_QUICK && (i + g) % 3)
+                continue;
+            test_spec s = {.op = "conv_edge_bias", .dtype = dtypes[t], .kind = g};
+            s.groups = 1 + (i + g) % TEST_COUNT(blocks);
+            s.count = 1 + (i + g) % 5;
+            s.n = i % 7 == 6 ? 0 : 1 + i % 3;
+            s.axis = i % 2 ? BSK_NC : BSK_CN;
+            s.options = options[i % TEST_COUNT(options)];
+            s.out = s.options & OPT_INPLACE || i % 4 != 3 ? BSK_NONE : dtypes[i / 4 % 4];
+            s.fill = i % 3 == 0 ? FILL_INT : i % 7 == 1 ? FILL_SPECIAL : FILL_REAL;
+            test_emit(list, s);
+            s.op = "conv_edge_bias_grad";
+            s.alpha = i % 5 == 2 ? 0.5 : 0;
+            s.beta = i % 4 == 1 ? 0.5 : 0;
+            test_emit(list, s);
+        }
 }
 
 void cases_conv(test_list *list)
@@ -283,4 +419,5 @@ void cases_conv(test_list *list)
                 s.beta = turn % 4 == 1 ? 0.5 : turn % 6 == 2 ? -1 : 0;
                 emit_all(list, s);
             }
+    cases_edges(list);
 }

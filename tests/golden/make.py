@@ -919,12 +919,38 @@ def conv_cases():
     check((3, 4), (3, 3), (2, 2), (1, 1), (1, 2), (0, 1))
 
 
+def edge_cases():
+    """Sets of taps outside of the image as sets, of a filter of 3 x 2 on images of 4 x 3."""
+    size, taps, pad = (4, 3), list(itertools.product(range(3), range(2))), (1, 1)
+    numbers, edges = {}, []
+    for q in itertools.product(*map(range, size)):
+        lacked = frozenset(t for t in taps
+                           if not all(0 <= a + b - c < n for a, b, c, n in zip(q, t, pad, size)))
+        edges.append(numbers.setdefault(lacked, len(numbers)) if lacked else -1)
+    sets = len(numbers)
+    inputs = {"x": uniform(2, 3, *size), "gain": uniform(3, sets), "bias": uniform(3, sets),
+              "edges": Tensor([len(edges)], edges, "i32")}
+
+    def forward(t):
+        y = list(t["x"].values)
+        for i, v in enumerate(y):
+            e = edges[i % len(edges)]
+            if e >= 0:
+                at = i // len(edges) % 3 * sets + e
+                y[i] = v * t["gain"].values[at] + t["bias"].values[at]
+        return t["x"].like(y)
+
+    case("conv_edge_bias", (), (), inputs.items(), [("y", forward(inputs))])
+    grads("conv_edge_bias_grad", forward, inputs, uniform(2, 3, *size),
+          {"dx": "x", "dgain": "gain", "dbias": "bias"}, (), ["x", "edges", "gain"], ALPHA_BETA,
+          plain=["dx"])
+
+
 def main():
     for cases in (binary_cases, unary_cases, sum_cases, cast_cases, channel_cases, filter_cases,
                   choice_cases, topk_cases, softmax_cases, layer_norm_cases, batch_norm_cases,
                   lstm_cases, companion_cases, optimizer_cases, quantize_cases, attention_cases,
-                  decode_cases, list_cases, grouped_cases,
-                  conv_cases):
+                  decode_cases, list_cases, grouped_cases, conv_cases, edge_cases):
         cases()
 
 

@@ -123,6 +123,8 @@ static const test_spec legal[] = {
     {.op = "conv", .n = 2, .kind = 4, .groups = 2},
     {.op = "conv_dgrad", .n = 2, .kind = 4, .groups = 2},
     {.op = "conv_wgrad", .n = 2, .kind = 4, .groups = 2},
+    {.op = "conv_edge_bias", .n = 2, .kind = 4, .groups = 2, .count = 3},
+    {.op = "conv_edge_bias_grad", .n = 2, .kind = 4, .groups = 2, .count = 3},
     {.op = "layer_norm", .n = 6, .m = 8, .count = 2, .options = OPT_GAIN | OPT_BIAS | OPT_SAVED},
     {.op = "layer_norm_grad", .n = 6, .m = 8, .options = OPT_GAIN | OPT_BIAS | OPT_DBIAS},
     {.op = "rms_norm", .n = 6, .m = 8, .count = 2, .options = OPT_GAIN | OPT_BIAS | OPT_SAVED},

@@ -119,6 +119,8 @@ static const struct {
     {"conv", "x=NSN w=Q y=NSN"},
     {"conv_dgrad", "dy=NSN w=Q dx=NSN"},
     {"conv_wgrad", "x=NSN dy=NSN dw=Q"},
+    {"conv_edge_bias", "x=NSN edges=Ni gain=SGf bias=SGf y=NSN"},
+    {"conv_edge_bias_grad", "dy=NSN x=NSN edges=Ni gain=SGf dx=NSN dgain=SGf dbias=SGf"},
     {"moe_route", "experts=NGi offsets=Si order=Li token=Li place=NGi"},
     {"lstm_gates", "c=NS c_next=NS h_next=NS gates=!NM bias=Mf"},
     {"lstm_gates_grad", "dh=NS c=NS dc_next=NS dc=NS gates=!NM bias=Mf dgates=!NM"},

@@ -241,6 +241,77 @@ static void test_conv(const bsk_device *device, bsk_queue *queue)
     CHECK(w[0] == 0);
 }
 
+/* The sets of taps outside of an image, by bits, and their numbers by the order in which they appear. */
+static void test_conv_edges(void)
+{
+    static const struct {
+        int32_t rank, filter[3], stride[3], dilation[3], pad[3];
+        int64_t inputs[3], outputs[3];
+    } cases[] = {
+        {1, {3}, {1}, {1}, {1}, {6}, {6}},
+        {1, {4}, {3}, {2}, {5}, {8}, {5}},
+        {1, {2}, {1}, {1}, {0}, {0}, {3}},                   /* all outside */
+        {2, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {5, 4}, {5, 4}}, /* corners and sides */
+        {2, {3, 2}, {2, 3}, {2, 1}, {2, 4}, {7, 5}, {5, 6}}, /* some see nothing */
+        {3, {2, 1, 3}, {1, 2, 2}, {3, 1, 1}, {1, 1, 0}, {4, 3, 5}, {4, 3, 3}},
+        {1, {1}, {1}, {1}, {0}, {5}, {5}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int32_t deconv = 0; deconv < 2; deconv++) {
+            bsk_conv_shape s = {0};
+            int32_t edges[64];
+            uint64_t seen[64];
+            int64_t sets, positions = 1, count = 0;
+            const int64_t *sizes = deconv ? cases[i].inputs : cases[i].outputs;
+            const int64_t *others = deconv ? cases[i].outputs : cases[i].inputs;
+            memcpy(s.filter, cases[i].filter, sizeof s.filter);
+            memcpy(s.stride, cases[i].stride, sizeof s.stride);
+            memcpy(s.dilation, cases[i].dilation, sizeof s.dilation);
+            memcpy(s.pad, cases[i].pad, sizeof s.pad);
+            for (int d = 0; d < cases[i].rank; d++)
+                positions *= sizes[d];
+            CHECK_OK(bsk_conv_edges(&s, cases[i].rank, cases[i].inputs, cases[i].outputs, deconv,
+                                    edges, &sets));
+            for (int64_t q = 0; q < positions; q++) {
+                uint64_t lacked = 0, bit = 1;
+                int64_t taps = 1, known = 0;
+                for (int d = 0; d < cases[i].rank; d++)
+                    taps *= s.filter[d];
+                for (int64_t tap = 0; tap < taps; tap++, bit <<= 1) {
+                    int64_t t = tap, p = q;
+                    for (int d = cases[i].rank - 1; d >= 0; d--) {
+                        const int64_t offset = t % s.filter[d] * s.dilation[d] - s.pad[d];
+                        int64_t at = p % sizes[d] * s.stride[d] + offset;
+                        if (deconv)
+                            at = p % sizes[d] - offset;
+                        t /= s.filter[d];
+                        p /= sizes[d];
+                        if (deconv && at % s.stride[d])
+                            continue;
+                        if (at < 0 || at >= others[d] * (deconv ? s.stride[d] : 1))
+                            lacked |= bit;
+                    }
+                }
+                while (known < count && seen[known] != lacked)
+                    known++;
+                if (lacked && known == count)
+                    seen[count++] = lacked;
+                CHECK(edges[q] == (lacked ? known : -1));
+            }
+            CHECK(sets == count);
+        }
+    const int64_t size = 4, huge = (int64_t)1 << 31;
+    int32_t edges[4];
+    int64_t sets;
+    const bsk_conv_shape good = {.filter = {3}}, bad = {.stride = {-1}};
+    CHECK(bsk_conv_edges(NULL, 1, &size, &size, 0, edges, &sets) == BSK_E_INVALID);
+    CHECK(bsk_conv_edges(&good, 4, &size, &size, 0, edges, &sets) == BSK_E_INVALID);
+    CHECK(bsk_conv_edges(&good, 1, &size, &size, 2, edges, &sets) == BSK_E_INVALID);
+    CHECK(bsk_conv_edges(&good, 1, &size, &huge, 0, edges, &sets) == BSK_E_INVALID);
+    CHECK(bsk_conv_edges(&bad, 1, &size, &size, 0, edges, &sets) == BSK_E_INVALID &&
+          strstr(bsk_last_error(), "shape.stride[0] is -1; legal are 0 to 1048576"));
+}
+
 int main(void)
 {
     bsk_context_params params = unit_params();
@@ -258,6 +329,7 @@ int main(void)
     test_no_image(context, device, queue);
     test_list_time(device, queue);
     test_conv(device, queue);
+    test_conv_edges();
     bsk_queue_destroy(&queue);
     bsk_context_destroy(&context);
     return unit_report();

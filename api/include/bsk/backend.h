@@ -102,7 +102,9 @@ enum { BSK_BACKEND_ABI = 4 };
     X(MOE_ROUTE, moe_route, moe_route)                                                             \
     X(CONV, conv, conv)                                                                            \
     X(CONV_DGRAD, conv_dgrad, conv_dgrad)                                                          \
-    X(CONV_WGRAD, conv_wgrad, conv_wgrad)
+    X(CONV_WGRAD, conv_wgrad, conv_wgrad)                                                          \
+    X(CONV_EDGE_BIAS, conv_edge_bias, conv_edge_bias)                                              \
+    X(CONV_EDGE_BIAS_GRAD, conv_edge_bias_grad, conv_edge_bias_grad)
 
 typedef enum bsk_op {
 #define BSK_OP_ENUM(upper, lower, params) BSK_OP_##upper,

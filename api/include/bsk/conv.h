@@ -119,6 +119,68 @@ BSK_API bsk_status bsk_conv_wgrad_plan(const bsk_device *device,
 BSK_API bsk_status bsk_conv_wgrad_run(const bsk_plan *plan, bsk_queue *queue,
                                       const bsk_conv_wgrad_args *args);
 
+/* --- conv_edge_bias: gain and bias near the edges of an image --------------------------------------
+ * y[n, c, q] = x[n, c, q] * gain[c, e] + bias[c, e] where e = edges[q] is one of the gains, and
+ * x[n, c, q] elsewhere. Outputs of a convolution whose filter reaches beyond the image are sums of
+ * fewer terms; for each set of taps that they lack there is a gain and a bias.
+ * Shapes    x and y [N, C, image] in 1 to 3 dimensions; edges [positions of an image], the last
+ *           dimension fastest; gain and bias [C, sets], of 31 bits.
+ * Dtypes    x and y any float; edges i32; gain and bias f32 (f64 where x is f64).
+ * Strides   any, those of edges excepted, which are contiguous.
+ * In place  y = x when types and strides agree.
+ * Source    openai/blocksparse EdgeBias. */
+typedef struct bsk_conv_edge_bias_params {
+    size_t struct_size;
+    bsk_tensor x, edges, gain, bias, y;
+} bsk_conv_edge_bias_params;
+
+typedef struct bsk_conv_edge_bias_args {
+    size_t struct_size;
+    bsk_mem workspace;
+    bsk_mem x, edges, gain, bias, y;
+} bsk_conv_edge_bias_args;
+
+BSK_API bsk_status bsk_conv_edge_bias_plan(const bsk_device *device,
+                                           const bsk_conv_edge_bias_params *params,
+                                           const bsk_plan_options *options, bsk_plan **plan);
+BSK_API bsk_status bsk_conv_edge_bias_run(const bsk_plan *plan, bsk_queue *queue,
+                                          const bsk_conv_edge_bias_args *args);
+
+/* Fills edges, a number for each position of an output in the order of conv_edge_bias: that of the set
+ * of taps that it lacks since they lie outside of the image, counted from 0 as sets appear, or -1 where
+ * none does. *sets is how many there are. Sizes are those of x and y of conv, one for each of `rank`
+ * dimensions; shape.blocks is not looked at. With deconv = 1 positions are those of dx of conv_dgrad as
+ * a forward op, with `inputs`; steps between those of a stride are no positions of dy that one lacks.
+ * Positions are of 31 bits in all. */
+BSK_API bsk_status bsk_conv_edges(const bsk_conv_shape *shape, int32_t rank, const int64_t *inputs,
+                                  const int64_t *outputs, int32_t deconv, int32_t *edges,
+                                  int64_t *sets);
+
+/* conv_edge_bias_grad: dx = dy * gain near the edges and dy elsewhere; dgain[c, e] = alpha * (sum over n
+ * and the positions q of e of dy * x) + beta * dgain; dbias = alpha * (sum of dy) + beta * dbias.
+ * Shapes    dy, x and dx as x of the forward; edges as there; dgain and dbias as gain.
+ * Dtypes    dy, x and dx any float; gain, dgain and dbias f32 (f64 where dy is f64).
+ * Strides   as the forward.
+ * In place  dx = dy when types and strides agree.
+ * Numerics  f32 accumulation (f64 for f64) in a fixed order. */
+typedef struct bsk_conv_edge_bias_grad_params {
+    size_t struct_size;
+    bsk_tensor dy, x, edges, gain, dx, dgain, dbias;
+} bsk_conv_edge_bias_grad_params;
+
+typedef struct bsk_conv_edge_bias_grad_args {
+    size_t struct_size;
+    double alpha, beta;
+    bsk_mem workspace;
+    bsk_mem dy, x, edges, gain, dx, dgain, dbias;
+} bsk_conv_edge_bias_grad_args;
+
+BSK_API bsk_status bsk_conv_edge_bias_grad_plan(const bsk_device *device,
+                                                const bsk_conv_edge_bias_grad_params *params,
+                                                const bsk_plan_options *options, bsk_plan **plan);
+BSK_API bsk_status bsk_conv_edge_bias_grad_run(const bsk_plan *plan, bsk_queue *queue,
+                                               const bsk_conv_edge_bias_grad_args *args);
+
 #ifdef __cplusplus
 }
 #endif

@@ -420,3 +420,171 @@ OMP_LAUNCH(conv_wgrad)
         }
     return BSK_OK;
 }
+
+/* --- conv_edge_bias --------------------------------------------------------------------------- */
+
+/* x and y of conv_edge_bias, or dy and dx of its gradient, which has no bias. Runs are of channels of a
+ * position, where these are neighbours, or of positions of a line. */
+typedef struct edge_work {
+    const bsk_tensor *x_desc, *y_desc;
+    const void *x;
+    void *y;
+    const int32_t *edges;
+    const float *gain, *bias;
+    const int64_t *gain_stride, *bias_stride;
+    int64_t sets;
+    bool by_channel;
+} edge_work;
+
+/* `count` elements from channel c of position q on. */
+static void edge_run(const edge_work *w, int64_t n, int64_t c, int64_t q, int64_t count)
+{
+    float run[CHUNK];
+    const bsk_tensor *x = w->x_desc, *y = w->y_desc;
+    row_load_f32(run, x->dtype, w->x, n * x->strides[0] + c * x->strides[1] + position_at(x, q),
+                 count);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t e = w->edges[w->by_channel ? q : q + i], k = w->by_channel ? c + i : c;
+        if (e < 0 || e >= w->sets)
+            continue;
+        run[i] *= w->gain[k * w->gain_stride[0] + e * w->gain_stride[1]];
+        if (w->bias)
+            run[i] += w->bias[k * w->bias_stride[0] + e * w->bias_stride[1]];
+    }
+    row_store_f32(run, y->dtype, w->y, n * y->strides[0] + c * y->strides[1] + position_at(y, q),
+                  count);
+}
+
+static void edges_run(edge_work *w, int threads)
+{
+    const bsk_tensor *x = w->x_desc, *y = w->y_desc;
+    const int64_t positions = positions_of(y), channels = y->dims[1];
+    if (!positions || !channels)
+        return;
+    w->by_channel = x->strides[1] == 1 && y->strides[1] == 1;
+    const bool by_line = line_stride(x) == 1 && line_stride(y) == 1;
+    const int64_t row = w->by_channel ? channels : y->dims[y->rank - 1];
+    const int64_t rows = channels * positions / row, most = w->by_channel || by_line ? CHUNK : 1;
+#pragma omp parallel for num_threads(threads)
+    for (int64_t i = 0; i < rows * y->dims[0]; i++) {
+        const int64_t n = i / rows, first = i % rows * row;
+        for (int64_t at = 0; at < row; at += most) {
+            const int64_t count = min_i64(most, row - at);
+            if (w->by_channel)
+                edge_run(w, n, at, i % rows, count);
+            else
+                edge_run(w, n, first / positions, first % positions + at, count);
+        }
+    }
+}
+
+OMP_DECLARE(conv_edge_bias);
+
+OMP_ACCEPT(conv_edge_bias)
+{
+    const bsk_conv_edge_bias_params *p = problem->params;
+    (void)props;
+    return is_narrow(&p->x) && is_narrow(&p->y) ? BSK_ACCEPT : BSK_REFUSE_DTYPE;
+}
+
+OMP_PREPARE(conv_edge_bias)
+{
+    (void)device;
+    (void)prepared;
+    return BSK_OK;
+}
+
+OMP_LAUNCH(conv_edge_bias)
+{
+    const bsk_conv_edge_bias_params *p = prepared->problem->params;
+    const bsk_conv_edge_bias_args *a = args;
+    edge_work w = {.x_desc = &p->x,
+                   .y_desc = &p->y,
+                   .x = bsk_mem_address(a->x),
+                   .y = bsk_mem_address(a->y),
+                   .edges = bsk_mem_address(a->edges),
+                   .gain = bsk_mem_address(a->gain),
+                   .bias = bsk_mem_address(a->bias),
+                   .gain_stride = p->gain.strides,
+                   .bias_stride = p->bias.strides,
+                   .sets = p->gain.dims[1]};
+    edges_run(&w, queue_threads(queue));
+    return BSK_OK;
+}
+
+/* --- conv_edge_bias_grad ---------------------------------------------------------------------- */
+
+static void edge_sums(const bsk_conv_edge_bias_grad_params *p,
+                      const bsk_conv_edge_bias_grad_args *a, int64_t channel, int64_t set,
+                      float *products, float *sum)
+{
+    const int32_t *edges = bsk_mem_address(a->edges);
+    const bsk_tensor *dy = &p->dy, *x = &p->x;
+    *products = *sum = 0;
+    for (int64_t q = 0; q < p->edges.dims[0]; q++) {
+        if (edges[q] != set)
+            continue;
+        const int64_t dy_at = channel * dy->strides[1] + position_at(dy, q);
+        const int64_t x_at = channel * x->strides[1] + position_at(x, q);
+        for (int64_t n = 0; n < dy->dims[0]; n++) {
+            float d, v;
+            row_load_f32(&d, dy->dtype, bsk_mem_address(a->dy), dy_at + n * dy->strides[0], 1);
+            row_load_f32(&v, x->dtype, bsk_mem_address(a->x), x_at + n * x->strides[0], 1);
+            *products += d * v;
+            *sum += d;
+        }
+    }
+}
+
+static void gain_store(const bsk_tensor *t, void *data, int64_t at, float sum, double alpha,
+                       double beta)
+{
+    row_blend(&sum, alpha, beta, t->dtype, data, at, 1);
+    row_store_f32(&sum, t->dtype, data, at, 1);
+}
+
+OMP_DECLARE(conv_edge_bias_grad);
+
+OMP_ACCEPT(conv_edge_bias_grad)
+{
+    const bsk_conv_edge_bias_grad_params *p = problem->params;
+    (void)props;
+    return is_narrow(&p->dy) && is_narrow(&p->x) && is_narrow(&p->dx) ? BSK_ACCEPT
+                                                                      : BSK_REFUSE_DTYPE;
+}
+
+OMP_PREPARE(conv_edge_bias_grad)
+{
+    (void)device;
+    (void)prepared;
+    return BSK_OK;
+}
+
+OMP_LAUNCH(conv_edge_bias_grad)
+{
+    const bsk_conv_edge_bias_grad_params *p = prepared->problem->params;
+    const bsk_conv_edge_bias_grad_args *a = args;
+    const int threads = queue_threads(queue);
+    const int64_t sets = p->gain.dims[1];
+    /* First, since dx may lie where dy does. */
+#pragma omp parallel for num_threads(threads)
+    for (int64_t i = 0; i < p->gain.dims[0] * sets; i++) {
+        const int64_t c = i / sets, e = i % sets;
+        float products, sum;
+        edge_sums(p, a, c, e, &products, &sum);
+        gain_store(&p->dgain, bsk_mem_address(a->dgain),
+                   c * p->dgain.strides[0] + e * p->dgain.strides[1], products, a->alpha, a->beta);
+        gain_store(&p->dbias, bsk_mem_address(a->dbias),
+                   c * p->dbias.strides[0] + e * p->dbias.strides[1], sum, a->alpha, a->beta);
+    }
+    edge_work w = {.x_desc = &p->dy,
+                   .y_desc = &p->dx,
+                   .x = bsk_mem_address(a->dy),
+                   .y = bsk_mem_address(a->dx),
+                   .edges = bsk_mem_address(a->edges),
+                   .gain = bsk_mem_address(a->gain),
+                   .gain_stride = p->gain.strides,
+                   .sets = sets};
+    edges_run(&w, threads);
+    return BSK_OK;
+}

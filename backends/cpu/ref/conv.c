@@ -28,6 +28,14 @@ static double image_get(const ref_view *v, const int64_t stride[3], int64_t n, i
                          at[1] * stride[1] + at[2] * stride[2]);
 }
 
+static void image_put(const ref_view *v, const int64_t stride[3], const walk *w, double value)
+{
+    bski_store(v->dtype, v->data,
+               w->n * v->stride[0] + w->channel * v->stride[1] + w->at[0] * stride[0] +
+                   w->at[1] * stride[1] + w->at[2] * stride[2],
+               value);
+}
+
 /* Where tap number `tap` of position `from` is on the other side; false if outside. */
 static bool tap_at(const bski_conv_axes *a, bool back, const int64_t from[3], int64_t tap,
                    int64_t to[3])
@@ -79,10 +87,7 @@ static void compute(const bsk_conv_shape *s, const bski_conv_axes *a, bool back,
     for (int64_t i = 0; i < count; i++) {
         const walk to = walk_at(i, y_desc, sizes);
         const double old = beta != 0 ? beta * image_get(y, stride, to.n, to.channel, to.at) : 0;
-        bski_store(y->dtype, y->data,
-                   to.n * y->stride[0] + to.channel * y->stride[1] + to.at[0] * stride[0] +
-                       to.at[1] * stride[1] + to.at[2] * stride[2],
-                   alpha * blocks_sum(s, a, back, x, w, &to) + old);
+        image_put(y, stride, &to, alpha * blocks_sum(s, a, back, x, w, &to) + old);
     }
 }
 
@@ -136,4 +141,88 @@ REF_OP(conv_wgrad, conv_wgrad)
                         filter_sum(&axes, p->x.dims[0], &x, b.in[c], &dy, b.out[k], tap);
                     view_set1(&dw, e, a->alpha * sum + view_scaled1(&dw, e, a->beta));
                 }
+}
+
+/* --- conv_edge_bias --- */
+
+/* The gain of an element, or the bias, or `otherwise` away from the edges. */
+static double edge_number(const ref_view *gains, int64_t sets, const ref_view *edges,
+                          const bski_conv_axes *a, const walk *at, double otherwise)
+{
+    const int64_t q = (at->at[0] * a->outputs[1] + at->at[1]) * a->outputs[2] + at->at[2];
+    const int64_t e = view_get_int(edges, q);
+    return e >= 0 && e < sets ? bski_load(gains->dtype, gains->data,
+                                          at->channel * gains->stride[0] + e * gains->stride[1])
+                              : otherwise;
+}
+
+REF_OP(conv_edge_bias, conv_edge_bias)
+{
+    const ref_view x = view_of(&p->x, a->x), y = view_of(&p->y, a->y);
+    const ref_view edges = view_of(&p->edges, a->edges);
+    const ref_view gain = view_of(&p->gain, a->gain), bias = view_of(&p->bias, a->bias);
+    const int64_t count = shape_count(&p->x), sets = p->gain.dims[1];
+    bski_conv_axes axes;
+    bski_conv_axes_alone(&axes, &p->x, &p->y);
+    for (int64_t i = 0; i < count; i++) {
+        const walk at = walk_at(i, &p->x, axes.outputs);
+        const double v = image_get(&x, axes.x_stride, at.n, at.channel, at.at);
+        image_put(&y, axes.y_stride, &at,
+                  v * edge_number(&gain, sets, &edges, &axes, &at, 1) +
+                      edge_number(&bias, sets, &edges, &axes, &at, -0.0));
+    }
+}
+
+/* The gradients of a gain and of its bias. */
+static void edge_sums(const bsk_conv_edge_bias_grad_params *p, const bski_conv_axes *axes,
+                      const ref_view *dy, const ref_view *x, const ref_view *edges, int64_t channel,
+                      int64_t set, double sums[2])
+{
+    const bsk_tensor one = {.dims = {1, 1}};
+    const int64_t images = p->dy.dims[0];
+    sums[0] = sums[1] = 0;
+    for (int64_t q = 0; q < p->edges.dims[0]; q++) {
+        if (view_get_int(edges, q) != set)
+            continue;
+        const walk at = walk_at(q, &one, axes->outputs);
+        for (int64_t n = 0; n < images; n++) {
+            const double d = image_get(dy, axes->y_stride, n, channel, at.at);
+            sums[0] += d * image_get(x, axes->x_stride, n, channel, at.at);
+            sums[1] += d;
+        }
+    }
+}
+
+static void gains_put(const ref_view *v, int64_t at, double sum, double alpha, double beta)
+{
+    const double old = beta != 0 ? beta * bski_load(v->dtype, v->data, at) : 0;
+    bski_store(v->dtype, v->data, at, alpha * sum + old);
+}
+
+REF_OP(conv_edge_bias_grad, conv_edge_bias_grad)
+{
+    const ref_view dy = view_of(&p->dy, a->dy), x = view_of(&p->x, a->x);
+    const ref_view edges = view_of(&p->edges, a->edges), gain = view_of(&p->gain, a->gain);
+    const ref_view dx = view_of(&p->dx, a->dx);
+    const ref_view dgain = view_of(&p->dgain, a->dgain), dbias = view_of(&p->dbias, a->dbias);
+    const int64_t count = shape_count(&p->dy), sets = p->gain.dims[1];
+    bski_conv_axes axes, results;
+    bski_conv_axes_alone(&axes, &p->x, &p->dy);
+    bski_conv_axes_alone(&results, &p->dx, &p->dy);
+    /* First, since dx may lie where dy does. */
+    for (int64_t c = 0; c < p->gain.dims[0]; c++)
+        for (int64_t e = 0; e < sets; e++) {
+            double sums[2];
+            edge_sums(p, &axes, &dy, &x, &edges, c, e, sums);
+            gains_put(&dgain, c * dgain.stride[0] + e * dgain.stride[1], sums[0], a->alpha,
+                      a->beta);
+            gains_put(&dbias, c * dbias.stride[0] + e * dbias.stride[1], sums[1], a->alpha,
+                      a->beta);
+        }
+    for (int64_t i = 0; i < count; i++) {
+        const walk at = walk_at(i, &p->dy, axes.outputs);
+        image_put(&dx, results.x_stride, &at,
+                  image_get(&dy, axes.y_stride, at.n, at.channel, at.at) *
+                      edge_number(&gain, sets, &edges, &axes, &at, 1));
+    }
 }
