@@ -115,6 +115,7 @@ small_cases=(
     'attention_decode f32 b1x2 n3 k1 m4 causal ragged' 'layout_topk f32 n3 k40' 'layout_mask u8 n3 k40'
     'grouped_matmul f32 n64 short' 'grouped_wgrad f32 n5 short' 'moe_route i32 n7'
     'conv f32 n1 g3 uneven' 'conv_dgrad f32 n1 g3 uneven' 'conv_wgrad f32 n1 g3 uneven'
+    'conv_edge_bias f32 far' 'conv_edge_bias_grad f32 far'
 )
 
 # check_small NAME COMMAND...: the small cases through COMMAND on opencl:0, eight to a process, which
